@@ -1,0 +1,56 @@
+# Every target sets itself up: a machine with make and Python 3.11, 3.12 or 3.13 is enough.
+# The first run makes .venv from constraints.txt; delete .venv to start over.
+# `make PYTHON=/path/to/python3.12 …` chooses the interpreter that .venv is made with.
+
+VENV := .venv
+PY := $(VENV)/bin/python
+PIP_INSTALL := $(PY) -m pip --disable-pip-version-check install -qq -c constraints.txt
+READY := $(VENV)/.ready
+WORKERS ?= 2
+
+# Succeeds in an interpreter that can make the environment. A pyenv shim may exist and yet not run, and
+# Debian ships a Python without ensurepip, so a candidate counts only once it has run this.
+USABLE := import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))
+
+.PHONY: help demo test test-fast lint format clean
+
+help:  ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile
+
+demo: $(READY)  ## run the flights example
+	@$(PY) examples/flights.py
+
+test: $(READY)  ## run every test and doctest
+	$(PY) -m pytest -n $(WORKERS)
+
+test-fast: $(READY)  ## the same without the slow tests
+	$(PY) -m pytest -n $(WORKERS) -m "not slow"
+
+lint: $(READY)  ## check style, format and types
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy src
+
+format: $(READY)  ## mend style and format
+	$(PY) -m ruff check --fix-only .
+	$(PY) -m ruff format .
+
+clean:  ## remove caches and build outputs (not .venv)
+	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name $(VENV) -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# An existing usable .venv is kept and brought up to date, unless PYTHON asks for an interpreter.
+$(READY): pyproject.toml constraints.txt
+	@echo "Setting up $(VENV) (once, about a minute) …"
+	@if [ -n "$(PYTHON)" ] || ! $(PY) -c '$(USABLE)' >/dev/null 2>&1; then \
+	  for python in $(or $(PYTHON),python3 python3.13 python3.12 python3.11); do \
+	    if "$$python" -c '$(USABLE)' >/dev/null 2>&1; then \
+	      exec "$$python" -m venv --clear $(VENV); \
+	    fi; \
+	  done; \
+	  echo "No usable Python: install Python 3.11, 3.12 or 3.13 (with venv), or name one: make PYTHON=/path/to/python3.12" >&2; \
+	  exit 1; \
+	fi
+	@$(PIP_INSTALL) pip setuptools
+	@$(PIP_INSTALL) --no-build-isolation -e '.[dev,demo]'
+	@touch $@

@@ -1,0 +1,77 @@
+"""Differentially private bilevel optimisation: tune on private data, under one (epsilon, delta) for everything.
+
+problem -> plan -> solve -> solution -> report. Names are loaded when they are first used.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+_HOMES = {
+    "Ball": "constraints",
+    "Box": "constraints",
+    "Everything": "constraints",
+    "NonNegative": "constraints",
+    "Simplex": "constraints",
+    "BilevelProblem": "problem",
+    "Constants": "theory.constants",
+    "Records": "records",
+    "Sizes": "records",
+    "Budget": "privacy.budget",
+    "FullBatch": "privacy.accounting",
+    "Poisson": "privacy.accounting",
+    "Contribution": "privacy.release",
+    "Release": "privacy.release",
+    "Ledger": "privacy.ledger",
+    "Privacy": "privacy.spend",
+    "DPLocGD": "inner.loc_gd",
+    "DPBilevel": "methods.dp_bilevel",
+    "Plan": "planning",
+    "plan": "planning",
+    "Solution": "solution",
+    "solve": "solving",
+    "BudgetExceeded": "errors",
+    "DPBilevelError": "errors",
+    "InvalidArgument": "errors",
+    "InvalidProblem": "errors",
+    "InvalidRecords": "errors",
+    "NotPrivateWarning": "errors",
+    "PrivacyLeakWarning": "errors",
+}
+
+__all__ = sorted(_HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'dpbilevel' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"dpbilevel.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__
+
+
+if TYPE_CHECKING:
+    from dpbilevel.constraints import Ball, Box, Everything, NonNegative, Simplex
+    from dpbilevel.errors import (
+        BudgetExceeded,
+        DPBilevelError,
+        InvalidArgument,
+        InvalidProblem,
+        InvalidRecords,
+        NotPrivateWarning,
+        PrivacyLeakWarning,
+    )
+    from dpbilevel.inner.loc_gd import DPLocGD
+    from dpbilevel.methods.dp_bilevel import DPBilevel
+    from dpbilevel.planning import Plan, plan
+    from dpbilevel.privacy.accounting import FullBatch, Poisson
+    from dpbilevel.privacy.budget import Budget
+    from dpbilevel.privacy.ledger import Ledger
+    from dpbilevel.privacy.release import Contribution, Release
+    from dpbilevel.privacy.spend import Privacy
+    from dpbilevel.problem import BilevelProblem
+    from dpbilevel.records import Records, Sizes
+    from dpbilevel.solution import Solution
+    from dpbilevel.solving import solve
+    from dpbilevel.theory.constants import Constants

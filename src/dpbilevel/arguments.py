@@ -1,0 +1,45 @@
+"""Checks of public arguments, all with one shape of message: ``name=value: rule; why (remedy)``."""
+
+import math
+import numbers
+from typing import Any
+
+from dpbilevel.errors import InvalidArgument
+
+
+def positive(name: str, value: Any, why: str, *, infinite: bool = False) -> float:
+    """Return ``value`` as a float, or raise unless it is a real number above zero."""
+    number = _real(name, value, why)
+    if not number > 0 or (math.isinf(number) and not infinite):
+        rule = "must be > 0" if infinite else "must be a finite number > 0"
+        raise InvalidArgument(f"{name}={value!r}: {rule}; {why}")
+    return number
+
+
+def non_negative(name: str, value: Any, why: str) -> float:
+    """Return ``value`` as a float, or raise unless it is a finite real number of at least zero."""
+    number = _real(name, value, why)
+    if not 0 <= number < math.inf:
+        raise InvalidArgument(f"{name}={value!r}: must be a finite number >= 0; {why}")
+    return number
+
+
+def count(name: str, value: Any, why: str) -> int:
+    """Return ``value`` as an int, or raise unless it is a whole number of at least one."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 1:
+        raise InvalidArgument(f"{name}={value!r}: must be a whole number >= 1; {why}")
+    return int(value)
+
+
+def one_of(name: str, value: Any, choices: tuple[str, ...], why: str) -> str:
+    """Return ``value``, or raise unless it is one of ``choices``."""
+    if not isinstance(value, str) or value not in choices:
+        raise InvalidArgument(f"{name}={value!r}: must be one of {', '.join(map(repr, choices))}; {why}")
+    return value
+
+
+def _real(name: str, value: Any, why: str) -> float:
+    # bool is a Real to Python, but clip_norm=True is a mistake worth telling.
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or math.isnan(value):
+        raise InvalidArgument(f"{name}={value!r}: must be a real number; {why}")
+    return float(value)

@@ -1,0 +1,120 @@
+"""Closed convex sets with a projection: where x (and optionally y) may live.
+
+A domain is one set for the whole pytree, or a pytree of sets that is a prefix of it::
+
+    domain = {"weights": Simplex(), "penalties": Box(-8.0, 2.0)}
+
+The projections are optax's; this module only gives them names, checks and a membership test.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from dpbilevel.arguments import positive
+from dpbilevel.errors import InvalidArgument
+
+Tree = Any
+
+
+@runtime_checkable
+class ConvexSet(Protocol):
+    """A closed convex set: anything with a Euclidean projection."""
+
+    def project(self, tree: Tree) -> Tree:
+        """Return the nearest point of the set."""
+
+
+@dataclass(frozen=True)
+class Everything:
+    """The whole space: no constraint."""
+
+    def project(self, tree: Tree) -> Tree:
+        return tree
+
+
+@dataclass(frozen=True)
+class NonNegative:
+    """Every coordinate at least zero."""
+
+    def project(self, tree: Tree) -> Tree:
+        return optax.projections.projection_non_negative(tree)
+
+
+@dataclass(frozen=True, eq=False)
+class Box:
+    """Every coordinate between ``lower`` and ``upper`` (scalars, or arrays shaped like the point)."""
+
+    lower: Any
+    upper: Any
+
+    def __post_init__(self) -> None:
+        lower, upper = np.asarray(self.lower), np.asarray(self.upper)
+        if not (np.issubdtype(lower.dtype, np.number) and np.issubdtype(upper.dtype, np.number)):
+            raise InvalidArgument("Box: lower and upper must be numbers or arrays of numbers")
+        if not np.all(lower <= upper):
+            raise InvalidArgument("Box: lower must not exceed upper in any coordinate; swap the two bounds")
+
+    def project(self, tree: Tree) -> Tree:
+        # jnp.clip keeps the dtype of the point, where optax's box would promote float32 points to the bounds' dtype.
+        return jax.tree.map(lambda leaf: jnp.clip(leaf, self.lower, self.upper).astype(leaf.dtype), tree)
+
+
+@dataclass(frozen=True)
+class Ball:
+    """Euclidean norm (over all leaves jointly) at most ``radius``."""
+
+    radius: float
+
+    def __post_init__(self) -> None:
+        positive("radius", self.radius, "it is the radius of the ball (try 1.0)")
+
+    def project(self, tree: Tree) -> Tree:
+        return optax.projections.projection_l2_ball(tree, self.radius)
+
+
+@dataclass(frozen=True)
+class Simplex:
+    """Non-negative coordinates (over all leaves jointly) that sum to ``total``."""
+
+    total: float = 1.0
+
+    def __post_init__(self) -> None:
+        positive("total", self.total, "it is what the coordinates sum to (try 1.0)")
+
+    def project(self, tree: Tree) -> Tree:
+        return optax.projections.projection_simplex(tree, self.total)
+
+
+Domain = Any  # a ConvexSet, or a pytree of them that is a prefix of the point's tree
+
+
+def project(domain: Domain, point: Tree) -> Tree:
+    """Project ``point`` onto ``domain``, leaf set by leaf set.
+
+    >>> import jax.numpy as jnp
+    >>> project({"w": NonNegative(), "b": Everything()}, {"w": jnp.array([-1.0, 2.0]), "b": jnp.array(-3.0)})
+    {'b': Array(-3., dtype=float32, weak_type=True), 'w': Array([0., 2.], dtype=float32)}
+    """
+    return jax.tree.map(lambda convex_set, part: convex_set.project(part), domain, point)
+
+
+def contains(domain: Domain, point: Tree, tolerance: float = 1e-4) -> bool:
+    """Whether ``point`` lies in ``domain`` up to a tolerance relative to its size (float32 rounding)."""
+    projected = project(domain, point)
+    distance = optax.tree.norm(optax.tree.sub(projected, point))
+    return bool(distance <= tolerance * (1 + optax.tree.norm(point)))
+
+
+def check_domain(name: str, domain: Domain) -> None:
+    """Raise unless ``domain`` is a convex set or a pytree of convex sets."""
+    leaves = jax.tree.leaves(domain, is_leaf=lambda leaf: isinstance(leaf, ConvexSet))
+    if not leaves or not all(isinstance(leaf, ConvexSet) and not isinstance(leaf, type) for leaf in leaves):
+        raise InvalidArgument(
+            f"{name}={domain!r}: must be Everything(), NonNegative(), Box(lower, upper), Ball(radius), Simplex(), "
+            "or a pytree of them with the structure of the point"
+        )

@@ -1,0 +1,37 @@
+"""Everything the library raises or warns with.
+
+Messages name the argument, the rule and the remedy. They carry the value of *public* arguments only: never a
+record's value, row or count, because an error message is a release nobody paid for.
+"""
+
+
+class DPBilevelError(Exception):
+    """Base class of every error of this library."""
+
+
+class InvalidArgument(DPBilevelError, ValueError):
+    """A public argument breaks its rule."""
+
+
+class InvalidRecords(InvalidArgument):
+    """Records cannot be used: wrong type, shape, or (unless ``invalid="zero"``) a non-finite value."""
+
+
+class InvalidProblem(InvalidArgument):
+    """The losses, terms or domains do not describe a bilevel problem, or the method does not fit it."""
+
+
+class BudgetExceeded(DPBilevelError):
+    """The ledger refuses a charge: it would exceed the total that was fixed when the ledger was made."""
+
+
+class NotCharged(DPBilevelError):
+    """A release was asked of the records that no ledger has charged (or more often than was charged)."""
+
+
+class PrivacyLeakWarning(UserWarning):
+    """Something outside the accounting may depend on private records; the result is marked with a caveat."""
+
+
+class NotPrivateWarning(UserWarning):
+    """The result carries no privacy guarantee at all (a fixed seed, or an infinite epsilon)."""

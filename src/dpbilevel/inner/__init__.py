@@ -1,0 +1,1 @@
+"""Private solvers for the lower level."""

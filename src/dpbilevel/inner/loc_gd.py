@@ -1,0 +1,188 @@
+"""DP-Loc-GD (Algorithm 2 of the paper): localised noisy gradient descent for strongly convex objectives.
+
+M rounds; round m takes T_GD projected noisy gradient steps in the ball of radius R_m around its starting point, with
+step sizes 1/(mu (t + 1)), and hands its averaged iterate to the next round. With the statistical scale
+A = Delta / (mu mu_solve) (Delta: sensitivity of one gradient, mu_solve: GDP budget of one solve),
+
+    R_m = c (sqrt(R_{m-1} A) + A sqrt(d_y)),      M = max(1, ceil(log2 log2(R_0 / A))).
+
+Two departures from the page of the paper, both forced: the paper's M = log2 log(1/A) depends on the units of y and may
+be undefined; and its T_GD = n^2 steps, which make optimisation error negligible, are not affordable. A is therefore
+floored by the optimisation error C / (mu sqrt(T_GD)) of the averaged iterate, so that the balls never shrink faster
+than T_GD steps can follow.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from dpbilevel.arguments import count, positive
+from dpbilevel.constraints import Domain, project
+from dpbilevel.errors import InvalidArgument
+from dpbilevel.privacy.release import Release
+from dpbilevel.program import Stage, State
+from dpbilevel.theory.constants import Constants
+
+Tree = Any
+
+
+@dataclass(frozen=True)
+class Localisation:
+    """The schedule of one solve: public numbers only."""
+
+    strong_convexity: float
+    radii: tuple[float, ...]
+    steps: int
+    largest_step: float
+
+    @property
+    def total_steps(self) -> int:
+        """Gradient steps of one solve: M * T_GD."""
+        return len(self.radii) * self.steps
+
+
+@dataclass(frozen=True, kw_only=True)
+class DPLocGD:
+    """DP-Loc-GD, the paper's private solver for the lower level (Algorithm 2).
+
+    Args:
+        strong_convexity: mu_g, public; from ``problem.constants`` by default.
+        radius: R_0, the distance within which the solution lies of any starting point, public;
+            2 * clip_norm / mu_g by default (Remark 1 of the paper, with the clip as Lipschitz constant).
+        clip_norm: bound on each record's lower gradient; the Lipschitz constant L0g takes this part in the paper.
+        upper_clip_norm: bound on each record's upper gradient in the penalised solve; ``clip_norm`` by default.
+        smoothness: L1g, public, where known: caps the first step sizes at 1/L1g, which the paper leaves to the ball.
+        steps: T_GD, gradient steps per round.
+        rounds: M; by the formula above by default.
+        radius_factor: c, the factor of the radii that the paper's O(.) hides.
+    """
+
+    strong_convexity: float | None = None
+    radius: float | None = None
+    clip_norm: float = 1.0
+    upper_clip_norm: float | None = None
+    smoothness: float | None = None
+    steps: int = 50
+    rounds: int | None = None
+    radius_factor: float = 1.0
+
+    def __post_init__(self) -> None:
+        positive("clip_norm", self.clip_norm, "it bounds each record's gradient norm (try 1.0)")
+        positive("radius_factor", self.radius_factor, "it scales the radii (try 1.0)")
+        count("steps", self.steps, "it is the number of gradient steps per round (try 50)")
+        if self.rounds is not None:
+            count("rounds", self.rounds, "it is the number of localisation rounds (try None for the formula)")
+        for name in ("strong_convexity", "radius", "upper_clip_norm", "smoothness"):
+            if getattr(self, name) is not None:
+                positive(name, getattr(self, name), "it is a public bound of the lower level")
+
+    def convexity(self, constants: Constants | None) -> float:
+        """mu_g, as given or from certified constants."""
+        if self.strong_convexity is not None:
+            return self.strong_convexity
+        if constants is None:
+            raise InvalidArgument(
+                "strong_convexity=None: DPLocGD needs mu_g, a public number; a regulariser (w/2)||y||^2 in lower_term "
+                "gives w (or declare BilevelProblem(constants=...))"
+            )
+        return constants.strong_convexity
+
+    def localise(
+        self, strong_convexity: float, noise_to_convexity: float, dimension: int, smoothness: float | None
+    ) -> Localisation:
+        """Radii and rounds.
+
+        Args:
+            strong_convexity: of the objective that is solved.
+            noise_to_convexity: Delta / (mu mu_solve), zero without privacy.
+            dimension: d_y.
+            smoothness: of the objective, where known.
+        """
+        radius = self.radius if self.radius is not None else 2 * self.clip_norm / strong_convexity
+        floor = min(radius / 2, self.clip_norm / (strong_convexity * math.sqrt(self.steps)))
+        scale = max(noise_to_convexity, floor)
+        rounds = self.rounds
+        if rounds is None:
+            doublings = math.log2(radius / scale) if radius > scale else 1.0
+            rounds = max(1, math.ceil(math.log2(doublings))) if doublings > 1 else 1
+        radii = [radius]
+        for _ in range(rounds - 1):
+            shrunk = self.radius_factor * (math.sqrt(radii[-1] * scale) + scale * math.sqrt(dimension))
+            radii.append(min(radii[-1], shrunk))
+        largest_step = math.inf if smoothness is None else 1 / smoothness
+        return Localisation(strong_convexity, tuple(radii), self.steps, largest_step)
+
+    def stage(
+        self,
+        release: Release,
+        schedule: Localisation,
+        *,
+        start: Callable[[State], Tree],
+        query: Callable[[State, Tree], Tree],
+        free_gradient: Callable[[State, Tree], Tree],
+        domain: Domain,
+        end: Callable[[State, Tree], State],
+    ) -> Stage:
+        """One solve as a stage of a program.
+
+        Args:
+            release: the per-record gradients of the objective.
+            schedule: from `localise`.
+            start: where a solve begins, from released state.
+            query: (state, y) -> the point at which the release is evaluated.
+            free_gradient: (state, y) -> gradient of the data-free terms, which costs nothing.
+            domain: Y.
+            end: (state, solution) -> state.
+        """
+        radii = jnp.asarray(schedule.radii, jnp.float32)
+
+        def begin(state: State) -> Tree:
+            y = start(state)
+            return {"y": y, "centre": y, "sum": optax.tree.zeros_like(y)}
+
+        def point(state: State, carry: Tree, step: jax.Array) -> Tree:
+            return query(state, carry["y"])
+
+        def update(state: State, carry: Tree, answer: Tree, step: jax.Array) -> Tree:
+            inside = step % schedule.steps
+            size = jnp.minimum(1 / (schedule.strong_convexity * (inside + 1)), schedule.largest_step)
+            gradient = optax.tree.add(answer, free_gradient(state, carry["y"]))
+            # The paper averages y_0, ..., y_{T-1}: the sum is taken before the step.
+            summed = optax.tree.add(carry["sum"], carry["y"])
+            moved = project(domain, _descend(carry["y"], gradient, size))
+            moved = _into_ball(moved, carry["centre"], radii[step // schedule.steps])
+            last = inside == schedule.steps - 1
+            average = optax.tree.scale(1 / schedule.steps, summed)
+            return {
+                "y": _choose(last, average, moved),
+                "centre": _choose(last, average, carry["centre"]),
+                "sum": _choose(last, optax.tree.zeros_like(summed), summed),
+            }
+
+        return Stage(
+            release=release,
+            steps=schedule.total_steps,
+            begin=begin,
+            query=point,
+            update=update,
+            end=lambda state, carry: end(state, carry["y"]),
+        )
+
+
+def _descend(y: Tree, gradient: Tree, size: jax.Array) -> Tree:
+    return jax.tree.map(lambda leaf, slope: (leaf - size * slope).astype(leaf.dtype), y, gradient)
+
+
+def _into_ball(y: Tree, centre: Tree, radius: jax.Array) -> Tree:
+    # Shrinking towards the centre, a point of the convex Y, keeps y in Y: the result lies in both sets.
+    offset = optax.projections.projection_l2_ball(optax.tree.sub(y, centre), radius)
+    return jax.tree.map(lambda leaf, c, o: (c + o).astype(leaf.dtype), y, centre, offset)
+
+
+def _choose(condition: jax.Array, one: Tree, other: Tree) -> Tree:
+    return jax.tree.map(lambda a, b: jnp.where(condition, a, b).astype(b.dtype), one, other)

@@ -1,0 +1,347 @@
+"""DP Bilevel (Algorithm 1 of the paper): a penalty method with two private solves and one private step per round.
+
+    y_t  ~ argmin_y g(x_t, y)                                    a private solve
+    z_t  ~ argmin_y f(x_t, y)/penalty + g(x_t, y)                a private solve (the paper's y^lambda)
+    G_t  = grad_x f(x_t, z_t) + penalty (grad_x g(x_t, z_t) - grad_x g(x_t, y_t)) + noise
+    x_t+1 = Proj_X(x_t - step_size G_t)
+
+and the output is the x_t whose step ||x_t+1 - x_t|| was smallest: released iterates only, so that choosing is free.
+
+Each record's part of G_t is clipped whole, not term by term: the penalty cancels inside. That also makes the privacy
+unconditional, where the paper's sensitivity holds only as long as the private solves are accurate.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from dpbilevel.arguments import count, positive
+from dpbilevel.constraints import project
+from dpbilevel.errors import InvalidArgument, InvalidProblem
+from dpbilevel.inner.loc_gd import DPLocGD, Localisation
+from dpbilevel.privacy.budget import Budget
+from dpbilevel.privacy.calibration import calibrate, with_shares
+from dpbilevel.privacy.release import Contribution, Release
+from dpbilevel.problem import BilevelProblem, Inspection, free_gradient
+from dpbilevel.program import Program, Stage, State
+from dpbilevel.records import Sizes
+
+Tree = Any
+Numbers = dict[str, tuple[Any, str]]  # name -> (value, why it is what it is)
+
+_LOWER, _PENALISED, _HYPERGRADIENT = "lower solve", "penalised solve", "hypergradient"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DPBilevel:
+    """DP Bilevel, the paper's Algorithm 1, full batch.
+
+    Guarantee: the whole run, every x_t, y_t and z_t included, satisfies the budget of `solve` for the stated
+    neighbouring relation, whatever the losses and records are.
+
+    Args:
+        inner: the private solver of the lower level, `DPLocGD`.
+        penalty: lambda; at least max{2 L1f/mu_g, L0f/L0g, L1f/L1g} where constants are declared.
+        steps: T, outer steps.
+        step_size: eta; 1/(2L) from ``problem.constants`` by default.
+        clip_norm: bound on each lower record's part of G_t, penalty included.
+        upper_clip_norm: bound on each upper record's part; ``clip_norm`` by default.
+        warm_start: start each solve at the previous round's released solution (post-processing, so free); False
+            restarts at y_0 as the paper prints it.
+        split: how mu^2 is shared between lower solves, penalised solves and hypergradients, in this order.
+    """
+
+    inner: DPLocGD
+    penalty: float = 10.0
+    steps: int = 20
+    step_size: float | None = None
+    clip_norm: float = 1.0
+    upper_clip_norm: float | None = None
+    warm_start: bool = True
+    split: tuple[float, float, float] = (1.0, 1.0, 1.0)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.inner, DPLocGD):
+            raise InvalidArgument(
+                f"inner={self.inner!r}: must be dpb.DPLocGD(...), a private solver of the lower level"
+            )
+        positive("penalty", self.penalty, "it is lambda, the weight of the lower level (try 10.0)")
+        count("steps", self.steps, "it is the number of outer steps (try 20)")
+        positive("clip_norm", self.clip_norm, "it bounds each record's part of the hypergradient (try 1.0)")
+        for name in ("step_size", "upper_clip_norm"):
+            if getattr(self, name) is not None:
+                positive(name, getattr(self, name), "give a number, or None for its default")
+        if len(self.split) != 3:
+            raise InvalidArgument(f"split={self.split!r}: must be three shares, as in (1, 1, 1)")
+        for share in self.split:
+            positive("split", share, "it shares mu^2 between lower solves, penalised solves and hypergradients")
+
+    def program(
+        self, problem: BilevelProblem, inspection: Inspection, sizes: Sizes, budget: Budget, y_dimension: int
+    ) -> tuple[Program, Numbers]:
+        """Declare all releases and write the algorithm out as a program; no record is involved."""
+        step_size, numbers = self._outer_numbers(problem)
+        contributions = self._contributions(problem, inspection, sizes, budget)
+        shares = self._shares(contributions)
+        schedules = {
+            _LOWER: self._schedule(problem, _LOWER, contributions, shares, budget, y_dimension),
+            _PENALISED: self._schedule(problem, _PENALISED, contributions, shares, budget, y_dimension),
+        }
+        uses = {name: schedule.total_steps for name, schedule in schedules.items()} | {_HYPERGRADIENT: 1}
+        declared = []
+        for name, parts in contributions.items():
+            if parts:
+                release = Release(
+                    name=name,
+                    contributions=parts,
+                    noise=1.0,
+                    steps=self.steps * uses[name],
+                    adjacency=budget.adjacency,
+                )
+                declared.append(with_shares(release, shares[name], budget))
+        releases = {release.name: release for release in calibrate(declared, budget)}
+        numbers |= _schedule_numbers(schedules) | _release_numbers(releases, shares)
+        stages = [
+            self._solve_stage(problem, _LOWER, releases, schedules),
+            self._solve_stage(problem, _PENALISED, releases, schedules),
+            self._hypergradient_stage(problem, inspection, sizes, releases.get(_HYPERGRADIENT), step_size),
+        ]
+        program = Program(
+            rounds=self.steps, stages=stages, start=_start, observe=lambda state: state["seen"], finish=_finish
+        )
+        return program, numbers
+
+    def _outer_numbers(self, problem: BilevelProblem) -> tuple[float, Numbers]:
+        constants = problem.constants
+        penalty_reason = "as given"
+        if constants is not None:
+            smallest = constants.smallest_penalty()
+            if self.penalty < smallest:
+                raise InvalidArgument(
+                    f"penalty={self.penalty!r}: must be at least {smallest:.6g} = max{{2 L1f/mu_g, L0f/L0g, L1f/L1g}} "
+                    "of the declared constants; raise it to that bound"
+                )
+            penalty_reason = f"as given; Algorithm 1 asks for at least {smallest:.4g}"
+        if self.step_size is not None:
+            step_size, reason = self.step_size, "as given"
+        elif constants is not None:
+            step_size = 1 / (2 * constants.hyperobjective_smoothness(self.penalty))
+            reason = "1/(2L), L the smoothness of the penalised hyperobjective"
+        else:
+            raise InvalidArgument(
+                "step_size=None: needs BilevelProblem(constants=...) to be derived; without constants give a number "
+                "(try a tenth of the distance you expect x to travel, over the size of the hypergradient)"
+            )
+        return step_size, {
+            "penalty": (self.penalty, penalty_reason),
+            "outer steps": (self.steps, "as given"),
+            "step size": (step_size, reason),
+        }
+
+    def _contributions(
+        self, problem: BilevelProblem, inspection: Inspection, sizes: Sizes, budget: Budget
+    ) -> dict[str, dict[str, Contribution]]:
+        """What each role's records add to each of the three releases; an empty dict where a release is free."""
+        lower, upper = problem.lower_loss, problem.upper_loss
+        inner, penalty = self.inner, self.penalty
+        inner_clip, outer_clip = inner.clip_norm, self.clip_norm
+        inner_upper_clip = inner.upper_clip_norm or inner.clip_norm
+
+        def lower_y(point: Tree, record: Tree) -> Tree:
+            x, y = point
+            return jax.grad(lower, 1)(x, y, record)
+
+        def lower_x(point: Tree, record: Tree) -> Tree:
+            x, y, z = point
+            slope = jax.grad(lower)
+            return optax.tree.scale(penalty, optax.tree.sub(slope(x, z, record), slope(x, y, record)))
+
+        solve: dict[str, tuple[Any, float]] = {"lower": (lower_y, inner_clip)}
+        penalised = dict(solve)
+        hypergradient: dict[str, tuple[Any, float]] = {}
+        if "lower" in inspection.hypergradient_reads:
+            hypergradient["lower"] = (lower_x, outer_clip)
+        if upper is not None:
+
+            def upper_y(point: Tree, record: Tree) -> Tree:
+                x, y = point
+                return optax.tree.scale(1 / penalty, jax.grad(upper, 1)(x, y, record))
+
+            def upper_x(point: Tree, record: Tree) -> Tree:
+                x, _, z = point
+                return jax.grad(upper)(x, z, record)
+
+            penalised["upper"] = (upper_y, inner_upper_clip / penalty)
+            if "upper" in inspection.hypergradient_reads:
+                hypergradient["upper"] = (upper_x, self.upper_clip_norm or outer_clip)
+        levels = {_LOWER: solve, _PENALISED: penalised, _HYPERGRADIENT: hypergradient}
+        return {name: _by_role(parts, sizes, budget) for name, parts in levels.items()}
+
+    def _shares(self, contributions: Mapping[str, Mapping[str, Contribution]]) -> dict[str, dict[str, float]]:
+        """release -> role -> share of mu^2; each role's shares sum to one over the releases it takes part in."""
+        weights = dict(zip((_LOWER, _PENALISED, _HYPERGRADIENT), self.split, strict=True))
+        totals: dict[str, float] = {}
+        for name, parts in contributions.items():
+            for role in parts:
+                totals[role] = totals.get(role, 0.0) + weights[name]
+        return {name: {role: weights[name] / totals[role] for role in parts} for name, parts in contributions.items()}
+
+    def _schedule(
+        self,
+        problem: BilevelProblem,
+        name: str,
+        contributions: Mapping[str, Mapping[str, Contribution]],
+        shares: Mapping[str, Mapping[str, float]],
+        budget: Budget,
+        y_dimension: int,
+    ) -> Localisation:
+        constants = problem.constants
+        convexity = self.inner.convexity(constants)
+        smoothness = self.inner.smoothness or (constants.lower_smoothness if constants else None)
+        if name == _PENALISED and constants is not None:
+            convexity = convexity - constants.upper_smoothness / self.penalty
+            smoothness = None if smoothness is None else smoothness + constants.upper_smoothness / self.penalty
+        scale = 0.0
+        if budget.is_private:
+            # One use per solve: its noise, at the solve's share of the budget, over mu is A of the schedule.
+            solve = Release(
+                name=name, contributions=contributions[name], noise=1.0, steps=self.steps, adjacency=budget.adjacency
+            )
+            scale = with_shares(solve, shares[name], budget).noise / convexity
+        return self.inner.localise(convexity, scale, y_dimension, smoothness)
+
+    def _solve_stage(
+        self,
+        problem: BilevelProblem,
+        name: str,
+        releases: Mapping[str, Release],
+        schedules: Mapping[str, Localisation],
+    ) -> Stage:
+        variable = "y" if name == _LOWER else "z"
+        upper_weight = 0.0 if name == _LOWER else 1 / self.penalty
+
+        def terms(x: Tree, y: Tree) -> Any:
+            return upper_weight * problem.term("upper")(x, y) + problem.term("lower")(x, y)
+
+        return self.inner.stage(
+            releases[name],
+            schedules[name],
+            start=lambda state: state[variable] if self.warm_start else state["y_start"],
+            query=lambda state, y: (state["x"], y),
+            free_gradient=lambda state, y: jax.grad(terms, 1)(state["x"], y),
+            domain=problem.lower_domain,
+            end=lambda state, y: state | {variable: y},
+        )
+
+    def _hypergradient_stage(
+        self,
+        problem: BilevelProblem,
+        inspection: Inspection,
+        sizes: Sizes,
+        release: Release | None,
+        step_size: float,
+    ) -> Stage:
+        free: dict[str, Callable[..., Tree]] = {
+            level: free_gradient(problem, level, level in inspection.hypergradient_reads, sizes.record(level))
+            for level in ("upper", "lower")
+        }
+
+        def update(state: State, carry: Tree, answer: Tree, step: jax.Array) -> State:
+            x, y, z = state["x"], state["y"], state["z"]
+            difference = optax.tree.sub(free["lower"](x, z), free["lower"](x, y))
+            gradient = optax.tree.add(free["upper"](x, z), optax.tree.scale(self.penalty, difference))
+            if answer is not None:
+                gradient = optax.tree.add(gradient, answer)
+            moved = jax.tree.map(lambda leaf, g: (leaf - step_size * g).astype(leaf.dtype), x, gradient)
+            moved = jax.tree.map(lambda new, old: new.astype(old.dtype), project(problem.domain, moved), x)
+            move = optax.tree.norm(optax.tree.sub(moved, x)).astype(jnp.float32)
+            better = move < state["best"]["move"]
+            best = jax.tree.map(
+                lambda new, old: jnp.where(better, new, old), {"move": move, "x": x, "y": y}, state["best"]
+            )
+            seen = {
+                "x": moved,
+                "move": move,
+                "hypergradient_norm": optax.tree.norm(gradient).astype(jnp.float32),
+                "solution_distance": optax.tree.norm(optax.tree.sub(z, y)).astype(jnp.float32),
+            }
+            return state | {"x": moved, "best": best, "seen": seen}
+
+        return Stage(
+            release=release,
+            steps=1,
+            begin=lambda state: state,
+            query=lambda state, carry, step: (state["x"], state["y"], state["z"]),
+            update=update,
+            end=lambda state, carry: carry,
+        )
+
+
+def _start(x: Tree, y: Tree) -> State:
+    nothing = jnp.full((), jnp.inf, jnp.float32)
+    seen = {"x": x, "move": nothing, "hypergradient_norm": nothing, "solution_distance": nothing}
+    return {"x": x, "y": y, "z": y, "y_start": y, "best": {"move": nothing, "x": x, "y": y}, "seen": seen}
+
+
+def _finish(state: State) -> tuple[Tree, Tree]:
+    return state["best"]["x"], state["best"]["y"]
+
+
+def _by_role(levels: Mapping[str, tuple[Any, float]], sizes: Sizes, budget: Budget) -> dict[str, Contribution]:
+    """Contributions by level, merged where the same records feed both levels: such a record's vector is one sum."""
+    merged: dict[str, tuple[list[Any], float]] = {}
+    for level, (vector, clip) in levels.items():
+        role = sizes.role_of(level)
+        if role is None:
+            raise InvalidProblem(
+                f"{level}_loss: is given, but Records has no {level}=...; pass its records, or leave the loss out"
+            )
+        vectors, total = merged.get(role, ([], 0.0))
+        merged[role] = ([*vectors, vector], total + clip)
+    return {
+        role: Contribution(_summed(vectors), clip if budget.is_private else math.inf, sizes.count(role))
+        for role, (vectors, clip) in merged.items()
+    }
+
+
+def _summed(vectors: list[Any]) -> Callable[[Tree, Tree], Tree]:
+    def vector(point: Tree, record: Tree) -> Tree:
+        total = vectors[0](point, record)
+        for other in vectors[1:]:
+            total = optax.tree.add(total, other(point, record))
+        return total
+
+    return vector
+
+
+def _schedule_numbers(schedules: Mapping[str, Localisation]) -> Numbers:
+    numbers: Numbers = {}
+    for name, schedule in schedules.items():
+        numbers[f"{name}: rounds"] = (len(schedule.radii), "M = max(1, ceil(log2 log2(R_0/A)))")
+        numbers[f"{name}: steps per round"] = (schedule.steps, "T_GD, as given")
+        numbers[f"{name}: radii"] = (schedule.radii, "R_m = c (sqrt(R_{m-1} A) + A sqrt(d_y)), never growing")
+        numbers[f"{name}: strong convexity"] = (
+            schedule.strong_convexity,
+            "of the objective solved; steps 1/(mu (t+1))",
+        )
+    return numbers
+
+
+def _release_numbers(releases: Mapping[str, Release], shares: Mapping[str, Mapping[str, float]]) -> Numbers:
+    numbers: Numbers = {}
+    for name, release in releases.items():
+        for role, contribution in release.contributions.items():
+            numbers[f"{name}: clip ({role})"] = (contribution.clip, "bounds one record's whole vector")
+            numbers[f"{name}: share of mu^2 ({role})"] = (shares[name][role], "split, over the releases of the role")
+        numbers[f"{name}: noise"] = (
+            release.noise,
+            "max over roles of sensitivity/ratio, then one common scale that spends the budget",
+        )
+    if _HYPERGRADIENT not in releases:
+        numbers[_HYPERGRADIENT] = (0, "free: no x-gradient reads a record, so the outer step needs no noise")
+    return numbers

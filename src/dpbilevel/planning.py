@@ -1,0 +1,170 @@
+"""What a run will do and cost, before any record is read: a plan needs sizes only."""
+
+import functools
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dpbilevel.constraints import Domain, contains
+from dpbilevel.errors import InvalidArgument, InvalidProblem, PrivacyLeakWarning
+from dpbilevel.privacy.budget import Budget
+from dpbilevel.privacy.release import Release, all_charges
+from dpbilevel.privacy.spend import Privacy
+from dpbilevel.problem import BilevelProblem, Inspection, inspect
+from dpbilevel.program import Program
+from dpbilevel.records import Sizes, check_traceable, sealed
+
+Tree = Any
+
+
+@runtime_checkable
+class Method(Protocol):
+    """An outer algorithm: public numbers in, declared releases and a program out."""
+
+    def __hash__(self) -> int:
+        """Methods are frozen settings: equal settings make the same plan."""
+
+    def program(
+        self, problem: BilevelProblem, inspection: Inspection, sizes: Sizes, budget: Budget, y_dimension: int
+    ) -> tuple[Program, dict[str, tuple[Any, str]]]:
+        """Write the method out for a problem; the second value explains every number in it."""
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """A run, written out: what is released, how often, with how much noise, and why.
+
+    Attributes:
+        privacy: what the run will spend; the same object that the solution carries.
+        numbers: every number of the plan with the reason for it.
+    """
+
+    method: Method
+    sizes: Sizes
+    budget: Budget
+    program: Program
+    privacy: Privacy
+    numbers: Mapping[str, tuple[Any, str]]
+
+    @property
+    def releases(self) -> tuple[Release, ...]:
+        """All declared releases."""
+        return self.program.releases
+
+    def explain(self) -> str:
+        """Every number with the reason for it, one a line."""
+        width = max(map(len, self.numbers), default=0)
+        lines = [f"{name:<{width}}  {_short(value):<14}  {why}" for name, (value, why) in self.numbers.items()]
+        return "\n".join([self.privacy.sentence(), *lines])
+
+    def __repr__(self) -> str:
+        uses = sum(release.steps for release in self.releases)
+        return f"Plan({type(self.method).__name__}, {uses} releases on {self.sizes!r}: {self.privacy.sentence()})"
+
+
+def plan(problem: BilevelProblem, sizes: Sizes, budget: Budget, *, method: Method, start: tuple[Tree, Tree]) -> Plan:
+    """Plan a run from public facts: sizes and shapes, the budget, the method, the starting point.
+
+    Reads no record and charges nothing. Everything that can be wrong with the arguments is found here, by tracing the
+    losses on shapes, so that `solve` fails before its charge or not at all.
+    """
+    _check_type("problem", problem, BilevelProblem, "dpb.BilevelProblem(...)")
+    _check_type("sizes", sizes, Sizes, "records.sizes, or dpb.Sizes(...) to plan without data")
+    _check_type("budget", budget, Budget, "dpb.Budget(epsilon, delta)")
+    _check_type("method", method, Method, "a method such as dpb.DPBilevel(inner=dpb.DPLocGD(...))")
+    x, y = checked_start(problem, start)
+    _check_levels(problem, sizes)
+    total = sum(map(sizes.count, sizes.roles))
+    if budget.is_private and budget.delta is not None and budget.delta >= 1 / total:
+        raise InvalidArgument(
+            f"delta={budget.delta!r}: must be below 1/n = {1 / total:.3g}; at that size it would allow publishing a "
+            f"whole record (try {0.1 / total:.0e})"
+        )
+    shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), (x, y))
+    leaves, structure = jax.tree.flatten(shapes)
+    planned = _planned(problem, sizes, budget, method, structure, tuple(leaves))
+    for caveat in planned.privacy.caveats:
+        warnings.warn(caveat, PrivacyLeakWarning, stacklevel=2)
+    return planned
+
+
+@functools.lru_cache(maxsize=64)
+def _planned(
+    problem: BilevelProblem, sizes: Sizes, budget: Budget, method: Method, structure: Any, leaves: tuple[Any, ...]
+) -> Plan:
+    # Remembered, because the compiled program hangs on it: a second run of the same problem does not compile again.
+    x, y = jax.tree.unflatten(structure, leaves)
+    with sealed():
+        inspection = inspect(problem, x, y, {level: sizes.record(level) for level in ("upper", "lower")})
+        y_dimension = sum(leaf.size for leaf in jax.tree.leaves(y))
+        program, numbers = method.program(problem, inspection, sizes, budget, y_dimension)
+        check_traceable(program, sizes, jax.eval_shape(program.start, x, y))
+    privacy = Privacy(all_charges(program.releases), budget, inspection.caveats, void=not budget.is_private)
+    return Plan(method, sizes, budget, program, privacy, numbers)
+
+
+def checked_start(problem: BilevelProblem, start: Any) -> tuple[Tree, Tree]:
+    """The starting point as JAX arrays, or a typed error."""
+    if not isinstance(start, tuple) or len(start) != 2:
+        raise InvalidArgument("start: must be a pair (x0, y0) of pytrees of real arrays")
+    x, y = (_floating(name, tree) for name, tree in zip(("x0", "y0"), start, strict=True))
+    _check_inside("x0", x, "domain", problem.domain)
+    _check_inside("y0", y, "lower_domain", problem.lower_domain)
+    return x, y
+
+
+def _floating(name: str, tree: Tree) -> Tree:
+    if not jax.tree.leaves(tree):
+        raise InvalidArgument(f"start: {name} has no arrays; give at least one real number")
+
+    def convert(leaf: Any) -> jax.Array:
+        array = np.asarray(leaf)
+        if not np.issubdtype(array.dtype, np.floating):
+            raise InvalidArgument(
+                f"start: {name} has a leaf of dtype {array.dtype}; must be floating point, gradient steps would be "
+                "rounded away (try 0.0 instead of 0, or array.astype(float))"
+            )
+        if not np.isfinite(array).all():
+            raise InvalidArgument(f"start: {name} must be finite (try zeros)")
+        return jnp.asarray(array)
+
+    return jax.tree.map(convert, tree)
+
+
+def _check_inside(name: str, point: Tree, domain_name: str, domain: Domain) -> None:
+    try:
+        inside = contains(domain, point)
+    except (TypeError, ValueError) as error:
+        raise InvalidProblem(
+            f"{domain_name}: its structure does not fit {name}; use one set for the whole point, or a pytree of sets "
+            "with the point's structure"
+        ) from error
+    if not inside:
+        raise InvalidArgument(f"start: {name} lies outside {domain_name}={domain!r}; start inside it")
+
+
+def _check_levels(problem: BilevelProblem, sizes: Sizes) -> None:
+    for level in ("upper", "lower"):
+        loss, role = problem.loss(level), sizes.role_of(level)
+        if loss is not None and role is None:
+            raise InvalidProblem(f"{level}_loss: has no records; pass Records({level}=...), or leave the loss out")
+        if loss is None and role == level:
+            raise InvalidProblem(
+                f"{level}_loss: is missing, but Records has {level}=...; give the loss or drop the records"
+            )
+
+
+def _check_type(name: str, value: Any, expected: type, remedy: str) -> None:
+    if not isinstance(value, expected) or isinstance(value, type):
+        raise InvalidArgument(f"{name}: must be {remedy}, not {type(value).__name__}")
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, tuple):
+        return ", ".join(map(_short, value))
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,78 @@
+"""The clipped sum: the only way in which records enter a computation.
+
+Each record's vector is clipped *whole*, over all leaves of its pytree jointly. Rounding is part of the guarantee: a
+plain float32 sum of 10^7 records breaks the sensitivity by 7%. Here vectors are summed in chunks of 256 and the chunks'
+sums in float64, and `ROUNDING` covers what rounding is left.
+
+Written by hand because no library bounds its rounding; tested against ``jax_privacy.clipping``.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+
+Tree = Any
+
+# A clipped sum moves by at most (1 + ROUNDING) times what it would in real arithmetic. Adding 256 float32 vectors of
+# norm C errs by at most 255 * 2^-24 * 256 C < 2^-8 C in any order; only the chunk that holds the changed record differs
+# between neighbours, and both sums may err. Float64 adds less than 1e-5 C up to 10^8 records.
+ROUNDING = 2.0**-7
+
+_CHUNK = 256
+_ELEMENTS = 2**20  # of per-record vectors at any time: 4 MiB, about the size of a cache
+
+
+def clipped_sum(vector: Callable[[Tree], Tree], records: Tree, present: jax.Array, clip: float) -> jax.Array:
+    """Sum of the clipped vectors of all present records, raveled, in float64.
+
+    Args:
+        vector: maps one record to a pytree of real arrays.
+        records: pytree of arrays with a common leading axis.
+        present: boolean, which records take part.
+        clip: largest norm of one record's vector; infinite for no clipping.
+
+    A record whose vector has a non-finite entry contributes zero. Memory is bounded: records are taken in blocks
+    whose size depends on public sizes only.
+    """
+    number = present.shape[0]
+    one = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), records)
+    dimension = sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(vector, one)))
+    at_once = max(1, min(number, _ELEMENTS // max(dimension, 1)))
+    chunk = min(at_once, _CHUNK)
+    block = at_once // chunk * chunk
+
+    def add_block(total: jax.Array, index: jax.Array) -> tuple[jax.Array, None]:
+        # The last block is moved back to end with the records; what the block before has counted is masked.
+        first = index * block
+        start = jnp.minimum(first, number - block)
+        part, taken = jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, start, block), (records, present))
+        taken = taken & (start + jnp.arange(block) >= first)
+        vectors = jax.vmap(lambda record: ravel_pytree(vector(record))[0])(part)
+        chunks = clipped(vectors, taken, clip).reshape(block // chunk, chunk, dimension)
+        return total + jnp.sum(jnp.sum(chunks, axis=1).astype(jnp.float64), axis=0), None
+
+    zero = jnp.zeros(dimension, jnp.float64)
+    return jax.lax.scan(add_block, zero, jnp.arange(-(-number // block)))[0]
+
+
+def clipped(vectors: jax.Array, present: jax.Array, clip: float) -> jax.Array:
+    """Scale each row to norm at most ``clip``; rows that are absent or not finite become zero.
+
+    Rows are divided by their largest entry first, so that squares neither overflow nor vanish, and the norm is rounded
+    up by its error bound: no row of the result is longer than ``clip`` by more than a few units in the last place.
+    """
+    largest = jnp.max(jnp.abs(vectors), axis=1, initial=0.0)  # NaN where an entry is
+    usable = present & jnp.isfinite(largest)
+    vectors = jnp.where(usable[:, None], vectors, 0)
+    largest = jnp.where(usable & (largest > jnp.finfo(vectors.dtype).tiny), largest, 1)
+    directions = vectors / largest[:, None]
+    dimension = vectors.shape[1]
+    accumulate = jnp.float64 if dimension > 2**20 else vectors.dtype
+    lengths = jnp.sqrt(jnp.sum(directions**2, axis=1, dtype=accumulate))
+    lengths = (lengths * (1 + dimension * float(jnp.finfo(accumulate).eps))).astype(vectors.dtype)
+    too_long = largest * lengths > clip  # an overflow to infinity is too long as well
+    scales = jnp.where(too_long, clip / lengths, 0).astype(vectors.dtype)
+    return jnp.where(too_long[:, None], directions * scales[:, None], vectors)

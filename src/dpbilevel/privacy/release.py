@@ -1,0 +1,161 @@
+"""A release: the one building block of every private method.
+
+    answer = sum over roles r, 1/(rate n_r) * sum over records i of r, clip(phi_r,i(point), C_r)  +  N(0, noise^2 I)
+
+It is declared before any record is read: which roles, what each record contributes, how it is clipped, how much
+noise, which sampling and how many uses. Its sensitivity is computed from that, never typed. The accountant and the
+compiled loop read the same declaration, so that what is charged and what is executed cannot drift apart.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+
+from dpbilevel.arguments import count, non_negative, one_of, positive
+from dpbilevel.errors import InvalidArgument
+from dpbilevel.privacy.accounting import Charge, FullBatch, Sampling
+from dpbilevel.privacy.budget import ADJACENCIES, Adjacency
+from dpbilevel.privacy.clipping import ROUNDING, clipped_sum
+from dpbilevel.privacy.noise import membership, standard_normal
+
+Tree = Any
+ROLES: tuple[str, ...] = ("upper", "lower", "both")
+
+
+@dataclass(frozen=True, eq=False)
+class Contribution:
+    """What each record of one role adds to a release.
+
+    Args:
+        vector: phi(point, record), a pytree of real arrays; it may read its record and released values only.
+        clip: largest norm of one record's vector, over all leaves jointly.
+        count: the public number of records of the role.
+    """
+
+    vector: Callable[[Tree, Tree], Tree]
+    clip: float
+    count: int
+
+    def __post_init__(self) -> None:
+        positive("clip", self.clip, "it bounds each record's vector (try 1.0)", infinite=True)
+        count("count", self.count, "it is the number of records of the role")
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Release:
+    """A bounded Gaussian release, used ``steps`` times.
+
+    Args:
+        name: what the ledger and the report call it.
+        contributions: role ("upper", "lower" or "both") to `Contribution`. Where two roles contribute, the one
+            Gaussian covers both.
+        noise: standard deviation of the Gaussian on the answer (a mean, not a sum).
+        steps: number of uses in the whole run.
+        sampling: `FullBatch()` or `Poisson(rate)`.
+        adjacency: the neighbouring relation that the sensitivity refers to.
+
+    >>> release = Release(
+    ...     name="mean",
+    ...     contributions={"lower": Contribution(lambda point, record: record, 1.0, 1000)},
+    ...     noise=0.01,
+    ...     steps=1,
+    ... )
+    >>> release.sensitivity("lower") == 2 * 1.0 * (1 + 2**-7) / 1000
+    True
+    """
+
+    name: str
+    contributions: Mapping[str, Contribution]
+    noise: float
+    steps: int
+    sampling: Sampling = dataclasses.field(default_factory=FullBatch)
+    adjacency: Adjacency = "replace-one"
+
+    def __post_init__(self) -> None:
+        non_negative("noise", self.noise, "it is the standard deviation of the Gaussian on the answer")
+        count("steps", self.steps, "it is the number of uses in the whole run")
+        one_of("adjacency", self.adjacency, ADJACENCIES, "it says which data sets count as neighbours")
+        if not self.contributions:
+            raise InvalidArgument("contributions={}: must name at least one role; a release without records is free")
+        for role in self.contributions:
+            one_of("role", role, ROLES, "it says which records contribute")
+
+    def sensitivity(self, role: str) -> float:
+        """How far the answer moves, at most, when one record of ``role`` changes (rounding included)."""
+        contribution = self.contributions.get(role)
+        if contribution is None:
+            return 0.0
+        vectors_changed = 2 if self.adjacency == "replace-one" else 1
+        one_record = contribution.clip * (1 + ROUNDING) / (self.sampling.rate * contribution.count)
+        return vectors_changed * one_record
+
+    def charges(self) -> tuple[Charge, ...]:
+        """What all uses of this release cost, role by role."""
+        return tuple(
+            Charge(self.name, role, _ratio(self.sensitivity(role), self.noise), self.steps, self.sampling)
+            for role in self.contributions
+        )
+
+    def scaled(self, factor: float) -> "Release":
+        """The same release with ``factor`` times the noise."""
+        return dataclasses.replace(self, noise=self.noise * factor)
+
+    def answer(self, records: Mapping[str, tuple[Tree, jax.Array]], point: Tree, keys: jax.Array) -> Tree:
+        """Evaluate the release once, inside a compiled loop.
+
+        Args:
+            records: role to (arrays with a leading axis, which records are valid).
+            point: released values at which to evaluate.
+            keys: the noise key and the batch key of this use, two rows.
+        """
+        total: Any = 0.0
+        everyone = sum(contribution.count for contribution in self.contributions.values())
+        taken = membership(keys[1], self.sampling.rate, everyone) if self.sampling.rate < 1 else None
+        first = 0
+        for role, contribution in self.contributions.items():
+            arrays, present = records[role]
+            if taken is not None:
+                present = present & taken[first : first + contribution.count]
+                first += contribution.count
+            vector = _at(contribution.vector, point)
+            divisor = self.sampling.rate * contribution.count
+            total = total + clipped_sum(vector, arrays, present, contribution.clip) / divisor
+        shape, unravel = self._answer_shape(records, point)
+        noisy = total + self.noise * standard_normal(keys[0], shape.size)
+        return unravel(noisy.astype(shape.dtype))
+
+    def _answer_shape(self, records: Mapping[str, tuple[Tree, jax.Array]], point: Tree) -> tuple[Any, Any]:
+        role, contribution = next(iter(self.contributions.items()))
+        one = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape[1:], leaf.dtype), records[role][0])
+        zeros = jax.tree.map(
+            lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(contribution.vector, point, one)
+        )
+        return ravel_pytree(zeros)
+
+
+def shared_noise(ratios: Mapping[str, float], sensitivities: Mapping[str, float]) -> float:
+    """The one noise that keeps every role's sensitivity over noise at or below its ratio."""
+    return max(sensitivities[role] / ratios[role] for role in sensitivities)
+
+
+def all_charges(releases: Sequence[Release]) -> dict[str, tuple[Charge, ...]]:
+    """Charges of several releases, per role. Roles hold disjoint records, so that they compose in parallel."""
+    charges: dict[str, tuple[Charge, ...]] = {}
+    for release in releases:
+        for charge in release.charges():
+            charges[charge.role] = (*charges.get(charge.role, ()), charge)
+    return charges
+
+
+def _ratio(sensitivity: float, noise: float) -> float:
+    return math.inf if noise == 0 else sensitivity / noise
+
+
+def _at(vector: Callable[[Tree, Tree], Tree], point: Tree) -> Callable[[Tree], Tree]:
+    return lambda record: vector(point, record)

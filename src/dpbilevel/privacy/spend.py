@@ -1,0 +1,215 @@
+"""What a run spends, in the words a review needs: epsilon, delta, mu, the trade-off curve, the relation, the unit."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy.optimize import brentq
+from scipy.stats import norm
+
+from dpbilevel.arguments import count, non_negative
+from dpbilevel.errors import InvalidArgument
+from dpbilevel.privacy.accounting import (
+    Charge,
+    FullBatch,
+    Poisson,
+    composed_delta,
+    composed_epsilon,
+    composed_mu,
+    gaussian_epsilon,
+    is_gaussian,
+)
+from dpbilevel.privacy.budget import Budget
+
+_RELATIONS = {
+    "replace-one": "replacing the content of one record",
+    "zero-out": "replacing one record by one that contributes nothing",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Privacy:
+    """The privacy of one run, computed from its declared releases.
+
+    Roles hold disjoint records and therefore compose in parallel: the total is the *maximum* over roles.
+
+    Attributes:
+        charges: role to the charges on its records.
+        budget: what the run was allowed, with the neighbouring relation.
+        caveats: reasons why the guarantee may not hold as stated; empty for a sound run.
+        void: whether there is no guarantee at all (a fixed seed, or an infinite epsilon).
+    """
+
+    charges: Mapping[str, tuple[Charge, ...]]
+    budget: Budget
+    caveats: tuple[str, ...] = ()
+    void: bool = False
+
+    @property
+    def unit(self) -> str:
+        """What one "record" is: the guarantee is for a row, not for a person with several rows."""
+        return "one record (a row of the data, not a person: use group=k for k rows of one person)"
+
+    @property
+    def accountant(self) -> str:
+        """How epsilon is computed."""
+        if self.is_gaussian:
+            return "exact Gaussian composition (mu-GDP)"
+        return "privacy loss distribution (dp_accounting, pessimistic)"
+
+    @property
+    def is_gaussian(self) -> bool:
+        """Whether all releases are full-batch Gaussian, so that mu exists and accounting is exact."""
+        return all(is_gaussian(charges) for charges in self.charges.values())
+
+    @property
+    def mu(self) -> float | None:
+        """The GDP parameter of the run; None where releases are sampled (no finite mu describes them)."""
+        return max(map(composed_mu, self.charges.values()), default=0.0) if self.is_gaussian else None
+
+    def epsilon(self, delta: float | None = None, *, group: int = 1, role: str | None = None) -> float:
+        """The epsilon at ``delta`` (by default the budget's) for ``group`` records that change together.
+
+        The records of a group may lie in any roles: k records shift the answers by at most k times what the
+        dearest role's record does, so mu becomes k mu. For sampled releases the general bound is used,
+        (k e, delta (exp(k e) - 1)/(exp(e) - 1)).
+        """
+        delta = self._delta(delta)
+        count("group", group, "it is how many records change together")
+        if not self.budget.is_private:
+            return math.inf if self.charges else 0.0
+        if group == 1:
+            return max((composed_epsilon(c, delta, self.budget.adjacency) for c in self._of(role)), default=0.0)
+        if self.is_gaussian:
+            return max((gaussian_epsilon(group * composed_mu(c), delta) for c in self._of(role)), default=0.0)
+        return self._group_general(delta, group, role)
+
+    def delta(self, epsilon: float, *, role: str | None = None) -> float:
+        """The delta at ``epsilon``."""
+        non_negative("epsilon", epsilon, "it is the privacy loss at which delta is asked")
+        if not self.budget.is_private:
+            return 1.0 if self.charges else 0.0
+        return max((composed_delta(c, epsilon, self.budget.adjacency) for c in self._of(role)), default=0.0)
+
+    def tradeoff(self, false_positive_rate: npt.ArrayLike) -> npt.NDArray[np.float64]:
+        """The least false-negative rate of any test for one record, at a given false-positive rate.
+
+        The curve f(alpha) of f-DP: Phi(Phi^-1(1 - alpha) - mu) for Gaussian runs, otherwise the envelope of the
+        lines that the (epsilon, delta) profile gives.
+        """
+        alpha = np.asarray(false_positive_rate, dtype=float)
+        if not np.all((alpha >= 0) & (alpha <= 1)):
+            raise InvalidArgument("false_positive_rate: must lie between 0 and 1; it is a probability")
+        if not self.budget.is_private:
+            return np.zeros_like(alpha) if self.charges else 1 - alpha
+        if self.mu is not None:
+            return np.asarray(norm.cdf(norm.isf(alpha) - self.mu))
+        epsilons = np.linspace(0.0, self.epsilon(1e-12), 200)
+        deltas = np.array([self.delta(e) for e in epsilons])
+        lines = [1 - deltas - np.exp(epsilons) * a for a in alpha.ravel()]
+        mirrored = [np.exp(-epsilons) * (1 - deltas - a) for a in alpha.ravel()]
+        best = [max(0.0, *np.concatenate(pair)) for pair in zip(lines, mirrored, strict=True)]
+        return np.array(best).reshape(alpha.shape)
+
+    def sentence(self) -> str:
+        """The guarantee in one sentence that can be quoted."""
+        if not self.budget.is_private:
+            return "NOT PRIVATE: epsilon is infinite, neither noise nor clipping was applied."
+        stated = (
+            f"({self.epsilon():.4g}, {self.budget.delta:.3g})-differentially private with respect to "
+            f"{_RELATIONS[self.budget.adjacency]} ({self.budget.adjacency}); unit of privacy: {self.unit}; "
+            f"accountant: {self.accountant}."
+        )
+        if self.void:
+            return (
+                f"NOT PRIVATE (reproducible: the noise came from a fixed seed). With secret noise it would be {stated}"
+            )
+        return stated[0].upper() + stated[1:] if not self.caveats else f"With caveats, {stated}"
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain description from which a stranger can re-derive epsilon."""
+        return {
+            "private": self.budget.is_private and not self.void,
+            "guarantee": self.sentence(),
+            "epsilon": self.epsilon(),
+            "delta": self.budget.delta,
+            "mu": self.mu,
+            "adjacency": self.budget.adjacency,
+            "unit": self.unit,
+            "accountant": self.accountant,
+            "budget": {"epsilon": self.budget.epsilon, "delta": self.budget.delta},
+            "caveats": list(self.caveats),
+            "void": self.void,
+            "roles": {
+                role: {
+                    "epsilon": self.epsilon(role=role),
+                    "charges": [
+                        {
+                            "release": charge.release,
+                            "sensitivity_over_noise": charge.ratio,
+                            "steps": charge.steps,
+                            "sampling_rate": charge.sampling.rate,
+                        }
+                        for charge in charges
+                    ],
+                }
+                for role, charges in self.charges.items()
+            },
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> "Privacy":
+        """The inverse of `to_json`; derived numbers are computed anew, not trusted."""
+        charges = {
+            role: tuple(
+                Charge(
+                    release=item["release"],
+                    role=role,
+                    ratio=float(item["sensitivity_over_noise"]),
+                    steps=int(item["steps"]),
+                    sampling=FullBatch() if item["sampling_rate"] == 1 else Poisson(float(item["sampling_rate"])),
+                )
+                for item in entry["charges"]
+            )
+            for role, entry in data["roles"].items()
+        }
+        epsilon, delta = data["budget"]["epsilon"], data["budget"]["delta"]
+        budget = Budget(float(epsilon), None if delta is None else float(delta), data["adjacency"])
+        return cls(charges, budget, tuple(data["caveats"]), bool(data["void"]))
+
+    def __repr__(self) -> str:
+        return f"Privacy({self.sentence()})"
+
+    def _delta(self, delta: float | None) -> float:
+        if delta is None:
+            return self.budget.delta or 0.0
+        if not 0 < delta < 1:
+            raise InvalidArgument(f"delta={delta!r}: must lie between 0 and 1 (try {self.budget.delta or 1e-6:g})")
+        return delta
+
+    def _of(self, role: str | None) -> list[tuple[Charge, ...]]:
+        if role is not None and role not in self.charges:
+            raise InvalidArgument(f"role={role!r}: must be one of {sorted(self.charges)}")
+        return list(self.charges.values()) if role is None else [self.charges[role]]
+
+    def _group_general(self, delta: float, group: int, role: str | None) -> float:
+        def excess(epsilon: float) -> float:
+            # delta (1 + e^epsilon + ... + e^((k-1) epsilon)), compared in logarithms
+            one = self.delta(epsilon, role=role)
+            growth = sum(math.exp(min(index * epsilon, 700.0)) for index in range(group))
+            return math.log(max(one, 1e-300)) + math.log(growth) - math.log(delta)
+
+        if excess(0.0) <= 0:
+            return 0.0
+        upper = 1.0
+        while excess(upper) > 0:
+            upper *= 2
+            if upper > 350 / group:
+                return math.inf
+        epsilon = float(brentq(excess, 0.0, upper, xtol=1e-6))
+        while excess(epsilon) > 0:  # a root is met from either side: report only what holds
+            epsilon += 1e-6
+        return group * epsilon

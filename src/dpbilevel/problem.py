@@ -1,0 +1,125 @@
+"""What is minimised: minimise over x in X of f(x, y*(x)), where y*(x) minimises g(x, .).
+
+    f(x, y) = f0(x, y) + (1/n_f) sum over upper records of f_i(x, y)
+    g(x, y) = g0(x, y) + (1/n_g) sum over lower records of g_i(x, y)
+
+x and y are pytrees. f0 and g0 are data-free terms, such as a regulariser: their gradients are never noised.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from dpbilevel.constraints import Domain, Everything, check_domain
+from dpbilevel.errors import InvalidProblem
+from dpbilevel.theory.constants import Constants
+from dpbilevel.tracing import closed_over_arrays, gradient_reads_record, trace_loss
+
+Tree = Any
+Loss = Callable[[Tree, Tree, Tree], Any]  # one record's loss: (x, y, record) -> scalar
+Term = Callable[[Tree, Tree], Any]  # a data-free term: (x, y) -> scalar
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class BilevelProblem:
+    """A bilevel problem over private records.
+
+    Args:
+        lower_loss: g_i(x, y), one record's training loss, written for a single record.
+        upper_loss: f_i(x, y), one record's validation loss; None where f does not depend on records at all.
+        upper_term: f0(x, y), data-free.
+        lower_term: g0(x, y), data-free; usually the regulariser that makes g strongly convex in y.
+        domain: X, a convex set or a pytree of them.
+        lower_domain: Y, likewise.
+        constants: certified constants, where they are known.
+        public: arrays that the losses close over and that hold public facts only (a map from columns to groups,
+            say). Any other closed-over array marks the result with a caveat, for it may be data that escapes the
+            accounting.
+
+    >>> import dpbilevel as dpb
+    >>> problem = dpb.BilevelProblem(
+    ...     upper_loss=lambda x, y, record: (record["b"] - record["a"] @ y) ** 2,
+    ...     lower_loss=lambda x, y, record: (record["b"] - record["a"] @ y) ** 2,
+    ...     lower_term=lambda x, y: x * (y @ y),
+    ...     domain=dpb.Box(0.1, 10.0),
+    ... )
+    """
+
+    lower_loss: Loss
+    upper_loss: Loss | None = None
+    upper_term: Term | None = None
+    lower_term: Term | None = None
+    domain: Domain = field(default_factory=Everything)
+    lower_domain: Domain = field(default_factory=Everything)
+    constants: Constants | None = None
+    public: Sequence[Any] = ()
+
+    def __post_init__(self) -> None:
+        check_domain("domain", self.domain)
+        check_domain("lower_domain", self.lower_domain)
+        if not callable(self.lower_loss):
+            raise InvalidProblem("lower_loss: must be a function (x, y, record) -> scalar")
+        if self.upper_loss is None and self.upper_term is None:
+            raise InvalidProblem(
+                "upper_loss, upper_term: give at least one of them; there is nothing to minimise over x"
+            )
+        for name in ("upper_loss", "upper_term", "lower_term"):
+            if getattr(self, name) is not None and not callable(getattr(self, name)):
+                raise InvalidProblem(f"{name}: must be a function, or None to leave it out")
+        if self.constants is not None and not isinstance(self.constants, Constants):
+            raise InvalidProblem("constants: must be dpb.Constants(...), or None where no certified bounds are known")
+
+    def term(self, level: str) -> Term:
+        """The data-free term of a level ("upper" or "lower"), zero where there is none."""
+        return getattr(self, f"{level}_term") or (lambda x, y: jnp.zeros(()))
+
+    def loss(self, level: str) -> Loss | None:
+        """The per-record loss of a level, None where the level reads no records."""
+        return getattr(self, f"{level}_loss")
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """What tracing found out about a problem, on shapes alone."""
+
+    hypergradient_reads: frozenset[str]  # levels whose x-gradient depends on the record
+    caveats: tuple[str, ...]
+
+
+def inspect(problem: BilevelProblem, x: Tree, y: Tree, records: dict[str, Tree]) -> Inspection:
+    """Trace every loss and term on the shapes of x, y and one record of each level.
+
+    Raises `InvalidProblem` for losses that are not scalar or have side effects; closed-over arrays become caveats.
+    """
+    caveats = []
+    reads = set()
+    for level in ("upper", "lower"):
+        loss = problem.loss(level)
+        traced = {f"{level}_term": trace_loss(f"{level}_term", problem.term(level), x, y)}
+        if loss is not None:
+            traced[f"{level}_loss"] = trace_loss(f"{level}_loss", loss, x, y, records[level])
+            if gradient_reads_record(loss, x, y, records[level]):
+                reads.add(level)
+        for name, jaxpr in traced.items():
+            if closed_over_arrays(jaxpr, problem.public):
+                caveats.append(
+                    f"{name} closes over an array that was not declared public: if it holds private data, the stated "
+                    "guarantee does not cover it (pass data as records; list public arrays in public=...)"
+                )
+    return Inspection(frozenset(reads), tuple(caveats))
+
+
+def free_gradient(problem: BilevelProblem, level: str, reads_record: bool, record: Tree | None) -> Callable[..., Tree]:
+    """The x-gradient of a level that costs no budget: its data-free term's, and the loss's where it reads no record.
+
+    The latter is evaluated at a record of zeros, never at a private one.
+    """
+    loss = problem.loss(level)
+    term = problem.term(level)
+    if loss is None or reads_record:
+        return jax.grad(term)
+    dummy = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), record)
+    return jax.grad(lambda x, y: term(x, y) + loss(x, y, dummy))

@@ -1,0 +1,119 @@
+"""A method, written out: rounds of stages, each asking one release and digesting the answer.
+
+Methods never see records. A stage says *where* to query (``query``) and *what to do* with the noisy answer
+(``update``); the loop belongs to `Program` alone, and its length is that of the keys it is handed, which is the number
+of uses that the release declares and the ledger has charged.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from dpbilevel.errors import InvalidProblem
+from dpbilevel.privacy.noise import KeySchedule
+from dpbilevel.privacy.release import Release
+
+Tree = Any
+State = Any
+Answer = Callable[[Release, Tree, jax.Array], Tree]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Stage:
+    """``steps`` uses of one release within a round.
+
+    Args:
+        release: what is asked; None for a stage that reads no records and costs nothing.
+        steps: uses per round.
+        query: (state, carry, step) -> point at which the release is evaluated.
+        update: (state, carry, answer, step) -> carry. ``state`` is what the round started the stage with.
+        begin: state -> carry.
+        end: (state, carry) -> state.
+    """
+
+    release: Release | None
+    steps: int
+    query: Callable[[State, Tree, jax.Array], Tree]
+    update: Callable[[State, Tree, Tree, jax.Array], Tree]
+    begin: Callable[[State], Tree]
+    end: Callable[[State, Tree], State]
+
+    @property
+    def uses(self) -> int:
+        """Uses of the release in one round."""
+        return 0 if self.release is None else self.steps
+
+    def run(self, answer: Answer, state: State, keys: jax.Array) -> State:
+        """All steps of the stage; ``keys`` has one row of keys for each use."""
+
+        def step(carry: Tree, inputs: tuple[jax.Array, jax.Array]) -> tuple[Tree, None]:
+            index, key = inputs
+            noisy = None
+            if self.release is not None:
+                noisy = answer(self.release, self.query(state, carry, index), key)
+            return self.update(state, carry, noisy, index), None
+
+        carry = self.begin(state)
+        indices = jnp.arange(self.steps, dtype=jnp.int32)
+        if self.release is None:
+            keys = jnp.zeros((self.steps, 0), jnp.uint32)
+        carry, _ = jax.lax.scan(step, carry, (indices, keys))
+        return self.end(state, carry)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Program:
+    """Everything a run executes. Compiled once and reused for every chunk of rounds.
+
+    Args:
+        rounds: number of rounds (outer steps).
+        stages: what happens in a round, in order.
+        start: (x, y) -> state.
+        observe: state -> what the history keeps of a round; released values only.
+        finish: state -> (x, y).
+    """
+
+    rounds: int
+    stages: Sequence[Stage]
+    start: Callable[[Tree, Tree], State]
+    observe: Callable[[State], Tree]
+    finish: Callable[[State], tuple[Tree, Tree]]
+
+    def __post_init__(self) -> None:
+        for stage in self.stages:
+            if stage.release is not None and stage.release.steps != self.rounds * stage.steps:
+                raise InvalidProblem(
+                    f"release {stage.release.name!r}: declares {stage.release.steps} uses, the program makes "
+                    f"{self.rounds * stage.steps}; declare rounds * steps"
+                )
+
+    @property
+    def releases(self) -> tuple[Release, ...]:
+        """All declared releases."""
+        return tuple(stage.release for stage in self.stages if stage.release is not None)
+
+    @property
+    def uses_per_round(self) -> int:
+        """Uses of any release in one round: each has an index of its own in the key schedule."""
+        return sum(stage.uses for stage in self.stages)
+
+    def keys(self, schedule: KeySchedule, first_round: int, rounds: int) -> Any:
+        """The noise and batch keys of some rounds: shape (rounds, uses per round, 2, 2)."""
+        first, number = first_round * self.uses_per_round, rounds * self.uses_per_round
+        pairs = [schedule.keys(purpose, first, number) for purpose in ("noise", "batch")]
+        return jnp.stack([jnp.asarray(p) for p in pairs], axis=1).reshape(rounds, self.uses_per_round, 2, 2)
+
+    def loop(self, answer: Answer, state: State, keys: jax.Array) -> tuple[State, Tree]:
+        """Run as many rounds as there are keys; returns the state and the history of these rounds."""
+
+        def one_round(state: State, round_keys: jax.Array) -> tuple[State, Tree]:
+            first = 0
+            for stage in self.stages:
+                state = stage.run(answer, state, round_keys[first : first + stage.uses])
+                first += stage.uses
+            return state, self.observe(state)
+
+        return jax.lax.scan(one_round, state, keys)

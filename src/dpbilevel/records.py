@@ -1,0 +1,219 @@
+"""Private records: one object that hides its arrays and does one thing with them, evaluate charged releases.
+
+The arrays sit in a table of this module that is keyed by the object. No jit or grad takes a `Records`, no repr shows
+values, no pickle or copy carries them away, and ``vars(records)`` has nothing to tell. What is public about records is
+`Sizes`: how many there are in each role, and the shape and type of one.
+"""
+
+import contextlib
+import functools
+import weakref
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dpbilevel.arguments import one_of
+from dpbilevel.errors import InvalidRecords
+from dpbilevel.privacy.ledger import Receipt
+from dpbilevel.privacy.release import Release
+from dpbilevel.program import Program, State
+
+Tree = Any
+
+_VAULT: "weakref.WeakKeyDictionary[Records, dict[str, tuple[Tree, jax.Array]]]" = weakref.WeakKeyDictionary()
+
+
+@dataclass(frozen=True, eq=False)
+class Sizes:
+    """The public side of records: shapes and types, with the number of records as leading axis.
+
+    Pass pytrees of ``jax.ShapeDtypeStruct`` (or of arrays, of which only the shapes are kept) to plan without data.
+
+    >>> import jax
+    >>> f32 = lambda *shape: jax.ShapeDtypeStruct(shape, "float32")
+    >>> Sizes(upper=(f32(500, 8), f32(500)), lower=(f32(4000, 8), f32(4000)))
+    Sizes(upper=500 records, lower=4000 records)
+    """
+
+    upper: Tree = None
+    lower: Tree = None
+    both: Tree = None
+
+    def __post_init__(self) -> None:
+        _check_roles(self.upper, self.lower, self.both)
+        for role in ("upper", "lower", "both"):
+            shapes = jax.tree.map(
+                lambda leaf: jax.ShapeDtypeStruct(np.shape(leaf), _usable_dtype(role, leaf)),  # noqa: B023
+                getattr(self, role),
+            )
+            _check_leading_axis(role, shapes)
+            object.__setattr__(self, role, shapes)
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """The roles that have records."""
+        return tuple(role for role in ("upper", "lower", "both") if getattr(self, role) is not None)
+
+    def count(self, role: str) -> int:
+        """The number of records of a role ("upper", "lower" or "both")."""
+        return int(jax.tree.leaves(getattr(self, role))[0].shape[0])
+
+    def role_of(self, level: str) -> str | None:
+        """Which role feeds a level ("upper" or "lower"), None where no records do."""
+        if self.both is not None:
+            return "both"
+        return level if getattr(self, level) is not None else None
+
+    def record(self, level: str) -> Tree:
+        """The shape and type of one record of a level."""
+        role = self.role_of(level)
+        stacked = None if role is None else getattr(self, role)
+        return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), stacked)
+
+    def _key(self) -> tuple[Any, ...]:
+        leaves, structure = jax.tree.flatten((self.upper, self.lower, self.both))
+        return (structure, *((leaf.shape, leaf.dtype) for leaf in leaves))
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sizes) and self._key() == other._key()
+
+    def __repr__(self) -> str:
+        return f"Sizes({', '.join(f'{role}={self.count(role)} records' for role in self.roles)})"
+
+
+class Records:
+    """Private records by role: ``Records(upper=..., lower=...)`` for disjoint roles, or ``Records(both=...)``.
+
+    Args:
+        upper: validation records, a pytree of arrays with one leading axis.
+        lower: training records, likewise.
+        both: records that feed both levels.
+        invalid: "refuse" (default) raises for non-finite values; that refusal happens before anything is charged and
+            lies outside (epsilon, delta). "zero" makes the run total instead: such records contribute zero.
+
+    Which record has which role is public: it must be fixed by index, never by content.
+
+    >>> import numpy as np
+    >>> Records(lower=(np.zeros((100, 3)), np.zeros(100)))
+    Records(lower=100 records; values hidden)
+    """
+
+    __slots__ = ("__weakref__", "_sizes")
+
+    def __init__(self, *, upper: Tree = None, lower: Tree = None, both: Tree = None, invalid: str = "refuse") -> None:
+        one_of("invalid", invalid, ("refuse", "zero"), "it says what happens to records with non-finite values")
+        _check_roles(upper, lower, both)
+        arrays = {}
+        for role, tree in (("upper", upper), ("lower", lower), ("both", both)):
+            if tree is not None:
+                arrays[role] = _prepared(role, tree, invalid)
+        self._sizes = Sizes(**{role: tree for role, (tree, _) in arrays.items()})
+        _VAULT[self] = arrays
+
+    @property
+    def sizes(self) -> Sizes:
+        """What is public: the number of records by role, and the shape and type of one."""
+        return self._sizes
+
+    def execute(self, program: Program, receipt: Receipt, state: State, keys: jax.Array) -> tuple[State, Tree]:
+        """Run some rounds of a program whose releases a ledger has charged; the only way to touch the arrays."""
+        for stage in program.stages:
+            if stage.release is not None:
+                receipt.redeem(stage.release, keys.shape[0] * stage.uses)
+        with sealed():
+            return _execute(program, _VAULT[self], state, keys)
+
+    def __repr__(self) -> str:
+        return f"Records({repr(self._sizes)[6:-1]}; values hidden)"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("Records cannot be pickled or copied: private values would travel outside the accounting")
+
+
+@functools.partial(jax.jit, static_argnames="program")
+def _execute(program: Program, arrays: Mapping[str, Any], state: State, keys: jax.Array) -> tuple[State, Tree]:
+    def answer(release: Release, point: Tree, release_keys: jax.Array) -> Tree:
+        return Release.answer(release, arrays, point, release_keys)
+
+    return program.loop(answer, state, keys)
+
+
+def check_traceable(program: Program, sizes: Sizes, state: State) -> None:
+    """Trace a program on shapes, so that whatever is wrong with it shows before anything is charged."""
+    arrays = {role: (getattr(sizes, role), jax.ShapeDtypeStruct((sizes.count(role),), bool)) for role in sizes.roles}
+    keys = jax.ShapeDtypeStruct((1, program.uses_per_round, 2, 2), jnp.uint32)
+    with sealed():
+        jax.eval_shape(functools.partial(_execute, program), arrays, state, keys)
+
+
+@contextlib.contextmanager
+def sealed() -> Iterator[None]:
+    """How every program runs: float64 available for noise and sums, and no debugging switch that looks at values.
+
+    ``jax_debug_nans`` would turn a record's value into an exception, ``jax_disable_jit`` would show values to losses.
+    """
+    with jax.enable_x64(True), jax.debug_nans(False), jax.debug_infs(False), jax.disable_jit(False):
+        yield
+
+
+def _check_roles(upper: Tree, lower: Tree, both: Tree) -> None:
+    if (both is None) == (lower is None):
+        raise InvalidRecords(
+            "roles: give lower=... (with upper=... where the upper level has records), or both=... alone"
+        )
+    if both is not None and upper is not None:
+        raise InvalidRecords("roles: both=... stands alone; records of upper=... and lower=... are disjoint")
+
+
+def _prepared(role: str, tree: Tree, invalid: str) -> tuple[Tree, jax.Array]:
+    """Arrays as the compiled loop takes them, and which records are valid."""
+    with np.errstate(over="ignore"):  # a float64 too large for float32 becomes infinite, and is judged as such
+        arrays = jax.tree.map(lambda leaf: np.asarray(leaf, dtype=_usable_dtype(role, leaf)), tree)
+    _check_leading_axis(role, arrays)
+    leaves = jax.tree.leaves(arrays)
+    valid = np.ones(leaves[0].shape[0], dtype=bool)
+    for leaf in leaves:
+        if np.issubdtype(leaf.dtype, np.floating):
+            valid &= np.isfinite(leaf).reshape(leaf.shape[0], -1).all(axis=1)
+    if invalid == "refuse" and not valid.all():
+        raise InvalidRecords(
+            f'{role}: must hold finite values only (as float32); clean them, or pass invalid="zero" to let such '
+            "records contribute nothing"
+        )
+    with sealed():
+        return jax.tree.map(jnp.asarray, arrays), jnp.asarray(valid)
+
+
+def _usable_dtype(role: str, leaf: Any) -> np.dtype[Any]:
+    """The type in which a leaf is kept: JAX's float, or the leaf's own integer or boolean type."""
+    dtype = getattr(leaf, "dtype", None)
+    dtype = np.asarray(leaf).dtype if dtype is None else dtype
+    if jnp.issubdtype(dtype, jnp.floating):
+        return np.dtype(jax.dtypes.canonicalize_dtype(np.float64))
+    if jnp.issubdtype(dtype, np.integer) or jnp.issubdtype(dtype, np.bool_):
+        return np.dtype(dtype)
+    raise InvalidRecords(
+        f"{role}: has a leaf of dtype {dtype}; must be real numbers, integers or booleans (encode categories and "
+        "labels as integers, dates as numbers)"
+    )
+
+
+def _check_leading_axis(role: str, tree: Tree) -> None:
+    leaves = jax.tree.leaves(tree)
+    if tree is None:
+        return
+    if not leaves or any(len(leaf.shape) == 0 for leaf in leaves):
+        raise InvalidRecords(
+            f"{role}: must be arrays whose first axis counts the records; a leaf has no axis (or there is none)"
+        )
+    if len({leaf.shape[0] for leaf in leaves}) > 1:
+        raise InvalidRecords(f"{role}: leaves disagree on the number of records; every array needs the same first axis")
+    if leaves[0].shape[0] == 0:
+        raise InvalidRecords(f"{role}: is empty; every role needs at least one record")

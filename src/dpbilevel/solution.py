@@ -1,0 +1,118 @@
+"""What a run leaves behind: released values and the spend. Safe to publish as a whole."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from dpbilevel.errors import InvalidArgument
+from dpbilevel.privacy.spend import Privacy
+from dpbilevel.tables import text_table
+from dpbilevel.trees import decoded, encoded
+
+Tree = Any
+_FORMAT = "dpbilevel.solution/1"
+
+
+@dataclass(frozen=True, eq=False)
+class Solution:
+    """The released result of a run.
+
+    Attributes:
+        x: hyperparameters (upper variable).
+        y: model (lower variable), trained at ``x``.
+        privacy: what was spent, on whom, under which relation.
+        history: the released trajectory, one entry a round.
+        numbers: every number of the plan with the reason for it.
+        sizes: number of records by role (public).
+        method: the method and its settings, in words.
+        version: of the library.
+    """
+
+    x: Tree
+    y: Tree
+    privacy: Privacy
+    history: Mapping[str, Tree]
+    numbers: Mapping[str, tuple[Any, str]]
+    sizes: Mapping[str, int]
+    method: str
+    version: str
+
+    def summary(self) -> str:
+        """The guarantee, the spend by role and release, and the size of what was released."""
+        rows = [
+            [
+                role,
+                f"{self.sizes[role]:,}",
+                charge.release,
+                f"{charge.steps:,}",
+                f"{charge.ratio:.3g}",
+                f"{charge.mu:.4g}",
+            ]
+            for role, charges in self.privacy.charges.items()
+            for charge in charges
+        ]
+        table = text_table(["role", "records", "release", "uses", "sensitivity/noise", "mu"], rows)
+        spends = [f"epsilon of {role} records: {self.privacy.epsilon(role=role):.4g}" for role in self.privacy.charges]
+        caveats = [f"CAVEAT: {caveat}" for caveat in self.privacy.caveats]
+        return "\n".join(
+            [self.privacy.sentence(), *caveats, "", table, "", *spends, f"x: {_shape(self.x)}, y: {_shape(self.y)}"]
+        )
+
+    def save(self, path: str | Path) -> Path:
+        """Write everything as JSON (released values only); `load` reads it back."""
+        target = Path(path)
+        content = {
+            "format": _FORMAT,
+            "version": self.version,
+            "method": self.method,
+            "sizes": dict(self.sizes),
+            "privacy": encoded(self.privacy.to_json()),
+            "x": encoded(self.x),
+            "y": encoded(self.y),
+            "history": encoded(dict(self.history)),
+            "numbers": encoded({name: list(pair) for name, pair in self.numbers.items()}),
+        }
+        target.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+        return target
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Solution":
+        """Read what `save` wrote; the spend is computed anew from the charges."""
+        try:
+            content = json.loads(Path(path).read_text(encoding="utf-8"))
+        except json.JSONDecodeError as error:
+            raise InvalidArgument(
+                f"path={str(path)!r}: is not a JSON file; pass one that Solution.save wrote"
+            ) from error
+        if not isinstance(content, dict) or content.get("format") != _FORMAT:
+            raise InvalidArgument(f"path={str(path)!r}: is not a {_FORMAT} file; pass one that Solution.save wrote")
+        return cls(
+            x=decoded(content["x"]),
+            y=decoded(content["y"]),
+            privacy=Privacy.from_json(decoded(content["privacy"])),
+            history=decoded(content["history"]),
+            numbers={name: (pair[0], pair[1]) for name, pair in decoded(content["numbers"]).items()},
+            sizes=content["sizes"],
+            method=content["method"],
+            version=content["version"],
+        )
+
+    def report(self, path: str | Path) -> Path:
+        """Write a report for a privacy review, in Markdown."""
+        from dpbilevel.report.markdown import write_report
+
+        return write_report(self, Path(path))
+
+    def __repr__(self) -> str:
+        return f"Solution(x: {_shape(self.x)}, y: {_shape(self.y)}; {self.privacy.sentence()})"
+
+
+def _shape(tree: Tree) -> str:
+    leaves = jax.tree.leaves(tree)
+    numbers = sum(int(np.size(leaf)) for leaf in leaves)
+    return f"{numbers:,} number{'' if numbers == 1 else 's'}"

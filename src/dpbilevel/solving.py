@@ -1,0 +1,146 @@
+"""The way through the house: plan, charge, run, release."""
+
+import contextlib
+import importlib.metadata
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import jax
+import numpy as np
+
+from dpbilevel.errors import InvalidArgument, NotPrivateWarning
+from dpbilevel.planning import Method, Plan, checked_start, plan
+from dpbilevel.privacy.budget import Budget
+from dpbilevel.privacy.ledger import Ledger
+from dpbilevel.privacy.noise import KeySchedule
+from dpbilevel.problem import BilevelProblem
+from dpbilevel.records import Records, sealed
+from dpbilevel.solution import Solution
+
+Tree = Any
+
+_CHUNKS = 20  # how often, about, the progress bar moves
+
+
+def solve(
+    problem: BilevelProblem,
+    records: Records,
+    budget: Budget,
+    *,
+    method: Method,
+    start: tuple[Tree, Tree],
+    ledger: Ledger | None = None,
+    seed: int | None = None,
+    progress: bool = True,
+) -> Solution:
+    """Solve a bilevel problem on private records within a budget.
+
+    Guarantee: everything in the returned `Solution` together satisfies (budget.epsilon, budget.delta)-DP under
+    ``budget.adjacency``, unconditionally: it rests on clipping and noise, not on constants or convergence. The whole
+    spend is charged before the first record is read and is never refunded.
+
+    Args:
+        problem: what to minimise.
+        records: the private records.
+        budget: what the run may spend; ``Budget(float("inf"))`` runs without noise or clipping.
+        method: `DPBilevel`.
+        start: (x0, y0), public.
+        ledger: the data set's ledger; without one, the run stands alone and spends its budget.
+        seed: fixes the noise for experiments. The solution is then reproducible, hence NOT private, and says so.
+        progress: show a progress bar where the output is a terminal.
+
+    >>> import numpy as np, dpbilevel as dpb
+    >>> points = np.linspace(-1, 1, 500)
+    >>> problem = dpb.BilevelProblem(
+    ...     upper_term=lambda x, y: 0.5 * (x + y - 1) ** 2,
+    ...     lower_loss=lambda x, y, record: 0.5 * (y - record) ** 2,
+    ... )
+    >>> solution = dpb.solve(
+    ...     problem,
+    ...     dpb.Records(lower=points),
+    ...     dpb.Budget(epsilon=2.0, delta=1e-4),
+    ...     method=dpb.DPBilevel(inner=dpb.DPLocGD(strong_convexity=1.0, steps=10), step_size=0.3),
+    ...     start=(0.0, 0.0),
+    ... )
+    >>> round(solution.privacy.epsilon(), 6)
+    2.0
+    """
+    if not isinstance(records, Records):
+        raise InvalidArgument(
+            f"records: must be dpb.Records(...), not {type(records).__name__}; wrap your arrays in it"
+        )
+    if ledger is not None and not isinstance(ledger, Ledger):
+        raise InvalidArgument(f"ledger: must be dpb.Ledger(total), not {type(ledger).__name__}")
+    schedule = KeySchedule(seed)
+    planned = plan(problem, records.sizes, budget, method=method, start=start)
+    x, y = checked_start(problem, start)
+    # Charged before a record is touched; whatever happens after this line, the charge stands.
+    receipt = (ledger or Ledger(budget)).charge(planned.releases, budget, type(method).__name__)
+    _warn_if_not_private(budget, schedule)
+    program = planned.program
+    chunk = _chunk(program.rounds)
+    state, history = program.start(x, y), []
+    with _progress_bar(progress, type(method).__name__, program.rounds) as advance:
+        for first in range(0, program.rounds, chunk):
+            with sealed():
+                keys = program.keys(schedule, first, chunk)
+            state, seen = records.execute(program, receipt, state, keys)
+            history.append(jax.tree.map(np.asarray, seen))
+            advance(chunk)
+    return _released(planned, schedule, records, jax.tree.map(np.asarray, program.finish(state)), history)
+
+
+def _released(
+    planned: Plan, schedule: KeySchedule, records: Records, values: tuple[Tree, Tree], history: list[Tree]
+) -> Solution:
+    return Solution(
+        x=values[0],
+        y=values[1],
+        privacy=replace(planned.privacy, void=planned.privacy.void or schedule.reproducible),
+        history=jax.tree.map(lambda *chunks: np.concatenate(chunks), *history),
+        numbers=planned.numbers,
+        sizes={role: records.sizes.count(role) for role in records.sizes.roles},
+        method=repr(planned.method),
+        version=_version(),
+    )
+
+
+def _warn_if_not_private(budget: Budget, schedule: KeySchedule) -> None:
+    if schedule.reproducible and budget.is_private:
+        warnings.warn(
+            "seed is fixed: the noise can be recomputed, so this solution is reproducible and NOT private; leave seed "
+            "out for a private run",
+            NotPrivateWarning,
+            stacklevel=3,
+        )
+
+
+def _chunk(rounds: int) -> int:
+    """The largest divisor of ``rounds`` that gives at least `_CHUNKS` chunks: equal chunks compile once."""
+    return next(size for size in range(max(1, rounds // _CHUNKS), 0, -1) if rounds % size == 0)
+
+
+@contextlib.contextmanager
+def _progress_bar(wanted: bool, title: str, rounds: int) -> Iterator[Callable[[int], None]]:
+    """A bar that counts rounds (public), on terminals only."""
+    try:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    except ImportError:  # a machine with JAX and the accounting packages alone
+        wanted = False
+    if not wanted or not Console(stderr=True).is_terminal:
+        yield lambda rounds_done: None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task(title, total=rounds)
+        yield lambda rounds_done: bar.advance(task, rounds_done)
+
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version("dpbilevel")
+    except importlib.metadata.PackageNotFoundError:  # imported from source, not installed
+        return "from source"

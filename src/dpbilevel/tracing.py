@@ -1,0 +1,88 @@
+"""What a loss reads, found by tracing it on shapes: no record is involved.
+
+Three questions are asked of every loss before anything is charged:
+
+* does it return a real scalar, without side effects (prints and callbacks would carry record values out)?
+* does it close over arrays? A closure over the data itself would escape clipping and noise altogether.
+* does its x-gradient depend on the record at all? If not, that part of the hypergradient is free (method of
+  regularisation tuning: only a term such as ``x * norm(y)**2`` depends on x).
+
+The last verdict is used safely: a gradient judged free is evaluated at a dummy record of zeros, so that a wrong
+verdict can cost accuracy but never privacy.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
+from jax.interpreters.partial_eval import dce_jaxpr
+
+from dpbilevel.errors import InvalidProblem
+
+Tree = Any
+
+
+def trace_loss(name: str, loss: Callable[..., Any], *shapes: Tree) -> ClosedJaxpr:
+    """Trace a loss on shapes and refuse it unless it returns one real number and has no side effect."""
+    traced, out = jax.make_jaxpr(loss, return_shape=True)(*shapes)
+    leaves = jax.tree.leaves(out)
+    if len(leaves) != 1 or leaves[0].shape != () or not jnp.issubdtype(leaves[0].dtype, jnp.floating):
+        described = ", ".join(f"{leaf.dtype}{list(leaf.shape)}" for leaf in leaves) or "nothing"
+        raise InvalidProblem(
+            f"{name}: must return one real number for one record, not {described}; it is called with a single record "
+            "(no leading axis), so reduce over features and classes, not over records"
+        )
+    primitives = {equation.primitive.name for jaxpr, _ in _jaxprs(traced) for equation in jaxpr.eqns}
+    if traced.effects or any("callback" in primitive for primitive in primitives):
+        raise InvalidProblem(
+            f"{name}: must have no side effects; a print or a callback would carry record values out of the "
+            "accounting (remove jax.debug.print, jax.debug.callback, pure_callback or io_callback)"
+        )
+    return traced
+
+
+def closed_over_arrays(traced: ClosedJaxpr, public: Sequence[Any]) -> bool:
+    """Whether the traced loss closes over an array that has not been declared public."""
+    constants = []
+    for jaxpr, held in _jaxprs(traced):
+        literals = [v.val for equation in jaxpr.eqns for v in equation.invars if isinstance(v, Literal)]
+        constants += [*held, *literals]
+    declared = [np.asarray(array) for array in public]
+
+    def is_public(constant: Any) -> bool:
+        value = np.asarray(constant)
+        return any(value.shape == array.shape and np.allclose(value, array) for array in declared)
+
+    return any(np.size(constant) > 1 and not is_public(constant) for constant in constants)
+
+
+def gradient_reads_record(loss: Callable[..., Any], x: Tree, y: Tree, record: Tree) -> bool:
+    """Whether the x-gradient of ``loss(x, y, record)`` depends on the record, by dead-code elimination.
+
+    >>> import jax
+    >>> f32 = lambda *shape: jax.ShapeDtypeStruct(shape, "float32")
+    >>> penalised = lambda x, y, record: (record @ y) ** 2 + x * (y @ y)
+    >>> weighted = lambda x, y, record: x * (record @ y) ** 2
+    >>> [gradient_reads_record(loss, f32(), f32(3), f32(3)) for loss in (penalised, weighted)]
+    [False, True]
+    """
+    traced = jax.make_jaxpr(jax.grad(loss))(x, y, record)
+    _, live = dce_jaxpr(traced.jaxpr, [True] * len(traced.jaxpr.outvars))
+    return any(live[-len(jax.tree.leaves(record)) :])
+
+
+def _jaxprs(value: Any) -> Iterator[tuple[Jaxpr, Sequence[Any]]]:
+    """A jaxpr and all inside it (of jit, scan, cond, custom derivatives), each with the constants that it holds."""
+    if isinstance(value, ClosedJaxpr):
+        yield value.jaxpr, value.consts
+        value = value.jaxpr
+    elif isinstance(value, Jaxpr):
+        yield value, ()
+    if isinstance(value, Jaxpr):
+        value = [parameter for equation in value.eqns for parameter in equation.params.values()]
+    if isinstance(value, tuple | list):
+        for item in value:
+            yield from _jaxprs(item)
