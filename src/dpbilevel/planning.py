@@ -17,7 +17,7 @@ from dpbilevel.privacy.release import Release, all_charges
 from dpbilevel.privacy.spend import Privacy
 from dpbilevel.problem import BilevelProblem, Inspection, inspect
 from dpbilevel.program import Program
-from dpbilevel.records import Sizes, check_traceable, sealed
+from dpbilevel.records import Sizes, check_traceable
 
 Tree = Any
 
@@ -99,11 +99,10 @@ def _planned(
 ) -> Plan:
     # Remembered, because the compiled program hangs on it: a second run of the same problem does not compile again.
     x, y = jax.tree.unflatten(structure, leaves)
-    with sealed():
-        inspection = inspect(problem, x, y, {level: sizes.record(level) for level in ("upper", "lower")})
-        y_dimension = sum(leaf.size for leaf in jax.tree.leaves(y))
-        program, numbers = method.program(problem, inspection, sizes, budget, y_dimension)
-        check_traceable(program, sizes, jax.eval_shape(program.start, x, y))
+    inspection = inspect(problem, x, y, {level: sizes.record(level) for level in ("upper", "lower")})
+    y_dimension = sum(leaf.size for leaf in jax.tree.leaves(y))
+    program, numbers = method.program(problem, inspection, sizes, budget, y_dimension)
+    check_traceable(program, sizes, jax.eval_shape(program.start, x, y))
     privacy = Privacy(all_charges(program.releases), budget, inspection.caveats, void=not budget.is_private)
     return Plan(method, sizes, budget, program, privacy, numbers)
 

@@ -11,6 +11,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+import numpy.typing as npt
 
 from dpbilevel.errors import InvalidProblem
 from dpbilevel.privacy.noise import KeySchedule
@@ -100,11 +102,11 @@ class Program:
         """Uses of any release in one round: each has an index of its own in the key schedule."""
         return sum(stage.uses for stage in self.stages)
 
-    def keys(self, schedule: KeySchedule, first_round: int, rounds: int) -> Any:
+    def keys(self, schedule: KeySchedule, first_round: int, rounds: int) -> npt.NDArray[np.uint32]:
         """The noise and batch keys of some rounds: shape (rounds, uses per round, 2, 2)."""
         first, number = first_round * self.uses_per_round, rounds * self.uses_per_round
         pairs = [schedule.keys(purpose, first, number) for purpose in ("noise", "batch")]
-        return jnp.stack([jnp.asarray(p) for p in pairs], axis=1).reshape(rounds, self.uses_per_round, 2, 2)
+        return np.stack(pairs, axis=1).reshape(rounds, self.uses_per_round, 2, 2)
 
     def loop(self, answer: Answer, state: State, keys: jax.Array) -> tuple[State, Tree]:
         """Run as many rounds as there are keys; returns the state and the history of these rounds."""

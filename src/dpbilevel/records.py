@@ -18,6 +18,7 @@ import numpy as np
 
 from dpbilevel.arguments import one_of
 from dpbilevel.errors import InvalidRecords
+from dpbilevel.precision import is_double, user_float
 from dpbilevel.privacy.ledger import Receipt
 from dpbilevel.privacy.release import Release
 from dpbilevel.program import Program, State
@@ -122,13 +123,14 @@ class Records:
         """What is public: the number of records by role, and the shape and type of one."""
         return self._sizes
 
-    def execute(self, program: Program, receipt: Receipt, state: State, keys: jax.Array) -> tuple[State, Tree]:
+    def execute(self, program: Program, receipt: Receipt, state: State, keys: Any) -> tuple[State, Tree]:
         """Run some rounds of a program whose releases a ledger has charged; the only way to touch the arrays."""
         for stage in program.stages:
             if stage.release is not None:
                 receipt.redeem(stage.release, keys.shape[0] * stage.uses)
+        precise = is_double()
         with sealed():
-            return _execute(program, _VAULT[self], state, keys)
+            return _execute(program, precise, _VAULT[self], state, keys)
 
     def __repr__(self) -> str:
         return f"Records({repr(self._sizes)[6:-1]}; values hidden)"
@@ -137,20 +139,25 @@ class Records:
         raise TypeError("Records cannot be pickled or copied: private values would travel outside the accounting")
 
 
-@functools.partial(jax.jit, static_argnames="program")
-def _execute(program: Program, arrays: Mapping[str, Any], state: State, keys: jax.Array) -> tuple[State, Tree]:
+@functools.partial(jax.jit, static_argnames=("program", "precise"))
+def _execute(
+    program: Program, precise: bool, arrays: Mapping[str, Any], state: State, keys: jax.Array
+) -> tuple[State, Tree]:
     def answer(release: Release, point: Tree, release_keys: jax.Array) -> Tree:
         return Release.answer(release, arrays, point, release_keys)
 
-    return program.loop(answer, state, keys)
+    # Losses are traced in the precision that the user has set, whatever noise and sums are computed in.
+    with jax.enable_x64(precise):
+        return program.loop(answer, state, keys)
 
 
 def check_traceable(program: Program, sizes: Sizes, state: State) -> None:
     """Trace a program on shapes, so that whatever is wrong with it shows before anything is charged."""
     arrays = {role: (getattr(sizes, role), jax.ShapeDtypeStruct((sizes.count(role),), bool)) for role in sizes.roles}
+    precise = is_double()
     keys = jax.ShapeDtypeStruct((1, program.uses_per_round, 2, 2), jnp.uint32)
     with sealed():
-        jax.eval_shape(functools.partial(_execute, program), arrays, state, keys)
+        jax.eval_shape(functools.partial(_execute, program, precise), arrays, state, keys)
 
 
 @contextlib.contextmanager
@@ -179,26 +186,26 @@ def _prepared(role: str, tree: Tree, invalid: str) -> tuple[Tree, jax.Array]:
     _check_leading_axis(role, arrays)
     leaves = jax.tree.leaves(arrays)
     valid = np.ones(leaves[0].shape[0], dtype=bool)
-    for leaf in leaves:
-        if np.issubdtype(leaf.dtype, np.floating):
-            valid &= np.isfinite(leaf).reshape(leaf.shape[0], -1).all(axis=1)
+    for leaf, given in zip(leaves, jax.tree.leaves(tree), strict=True):
+        # An integer that wraps around when it is narrowed is as unusable as an infinity.
+        usable = np.isfinite(leaf) if np.issubdtype(leaf.dtype, np.floating) else leaf == np.asarray(given)
+        valid &= usable.reshape(leaf.shape[0], -1).all(axis=1)
     if invalid == "refuse" and not valid.all():
         raise InvalidRecords(
-            f'{role}: must hold finite values only (as float32); clean them, or pass invalid="zero" to let such '
-            "records contribute nothing"
+            f"{role}: must hold finite values that fit JAX's types (float32 and int32, unless jax_enable_x64 is on); "
+            'clean them, or pass invalid="zero" to let such records contribute nothing'
         )
-    with sealed():
-        return jax.tree.map(jnp.asarray, arrays), jnp.asarray(valid)
+    return jax.tree.map(jnp.asarray, arrays), jnp.asarray(valid)
 
 
 def _usable_dtype(role: str, leaf: Any) -> np.dtype[Any]:
-    """The type in which a leaf is kept: JAX's float, or the leaf's own integer or boolean type."""
+    """The type in which a leaf is kept: JAX's float, or the leaf's own integer or boolean type, as JAX has it."""
     dtype = getattr(leaf, "dtype", None)
     dtype = np.asarray(leaf).dtype if dtype is None else dtype
     if jnp.issubdtype(dtype, jnp.floating):
-        return np.dtype(jax.dtypes.canonicalize_dtype(np.float64))
+        return user_float()
     if jnp.issubdtype(dtype, np.integer) or jnp.issubdtype(dtype, np.bool_):
-        return np.dtype(dtype)
+        return np.dtype(jax.dtypes.canonicalize_dtype(dtype))
     raise InvalidRecords(
         f"{role}: has a leaf of dtype {dtype}; must be real numbers, integers or booleans (encode categories and "
         "labels as integers, dates as numbers)"

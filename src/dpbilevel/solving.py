@@ -16,7 +16,7 @@ from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.ledger import Ledger
 from dpbilevel.privacy.noise import KeySchedule
 from dpbilevel.problem import BilevelProblem
-from dpbilevel.records import Records, sealed
+from dpbilevel.records import Records
 from dpbilevel.solution import Solution
 
 Tree = Any
@@ -84,9 +84,7 @@ def solve(
     state, history = program.start(x, y), []
     with _progress_bar(progress, type(method).__name__, program.rounds) as advance:
         for first in range(0, program.rounds, chunk):
-            with sealed():
-                keys = program.keys(schedule, first, chunk)
-            state, seen = records.execute(program, receipt, state, keys)
+            state, seen = records.execute(program, receipt, state, program.keys(schedule, first, chunk))
             history.append(jax.tree.map(np.asarray, seen))
             advance(chunk)
     return _released(planned, schedule, records, jax.tree.map(np.asarray, program.finish(state)), history)

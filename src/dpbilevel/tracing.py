@@ -52,11 +52,14 @@ def closed_over_arrays(traced: ClosedJaxpr, public: Sequence[Any]) -> bool:
         constants += [*held, *literals]
     declared = [np.asarray(array) for array in public]
 
-    def is_public(constant: Any) -> bool:
+    def harmless(constant: Any) -> bool:
+        # An array of one repeated value tells no more than a scalar does (and JAX makes such masks when indexing).
         value = np.asarray(constant)
+        if value.size <= 1 or np.all(value == value.flat[0]):
+            return True
         return any(value.shape == array.shape and np.allclose(value, array) for array in declared)
 
-    return any(np.size(constant) > 1 and not is_public(constant) for constant in constants)
+    return not all(map(harmless, constants))
 
 
 def gradient_reads_record(loss: Callable[..., Any], x: Tree, y: Tree, record: Tree) -> bool:

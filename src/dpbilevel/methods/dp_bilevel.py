@@ -14,13 +14,13 @@ unconditional, where the paper's sensitivity holds only as long as the private s
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from dpbilevel.arguments import count, positive
+from dpbilevel.arguments import count, one_of, positive
 from dpbilevel.constraints import project
 from dpbilevel.errors import InvalidArgument, InvalidProblem
 from dpbilevel.inner.loc_gd import DPLocGD, Localisation
@@ -54,6 +54,9 @@ class DPBilevel:
         warm_start: start each solve at the previous round's released solution (post-processing, so free); False
             restarts at y_0 as the paper prints it.
         split: how mu^2 is shared between lower solves, penalised solves and hypergradients, in this order.
+        output: "smallest-step", the paper's rule, returns the x_t with the smallest ||x_t+1 - x_t|| (a proxy of the
+            hypergradient that costs nothing); "last" returns x_T-1, for runs too short to become stationary. Either
+            way y is the released solution at the returned x.
     """
 
     inner: DPLocGD
@@ -64,6 +67,7 @@ class DPBilevel:
     upper_clip_norm: float | None = None
     warm_start: bool = True
     split: tuple[float, float, float] = (1.0, 1.0, 1.0)
+    output: Literal["smallest-step", "last"] = "smallest-step"
 
     def __post_init__(self) -> None:
         if not isinstance(self.inner, DPLocGD):
@@ -78,6 +82,7 @@ class DPBilevel:
                 positive(name, getattr(self, name), "give a number, or None for its default")
         if len(self.split) != 3:
             raise InvalidArgument(f"split={self.split!r}: must be three shares, as in (1, 1, 1)")
+        one_of("output", self.output, ("smallest-step", "last"), "it says which iterate is returned")
         for share in self.split:
             positive("split", share, "it shares mu^2 between lower solves, penalised solves and hypergradients")
 
@@ -112,9 +117,13 @@ class DPBilevel:
             self._hypergradient_stage(problem, inspection, sizes, releases.get(_HYPERGRADIENT), step_size),
         ]
         program = Program(
-            rounds=self.steps, stages=stages, start=_start, observe=lambda state: state["seen"], finish=_finish
+            rounds=self.steps, stages=stages, start=_start, observe=lambda state: state["seen"], finish=self._finish
         )
         return program, numbers
+
+    def _finish(self, state: State) -> tuple[Tree, Tree]:
+        chosen = state["last" if self.output == "last" else "best"]
+        return chosen["x"], chosen["y"]
 
     def _outer_numbers(self, problem: BilevelProblem) -> tuple[float, Numbers]:
         constants = problem.constants
@@ -260,17 +269,16 @@ class DPBilevel:
             moved = jax.tree.map(lambda leaf, g: (leaf - step_size * g).astype(leaf.dtype), x, gradient)
             moved = jax.tree.map(lambda new, old: new.astype(old.dtype), project(problem.domain, moved), x)
             move = optax.tree.norm(optax.tree.sub(moved, x)).astype(jnp.float32)
+            last = {"move": move, "x": x, "y": y}
             better = move < state["best"]["move"]
-            best = jax.tree.map(
-                lambda new, old: jnp.where(better, new, old), {"move": move, "x": x, "y": y}, state["best"]
-            )
+            best = jax.tree.map(lambda new, old: jnp.where(better, new, old), last, state["best"])
             seen = {
                 "x": moved,
                 "move": move,
                 "hypergradient_norm": optax.tree.norm(gradient).astype(jnp.float32),
                 "solution_distance": optax.tree.norm(optax.tree.sub(z, y)).astype(jnp.float32),
             }
-            return state | {"x": moved, "best": best, "seen": seen}
+            return state | {"x": moved, "last": last, "best": best, "seen": seen}
 
         return Stage(
             release=release,
@@ -285,11 +293,8 @@ class DPBilevel:
 def _start(x: Tree, y: Tree) -> State:
     nothing = jnp.full((), jnp.inf, jnp.float32)
     seen = {"x": x, "move": nothing, "hypergradient_norm": nothing, "solution_distance": nothing}
-    return {"x": x, "y": y, "z": y, "y_start": y, "best": {"move": nothing, "x": x, "y": y}, "seen": seen}
-
-
-def _finish(state: State) -> tuple[Tree, Tree]:
-    return state["best"]["x"], state["best"]["y"]
+    candidate = {"move": nothing, "x": x, "y": y}
+    return {"x": x, "y": y, "z": y, "y_start": y, "last": candidate, "best": candidate, "seen": seen}
 
 
 def _by_role(levels: Mapping[str, tuple[Any, float]], sizes: Sizes, budget: Budget) -> dict[str, Contribution]:

@@ -19,6 +19,7 @@ from jax.flatten_util import ravel_pytree
 
 from dpbilevel.arguments import count, non_negative, one_of, positive
 from dpbilevel.errors import InvalidArgument
+from dpbilevel.precision import is_double
 from dpbilevel.privacy.accounting import Charge, FullBatch, Sampling
 from dpbilevel.privacy.budget import ADJACENCIES, Adjacency
 from dpbilevel.privacy.clipping import ROUNDING, clipped_sum
@@ -114,23 +115,28 @@ class Release:
             point: released values at which to evaluate.
             keys: the noise key and the batch key of this use, two rows.
         """
-        total: Any = 0.0
+        precise = is_double()
+        example, unravel = self._example(records, point)
         everyone = sum(contribution.count for contribution in self.contributions.values())
-        taken = membership(keys[1], self.sampling.rate, everyone) if self.sampling.rate < 1 else None
-        first = 0
-        for role, contribution in self.contributions.items():
-            arrays, present = records[role]
-            if taken is not None:
-                present = present & taken[first : first + contribution.count]
-                first += contribution.count
-            vector = _at(contribution.vector, point)
-            divisor = self.sampling.rate * contribution.count
-            total = total + clipped_sum(vector, arrays, present, contribution.clip) / divisor
-        shape, unravel = self._answer_shape(records, point)
-        noisy = total + self.noise * standard_normal(keys[0], shape.size)
-        return unravel(noisy.astype(shape.dtype))
+        # Sums and noise are in float64; what the method and the user wrote is traced in the user's precision.
+        with jax.enable_x64(True):
+            taken = membership(keys[1], self.sampling.rate, everyone) if self.sampling.rate < 1 else None
+            total = jnp.zeros(example.size, jnp.float64)
+            first = 0
+            for role, contribution in self.contributions.items():
+                arrays, present = records[role]
+                if taken is not None:
+                    present = present & taken[first : first + contribution.count]
+                    first += contribution.count
+                vector = _at(contribution.vector, point, precise)
+                divisor = self.sampling.rate * contribution.count
+                total = total + clipped_sum(vector, arrays, present, contribution.clip) / divisor
+            noisy = total + self.noise * standard_normal(keys[0], example.size)
+            rounded = noisy.astype(example.dtype)
+        return unravel(rounded)
 
-    def _answer_shape(self, records: Mapping[str, tuple[Tree, jax.Array]], point: Tree) -> tuple[Any, Any]:
+    def _example(self, records: Mapping[str, tuple[Tree, jax.Array]], point: Tree) -> tuple[Any, Any]:
+        """A raveled answer of zeros, and the function that gives an answer its structure back."""
         role, contribution = next(iter(self.contributions.items()))
         one = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape[1:], leaf.dtype), records[role][0])
         zeros = jax.tree.map(
@@ -157,5 +163,9 @@ def _ratio(sensitivity: float, noise: float) -> float:
     return math.inf if noise == 0 else sensitivity / noise
 
 
-def _at(vector: Callable[[Tree, Tree], Tree], point: Tree) -> Callable[[Tree], Tree]:
-    return lambda record: vector(point, record)
+def _at(vector: Callable[[Tree, Tree], Tree], point: Tree, precise: bool) -> Callable[[Tree], Tree]:
+    def at_point(record: Tree) -> Tree:
+        with jax.enable_x64(precise):
+            return vector(point, record)
+
+    return at_point
