@@ -4,6 +4,8 @@ import math
 import numbers
 from typing import Any
 
+import numpy as np
+
 from dpbilevel.errors import InvalidArgument
 
 
@@ -39,7 +41,13 @@ def one_of(name: str, value: Any, choices: tuple[str, ...], why: str) -> str:
 
 
 def _real(name: str, value: Any, why: str) -> float:
-    # bool is a Real to Python, but clip_norm=True is a mistake worth telling.
-    if isinstance(value, bool) or not isinstance(value, numbers.Real) or math.isnan(value):
+    # bool is a number to Python, but clip_norm=True is a mistake worth telling.
+    if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
         raise InvalidArgument(f"{name}={value!r}: must be a real number; {why}")
-    return float(value)
+    try:
+        number = float(value)
+    except OverflowError as error:
+        raise InvalidArgument(f"{name}: must be a number that fits float64; {why}") from error
+    if math.isnan(number):
+        raise InvalidArgument(f"{name}={value!r}: must be a real number; {why}")
+    return number

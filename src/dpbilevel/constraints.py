@@ -7,6 +7,7 @@ A domain is one set for the whole pytree, or a pytree of sets that is a prefix o
 The projections are optax's; this module only gives them names, checks and a membership test.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -54,14 +55,23 @@ class Box:
 
     def __post_init__(self) -> None:
         lower, upper = np.asarray(self.lower), np.asarray(self.upper)
-        if not (np.issubdtype(lower.dtype, np.number) and np.issubdtype(upper.dtype, np.number)):
-            raise InvalidArgument("Box: lower and upper must be numbers or arrays of numbers")
-        if not np.all(lower <= upper):
+        if any(bound.dtype.kind not in "iuf" or np.isnan(bound).any() for bound in (lower, upper)):
+            raise InvalidArgument("Box: lower and upper must be real numbers or arrays of them, none of them NaN")
+        try:
+            ordered = bool(np.all(lower <= upper))
+        except ValueError as error:
+            raise InvalidArgument("Box: lower and upper must have shapes that fit each other") from error
+        if not ordered:
             raise InvalidArgument("Box: lower must not exceed upper in any coordinate; swap the two bounds")
 
     def project(self, tree: Tree) -> Tree:
-        # jnp.clip keeps the dtype of the point, where optax's box would promote float32 points to the bounds' dtype.
-        return jax.tree.map(lambda leaf: jnp.clip(leaf, self.lower, self.upper).astype(leaf.dtype), tree)
+        def clip(leaf: Any) -> jax.Array:
+            point = jnp.asarray(leaf)
+            # Fresh arrays of the point's type: optax's box would promote the point to the type of its bounds.
+            lower, upper = (np.array(bound).astype(point.dtype) for bound in (self.lower, self.upper))
+            return jnp.clip(point, lower, upper)
+
+        return jax.tree.map(clip, tree)
 
 
 @dataclass(frozen=True)
@@ -98,16 +108,26 @@ def project(domain: Domain, point: Tree) -> Tree:
 
     >>> import jax.numpy as jnp
     >>> project({"w": NonNegative(), "b": Everything()}, {"w": jnp.array([-1.0, 2.0]), "b": jnp.array(-3.0)})
-    {'b': Array(-3., dtype=float32, weak_type=True), 'w': Array([0., 2.], dtype=float32)}
+    {'b': Array(-3., dtype=float32), 'w': Array([0., 2.], dtype=float32)}
     """
-    return jax.tree.map(lambda convex_set, part: convex_set.project(part), domain, point)
+    projected = jax.tree.map(lambda convex_set, part: convex_set.project(part), domain, point)
+
+    def like(new: Any, old: Any) -> jax.Array:
+        if jnp.shape(new) != jnp.shape(old):
+            raise ValueError(
+                f"a projection turned shape {jnp.shape(old)} into {jnp.shape(new)}; fit the bounds to the point"
+            )
+        return jnp.asarray(new, jnp.asarray(old).dtype)
+
+    return jax.tree.map(like, projected, point)
 
 
 def contains(domain: Domain, point: Tree, tolerance: float = 1e-4) -> bool:
     """Whether ``point`` lies in ``domain`` up to a tolerance relative to its size (float32 rounding)."""
-    projected = project(domain, point)
-    distance = optax.tree.norm(optax.tree.sub(projected, point))
-    return bool(distance <= tolerance * (1 + optax.tree.norm(point)))
+    projected = [np.asarray(leaf, np.float64) for leaf in jax.tree.leaves(project(domain, point))]
+    original = [np.asarray(leaf, np.float64) for leaf in jax.tree.leaves(point)]
+    distance = math.hypot(*(np.linalg.norm(new - old) for new, old in zip(projected, original, strict=True)))
+    return distance <= tolerance * (1 + math.hypot(*(np.linalg.norm(leaf) for leaf in original)))
 
 
 def check_domain(name: str, domain: Domain) -> None:

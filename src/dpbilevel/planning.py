@@ -3,7 +3,7 @@
 import functools
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
 import jax
@@ -12,6 +12,7 @@ import numpy as np
 
 from dpbilevel.constraints import Domain, contains
 from dpbilevel.errors import InvalidArgument, InvalidProblem, PrivacyLeakWarning
+from dpbilevel.precision import is_double, user_float
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.release import Release, all_charges
 from dpbilevel.privacy.spend import Privacy
@@ -73,6 +74,13 @@ def plan(problem: BilevelProblem, sizes: Sizes, budget: Budget, *, method: Metho
     Reads no record and charges nothing. Everything that can be wrong with the arguments is found here, by tracing the
     losses on shapes, so that `solve` fails before its charge or not at all.
     """
+    planned = prepare(problem, sizes, budget, method, start)
+    warn_of_caveats(planned, stacklevel=3)
+    return planned
+
+
+def prepare(problem: BilevelProblem, sizes: Sizes, budget: Budget, method: Method, start: tuple[Tree, Tree]) -> Plan:
+    """What `plan` does, without its warnings."""
     _check_type("problem", problem, BilevelProblem, "dpb.BilevelProblem(...)")
     _check_type("sizes", sizes, Sizes, "records.sizes, or dpb.Sizes(...) to plan without data")
     _check_type("budget", budget, Budget, "dpb.Budget(epsilon, delta)")
@@ -87,15 +95,27 @@ def plan(problem: BilevelProblem, sizes: Sizes, budget: Budget, *, method: Metho
         )
     shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), (x, y))
     leaves, structure = jax.tree.flatten(shapes)
-    planned = _planned(problem, sizes, budget, method, structure, tuple(leaves))
+    planned = _planned(problem, sizes, budget, method, structure, tuple(leaves), is_double())
+    # The remembered plan is shared between callers: they get dictionaries of their own.
+    privacy = replace(planned.privacy, charges=dict(planned.privacy.charges))
+    return replace(planned, privacy=privacy, numbers=dict(planned.numbers))
+
+
+def warn_of_caveats(planned: Plan, stacklevel: int) -> None:
+    """Warn of everything that the guarantee may not cover, at the caller's line."""
     for caveat in planned.privacy.caveats:
-        warnings.warn(caveat, PrivacyLeakWarning, stacklevel=2)
-    return planned
+        warnings.warn(caveat, PrivacyLeakWarning, stacklevel=stacklevel)
 
 
-@functools.lru_cache(maxsize=64)
+@functools.lru_cache(maxsize=16)
 def _planned(
-    problem: BilevelProblem, sizes: Sizes, budget: Budget, method: Method, structure: Any, leaves: tuple[Any, ...]
+    problem: BilevelProblem,
+    sizes: Sizes,
+    budget: Budget,
+    method: Method,
+    structure: Any,
+    leaves: tuple[Any, ...],
+    double: bool,
 ) -> Plan:
     # Remembered, because the compiled program hangs on it: a second run of the same problem does not compile again.
     x, y = jax.tree.unflatten(structure, leaves)
@@ -122,14 +142,16 @@ def _floating(name: str, tree: Tree) -> Tree:
         raise InvalidArgument(f"start: {name} has no arrays; give at least one real number")
 
     def convert(leaf: Any) -> jax.Array:
-        array = np.asarray(leaf)
-        if not np.issubdtype(array.dtype, np.floating):
+        dtype = leaf.dtype if hasattr(leaf, "dtype") else np.asarray(leaf).dtype
+        if not jnp.issubdtype(dtype, jnp.floating):
             raise InvalidArgument(
-                f"start: {name} has a leaf of dtype {array.dtype}; must be floating point, gradient steps would be "
-                "rounded away (try 0.0 instead of 0, or array.astype(float))"
+                f"start: {name} has a leaf of dtype {dtype}; must be floating point, gradient steps would be rounded "
+                "away (try 0.0 instead of 0, or array.astype(float))"
             )
+        with np.errstate(over="ignore"):
+            array = np.asarray(leaf).astype(user_float())
         if not np.isfinite(array).all():
-            raise InvalidArgument(f"start: {name} must be finite (try zeros)")
+            raise InvalidArgument(f"start: {name} must be finite in {array.dtype} (try zeros)")
         return jnp.asarray(array)
 
     return jax.tree.map(convert, tree)

@@ -12,6 +12,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from dpbilevel.constraints import Domain, Everything, check_domain
 from dpbilevel.errors import InvalidProblem
@@ -69,6 +70,8 @@ class BilevelProblem:
         for name in ("upper_loss", "upper_term", "lower_term"):
             if getattr(self, name) is not None and not callable(getattr(self, name)):
                 raise InvalidProblem(f"{name}: must be a function, or None to leave it out")
+        if not isinstance(self.public, list | tuple) or not all(np.ndim(array) > 0 for array in self.public):
+            raise InvalidProblem("public: must be a list of arrays, as in public=[group_of_column]")
         if self.constants is not None and not isinstance(self.constants, Constants):
             raise InvalidProblem("constants: must be dpb.Constants(...), or None where no certified bounds are known")
 

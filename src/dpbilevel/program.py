@@ -85,6 +85,7 @@ class Program:
     finish: Callable[[State], tuple[Tree, Tree]]
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "stages", tuple(self.stages))  # what is charged can no longer be changed by the caller
         for stage in self.stages:
             if stage.release is not None and stage.release.steps != self.rounds * stage.steps:
                 raise InvalidProblem(

@@ -165,8 +165,14 @@ def sealed() -> Iterator[None]:
     """How every program runs: float64 available for noise and sums, and no debugging switch that looks at values.
 
     ``jax_debug_nans`` would turn a record's value into an exception, ``jax_disable_jit`` would show values to losses.
+    Strict type promotion is off, for the library mixes float64 sums with float32 iterates.
     """
-    with jax.enable_x64(True), jax.debug_nans(False), jax.debug_infs(False), jax.disable_jit(False):
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(jax.enable_x64(True))
+        stack.enter_context(jax.debug_nans(False))
+        stack.enter_context(jax.debug_infs(False))
+        stack.enter_context(jax.disable_jit(False))
+        stack.enter_context(jax.numpy_dtype_promotion("standard"))
         yield
 
 
@@ -195,20 +201,24 @@ def _prepared(role: str, tree: Tree, invalid: str) -> tuple[Tree, jax.Array]:
             f"{role}: must hold finite values that fit JAX's types (float32 and int32, unless jax_enable_x64 is on); "
             'clean them, or pass invalid="zero" to let such records contribute nothing'
         )
-    return jax.tree.map(jnp.asarray, arrays), jnp.asarray(valid)
+    with sealed():  # where jax_debug_nans is on, even a copy to the device would raise on a record's value
+        return jax.tree.map(jnp.asarray, arrays), jnp.asarray(valid)
 
 
 def _usable_dtype(role: str, leaf: Any) -> np.dtype[Any]:
     """The type in which a leaf is kept: JAX's float, or the leaf's own integer or boolean type, as JAX has it."""
-    dtype = getattr(leaf, "dtype", None)
-    dtype = np.asarray(leaf).dtype if dtype is None else dtype
+    if isinstance(leaf, np.ma.MaskedArray):
+        raise InvalidRecords(f"{role}: has a masked array; fill the gaps, or drop the rows that have them")
+    dtype = leaf.dtype if isinstance(leaf, np.ndarray | jax.Array | jax.ShapeDtypeStruct) else np.asarray(leaf).dtype
     if jnp.issubdtype(dtype, jnp.floating):
         return user_float()
-    if jnp.issubdtype(dtype, np.integer) or jnp.issubdtype(dtype, np.bool_):
+    if getattr(dtype, "kind", None) in ("i", "u", "b"):
         return np.dtype(jax.dtypes.canonicalize_dtype(dtype))
+    # Only the kind is named: the length of a string type, say, is a fact about the values.
+    kind = {"U": "strings", "S": "bytes", "O": "objects", "M": "dates", "m": "time differences", "c": "complex numbers"}
     raise InvalidRecords(
-        f"{role}: has a leaf of dtype {dtype}; must be real numbers, integers or booleans (encode categories and "
-        "labels as integers, dates as numbers)"
+        f"{role}: has a leaf of {kind.get(getattr(dtype, 'kind', ''), 'a type that JAX has no numbers for')}; must be "
+        "real numbers, integers or booleans (encode categories and labels as integers, dates as numbers)"
     )
 
 

@@ -58,10 +58,7 @@ class Solution:
         ]
         table = text_table(["role", "records", "release", "uses", "sensitivity/noise", "mu"], rows)
         spends = [f"epsilon of {role} records: {self.privacy.epsilon(role=role):.4g}" for role in self.privacy.charges]
-        caveats = [f"CAVEAT: {caveat}" for caveat in self.privacy.caveats]
-        return "\n".join(
-            [self.privacy.sentence(), *caveats, "", table, "", *spends, f"x: {_shape(self.x)}, y: {_shape(self.y)}"]
-        )
+        return "\n".join([self.privacy.sentence(), "", table, "", *spends, f"x: {_shape(self.x)}, y: {_shape(self.y)}"])
 
     def save(self, path: str | Path) -> Path:
         """Write everything as JSON (released values only); `load` reads it back."""

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from dpbilevel.errors import InvalidArgument, NotPrivateWarning
-from dpbilevel.planning import Method, Plan, checked_start, plan
+from dpbilevel.planning import Method, Plan, checked_start, prepare, warn_of_caveats
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.ledger import Ledger
 from dpbilevel.privacy.noise import KeySchedule
@@ -74,7 +74,8 @@ def solve(
     if ledger is not None and not isinstance(ledger, Ledger):
         raise InvalidArgument(f"ledger: must be dpb.Ledger(total), not {type(ledger).__name__}")
     schedule = KeySchedule(seed)
-    planned = plan(problem, records.sizes, budget, method=method, start=start)
+    planned = prepare(problem, records.sizes, budget, method, start)
+    warn_of_caveats(planned, stacklevel=3)
     x, y = checked_start(problem, start)
     # Charged before a record is touched; whatever happens after this line, the charge stands.
     receipt = (ledger or Ledger(budget)).charge(planned.releases, budget, type(method).__name__)

@@ -25,26 +25,51 @@ from dpbilevel.errors import InvalidProblem
 Tree = Any
 
 
-def trace_loss(name: str, loss: Callable[..., Any], *shapes: Tree) -> ClosedJaxpr:
-    """Trace a loss on shapes and refuse it unless it returns one real number and has no side effect."""
-    traced, out = jax.make_jaxpr(loss, return_shape=True)(*shapes)
+def trace_loss(name: str, loss: Callable[..., Any], *shapes: Tree) -> tuple[ClosedJaxpr, ...]:
+    """Trace a loss and its gradients on shapes; refuse it unless it is a real number without side effects.
+
+    Both traces are looked at: rules of custom derivatives run only in gradients, and gradients drop what they do not
+    need.
+    """
+    try:
+        value, out = jax.make_jaxpr(loss, return_shape=True)(*shapes)
+    except TypeError as error:
+        if "not a valid JAX type" not in str(error):
+            raise
+        raise InvalidProblem(f"{name}: must return one real number, not an object that is no array") from error
     leaves = jax.tree.leaves(out)
-    if len(leaves) != 1 or leaves[0].shape != () or not jnp.issubdtype(leaves[0].dtype, jnp.floating):
+    if (
+        not jax.tree_util.all_leaves([out])
+        or leaves[0].shape != ()
+        or not jnp.issubdtype(leaves[0].dtype, jnp.floating)
+    ):
         described = ", ".join(f"{leaf.dtype}{list(leaf.shape)}" for leaf in leaves) or "nothing"
-        raise InvalidProblem(
-            f"{name}: must return one real number for one record, not {described}; it is called with a single record "
-            "(no leading axis), so reduce over features and classes, not over records"
-        )
+        whose, remedy = "", "reduce it to a scalar"
+        if len(shapes) == 3:
+            whose = " for one record"
+            remedy = "it is called with a single record (no leading axis), so reduce over features and classes"
+        raise InvalidProblem(f"{name}: must return one real number{whose}, not {described}; {remedy}")
+    _refuse_side_doors(name, value)  # before gradients are taken, whose own complaint would be less clear
+    gradients = jax.make_jaxpr(jax.grad(loss, (0, 1)))(*shapes)
+    _refuse_side_doors(name, gradients)
+    return value, gradients
+
+
+def _refuse_side_doors(name: str, traced: ClosedJaxpr) -> None:
     primitives = {equation.primitive.name for jaxpr, _ in _jaxprs(traced) for equation in jaxpr.eqns}
     if traced.effects or any("callback" in primitive for primitive in primitives):
         raise InvalidProblem(
             f"{name}: must have no side effects; a print or a callback would carry record values out of the "
             "accounting (remove jax.debug.print, jax.debug.callback, pure_callback or io_callback)"
         )
-    return traced
+    if any("custom_vmap" in primitive for primitive in primitives):
+        raise InvalidProblem(
+            f"{name}: must not use custom_vmap; its rule sees many records at once, and clipping bounds what one "
+            "record can do only where each is seen alone"
+        )
 
 
-def closed_over_arrays(traced: ClosedJaxpr, public: Sequence[Any]) -> bool:
+def closed_over_arrays(traced: tuple[ClosedJaxpr, ...], public: Sequence[Any]) -> bool:
     """Whether the traced loss closes over an array that has not been declared public."""
     constants = []
     for jaxpr, held in _jaxprs(traced):
@@ -53,11 +78,13 @@ def closed_over_arrays(traced: ClosedJaxpr, public: Sequence[Any]) -> bool:
     declared = [np.asarray(array) for array in public]
 
     def harmless(constant: Any) -> bool:
+        if jnp.issubdtype(getattr(constant, "dtype", np.float64), jax.dtypes.extended):
+            return False  # random keys
         # An array of one repeated value tells no more than a scalar does (and JAX makes such masks when indexing).
         value = np.asarray(constant)
         if value.size <= 1 or np.all(value == value.flat[0]):
             return True
-        return any(value.shape == array.shape and np.allclose(value, array) for array in declared)
+        return any(np.array_equal(value, array.astype(value.dtype), equal_nan=True) for array in declared)
 
     return not all(map(harmless, constants))
 

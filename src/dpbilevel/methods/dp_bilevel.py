@@ -80,8 +80,8 @@ class DPBilevel:
         for name in ("step_size", "upper_clip_norm"):
             if getattr(self, name) is not None:
                 positive(name, getattr(self, name), "give a number, or None for its default")
-        if len(self.split) != 3:
-            raise InvalidArgument(f"split={self.split!r}: must be three shares, as in (1, 1, 1)")
+        if not isinstance(self.split, tuple) or len(self.split) != 3:
+            raise InvalidArgument(f"split={self.split!r}: must be a tuple of three shares, as in (1.0, 1.0, 1.0)")
         one_of("output", self.output, ("smallest-step", "last"), "it says which iterate is returned")
         for share in self.split:
             positive("split", share, "it shares mu^2 between lower solves, penalised solves and hypergradients")
@@ -110,7 +110,7 @@ class DPBilevel:
                 )
                 declared.append(with_shares(release, shares[name], budget))
         releases = {release.name: release for release in calibrate(declared, budget)}
-        numbers |= _schedule_numbers(schedules) | _release_numbers(releases, shares)
+        numbers |= self._schedule_numbers(schedules, problem) | _release_numbers(releases, shares)
         stages = [
             self._solve_stage(problem, _LOWER, releases, schedules),
             self._solve_stage(problem, _PENALISED, releases, schedules),
@@ -132,14 +132,17 @@ class DPBilevel:
             smallest = constants.smallest_penalty()
             if self.penalty < smallest:
                 raise InvalidArgument(
-                    f"penalty={self.penalty!r}: must be at least {smallest:.6g} = max{{2 L1f/mu_g, L0f/L0g, L1f/L1g}} "
+                    f"penalty={self.penalty!r}: must be at least {smallest!r} = max{{2 L1f/mu_g, L0f/L0g, L1f/L1g}} "
                     "of the declared constants; raise it to that bound"
                 )
             penalty_reason = f"as given; Algorithm 1 asks for at least {smallest:.4g}"
         if self.step_size is not None:
             step_size, reason = self.step_size, "as given"
         elif constants is not None:
-            step_size = 1 / (2 * constants.hyperobjective_smoothness(self.penalty))
+            smoothness = constants.hyperobjective_smoothness(self.penalty)
+            if smoothness == 0:
+                raise InvalidArgument("step_size=None: the constants make the hyperobjective linear; give a number")
+            step_size = 1 / (2 * smoothness)
             reason = "1/(2L), L the smoothness of the penalised hyperobjective"
         else:
             raise InvalidArgument(
@@ -214,6 +217,12 @@ class DPBilevel:
         smoothness = self.inner.smoothness or (constants.lower_smoothness if constants else None)
         if name == _PENALISED and constants is not None:
             convexity = convexity - constants.upper_smoothness / self.penalty
+            if convexity <= 0:
+                needed = 2 * constants.upper_smoothness / self.inner.convexity(constants)
+                raise InvalidArgument(
+                    f"penalty={self.penalty!r}: f/penalty + g is not strongly convex; must exceed L1f/mu_g "
+                    f"(Algorithm 1 asks for 2 L1f/mu_g = {needed!r})"
+                )
             smoothness = None if smoothness is None else smoothness + constants.upper_smoothness / self.penalty
         scale = 0.0
         if budget.is_private:
@@ -223,6 +232,22 @@ class DPBilevel:
             )
             scale = with_shares(solve, shares[name], budget).noise / convexity
         return self.inner.localise(convexity, scale, y_dimension, smoothness)
+
+    def _schedule_numbers(self, schedules: Mapping[str, Localisation], problem: BilevelProblem) -> Numbers:
+        formula = "M = max(1, ceil(log2 log2(R_0/A)))"
+        convexity = {
+            _LOWER: "mu_g, of g; steps 1/(mu (t+1))",
+            _PENALISED: "mu_g - L1f/penalty, of f/penalty + g; steps 1/(mu (t+1))"
+            if problem.constants
+            else "mu_g, taking f as convex in y (declare constants where it is not); steps 1/(mu (t+1))",
+        }
+        numbers: Numbers = {}
+        for name, schedule in schedules.items():
+            numbers[f"{name}: rounds"] = (len(schedule.radii), formula if self.inner.rounds is None else "M, as given")
+            numbers[f"{name}: steps per round"] = (schedule.steps, "T_GD, as given")
+            numbers[f"{name}: radii"] = (schedule.radii, "R_m = c (sqrt(R_{m-1} A) + A sqrt(d_y)), never growing")
+            numbers[f"{name}: strong convexity"] = (schedule.strong_convexity, convexity[name])
+        return numbers
 
     def _solve_stage(
         self,
@@ -322,19 +347,6 @@ def _summed(vectors: list[Any]) -> Callable[[Tree, Tree], Tree]:
         return total
 
     return vector
-
-
-def _schedule_numbers(schedules: Mapping[str, Localisation]) -> Numbers:
-    numbers: Numbers = {}
-    for name, schedule in schedules.items():
-        numbers[f"{name}: rounds"] = (len(schedule.radii), "M = max(1, ceil(log2 log2(R_0/A)))")
-        numbers[f"{name}: steps per round"] = (schedule.steps, "T_GD, as given")
-        numbers[f"{name}: radii"] = (schedule.radii, "R_m = c (sqrt(R_{m-1} A) + A sqrt(d_y)), never growing")
-        numbers[f"{name}: strong convexity"] = (
-            schedule.strong_convexity,
-            "of the objective solved; steps 1/(mu (t+1))",
-        )
-    return numbers
 
 
 def _release_numbers(releases: Mapping[str, Release], shares: Mapping[str, Mapping[str, float]]) -> Numbers:

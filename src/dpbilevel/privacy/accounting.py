@@ -106,14 +106,14 @@ def composed_mu(charges: Sequence[Charge]) -> float:
 
 def composed_epsilon(charges: Sequence[Charge], delta: float, adjacency: str) -> float:
     """The epsilon at delta of all charges on the records of one role."""
-    if is_gaussian(charges):
+    if is_gaussian(charges) or math.isinf(composed_mu(charges)):
         return gaussian_epsilon(composed_mu(charges), delta)
     return float(_loss_distribution(_merged(charges), adjacency).get_epsilon_for_delta(delta))
 
 
 def composed_delta(charges: Sequence[Charge], epsilon: float, adjacency: str) -> float:
     """The delta at epsilon of all charges on the records of one role."""
-    if is_gaussian(charges):
+    if is_gaussian(charges) or math.isinf(composed_mu(charges)):
         return gaussian_delta(composed_mu(charges), epsilon)
     return float(_loss_distribution(_merged(charges), adjacency).get_delta_for_epsilon(epsilon))
 

@@ -13,7 +13,8 @@ from dpbilevel.privacy.accounting import composed_epsilon, composed_mu, is_gauss
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.release import Release, all_charges, shared_noise
 
-_HEADROOM = 1e-11  # full batch: relative, so that rounding can never push a calibrated run above its budget
+_HEADROOM = 1e-9  # full batch: relative, so that rounding can never push a calibrated run above its budget
+_SMALLEST_DELTA = 1e-13  # sampled: dp_accounting truncates tails of mass 1e-15
 _TOLERANCE = 0.005  # sampled: spend between (1 - tolerance) and 1 times epsilon; a PLD costs a second to compute
 
 
@@ -47,6 +48,12 @@ def _bisect(releases: Sequence[Release], budget: Budget) -> float:
     def spend(factor: float) -> float:
         charges = all_charges([release.scaled(factor) for release in releases])
         return max(composed_epsilon(c, budget.delta or 0.0, budget.adjacency) for c in charges.values())
+
+    if (budget.delta or 0.0) < _SMALLEST_DELTA:
+        raise InvalidArgument(
+            f"delta={budget.delta!r}: must be at least {_SMALLEST_DELTA:g} for sampled releases; a privacy loss "
+            "distribution drops tails of that order (full-batch releases have no such limit)"
+        )
 
     # Without amplification the Gaussian formula is enough noise: an upper end that needs no search.
     upper = max(composed_mu(c) for c in all_charges(releases).values()) / budget.mu

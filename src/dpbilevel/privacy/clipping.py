@@ -21,6 +21,11 @@ Tree = Any
 # between neighbours, and both sums may err. Float64 adds less than 1e-5 C up to 10^8 records.
 ROUNDING = 2.0**-7
 
+# Entries beyond this are treated like infinities. XLA divides by multiplying with a reciprocal, and that of a float32
+# above 2^126 is flushed to zero: the vector would look short. Clips are kept far from both ends for the same reason.
+_OVERFLOW = 2.0**100
+SMALLEST_CLIP, LARGEST_CLIP = 2.0**-60, 2.0**60
+
 _CHUNK = 256
 _ELEMENTS = 2**20  # of per-record vectors at any time: 4 MiB, about the size of a cache
 
@@ -34,13 +39,14 @@ def clipped_sum(vector: Callable[[Tree], Tree], records: Tree, present: jax.Arra
         present: boolean, which records take part.
         clip: largest norm of one record's vector; infinite for no clipping.
 
-    A record whose vector has a non-finite entry contributes zero. Memory is bounded: records are taken in blocks
-    whose size depends on public sizes only.
+    A record whose vector has a non-finite entry (or one beyond 2^100) contributes zero. Memory is bounded:
+    records are taken in blocks whose size depends on public sizes only.
     """
     number = present.shape[0]
     one = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), records)
     dimension = sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(vector, one)))
-    at_once = max(1, min(number, _ELEMENTS // max(dimension, 1)))
+    largest = max(1, dimension, sum(leaf.size for leaf in jax.tree.leaves(one)))
+    at_once = max(1, min(number, _ELEMENTS // largest))
     chunk = min(at_once, _CHUNK)
     block = at_once // chunk * chunk
 
@@ -51,6 +57,7 @@ def clipped_sum(vector: Callable[[Tree], Tree], records: Tree, present: jax.Arra
         part, taken = jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, start, block), (records, present))
         taken = taken & (start + jnp.arange(block) >= first)
         vectors = jax.vmap(lambda record: ravel_pytree(vector(record))[0])(part)
+        vectors = vectors.astype(jnp.promote_types(vectors.dtype, jnp.float32))  # half precision sums too coarsely
         chunks = clipped(vectors, taken, clip).reshape(block // chunk, chunk, dimension)
         return total + jnp.sum(jnp.sum(chunks, axis=1).astype(jnp.float64), axis=0), None
 
@@ -59,13 +66,13 @@ def clipped_sum(vector: Callable[[Tree], Tree], records: Tree, present: jax.Arra
 
 
 def clipped(vectors: jax.Array, present: jax.Array, clip: float) -> jax.Array:
-    """Scale each row to norm at most ``clip``; rows that are absent or not finite become zero.
+    """Scale each row to norm at most ``clip``; rows that are absent, not finite or beyond 2^100 become zero.
 
     Rows are divided by their largest entry first, so that squares neither overflow nor vanish, and the norm is rounded
     up by its error bound: no row of the result is longer than ``clip`` by more than a few units in the last place.
     """
     largest = jnp.max(jnp.abs(vectors), axis=1, initial=0.0)  # NaN where an entry is
-    usable = present & jnp.isfinite(largest)
+    usable = present & (largest <= _OVERFLOW)
     vectors = jnp.where(usable[:, None], vectors, 0)
     largest = jnp.where(usable & (largest > jnp.finfo(vectors.dtype).tiny), largest, 1)
     directions = vectors / largest[:, None]
@@ -73,6 +80,6 @@ def clipped(vectors: jax.Array, present: jax.Array, clip: float) -> jax.Array:
     accumulate = jnp.float64 if dimension > 2**20 else vectors.dtype
     lengths = jnp.sqrt(jnp.sum(directions**2, axis=1, dtype=accumulate))
     lengths = (lengths * (1 + dimension * float(jnp.finfo(accumulate).eps))).astype(vectors.dtype)
-    too_long = largest * lengths > clip  # an overflow to infinity is too long as well
+    too_long = largest * lengths > clip
     scales = jnp.where(too_long, clip / lengths, 0).astype(vectors.dtype)
     return jnp.where(too_long[:, None], directions * scales[:, None], vectors)

@@ -30,7 +30,7 @@ class KeySchedule:
     reproducible, hence not private.
     """
 
-    __slots__ = ("__secret", "reproducible")
+    __slots__ = ("__reproducible", "__secret")
 
     def __init__(self, seed: int | None = None) -> None:
         if seed is None:
@@ -39,7 +39,12 @@ class KeySchedule:
             raise InvalidArgument(f"seed={seed!r}: must be a whole number >= 0, or None for a private run")
         else:
             self.__secret = hashlib.blake2b(f"not private: {int(seed)}".encode(), digest_size=32).digest()
-        self.reproducible = seed is not None
+        self.__reproducible = seed is not None
+
+    @property
+    def reproducible(self) -> bool:
+        """Whether a fixed seed makes the noise predictable, so that nothing it protects is private."""
+        return self.__reproducible
 
     def keys(self, purpose: str, first: int, number: int) -> npt.NDArray[np.uint32]:
         """Keys of uses ``first`` to ``first + number - 1``, one row each."""
@@ -53,8 +58,11 @@ class KeySchedule:
     def __repr__(self) -> str:
         return f"KeySchedule({'fixed seed: not private' if self.reproducible else 'secret'})"
 
+    def __getstate__(self) -> NoReturn:
+        raise TypeError("a KeySchedule holds the secret that makes noise unpredictable: it cannot be pickled or copied")
+
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a KeySchedule holds the secret that makes noise unpredictable: it cannot be pickled")
+        self.__getstate__()
 
 
 def standard_normal(key: jax.Array, size: int) -> jax.Array:

@@ -11,6 +11,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -20,9 +21,9 @@ from jax.flatten_util import ravel_pytree
 from dpbilevel.arguments import count, non_negative, one_of, positive
 from dpbilevel.errors import InvalidArgument
 from dpbilevel.precision import is_double
-from dpbilevel.privacy.accounting import Charge, FullBatch, Sampling
+from dpbilevel.privacy.accounting import Charge, FullBatch, Poisson, Sampling
 from dpbilevel.privacy.budget import ADJACENCIES, Adjacency
-from dpbilevel.privacy.clipping import ROUNDING, clipped_sum
+from dpbilevel.privacy.clipping import LARGEST_CLIP, ROUNDING, SMALLEST_CLIP, clipped_sum
 from dpbilevel.privacy.noise import membership, standard_normal
 
 Tree = Any
@@ -44,8 +45,11 @@ class Contribution:
     count: int
 
     def __post_init__(self) -> None:
-        positive("clip", self.clip, "it bounds each record's vector (try 1.0)", infinite=True)
-        count("count", self.count, "it is the number of records of the role")
+        clip = positive("clip", self.clip, "it bounds each record's vector (try 1.0)", infinite=True)
+        if not (SMALLEST_CLIP <= clip <= LARGEST_CLIP or math.isinf(clip)):
+            raise InvalidArgument(f"clip={self.clip!r}: must be between 2^-60 and 2^60 for float32 to hold (try 1.0)")
+        object.__setattr__(self, "clip", clip)
+        object.__setattr__(self, "count", count("count", self.count, "it is the number of records of the role"))
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -79,19 +83,29 @@ class Release:
     adjacency: Adjacency = "replace-one"
 
     def __post_init__(self) -> None:
-        non_negative("noise", self.noise, "it is the standard deviation of the Gaussian on the answer")
-        count("steps", self.steps, "it is the number of uses in the whole run")
+        noise = non_negative("noise", self.noise, "it is the standard deviation of the Gaussian on the answer")
+        steps = count("steps", self.steps, "it is the number of uses in the whole run")
+        object.__setattr__(self, "noise", noise)
+        object.__setattr__(self, "steps", steps)
+        if not isinstance(self.sampling, FullBatch | Poisson):
+            raise InvalidArgument(f"sampling={self.sampling!r}: must be dpb.FullBatch() or dpb.Poisson(rate)")
         one_of("adjacency", self.adjacency, ADJACENCIES, "it says which data sets count as neighbours")
-        if not self.contributions:
-            raise InvalidArgument("contributions={}: must name at least one role; a release without records is free")
-        for role in self.contributions:
+        if not isinstance(self.contributions, Mapping) or not self.contributions:
+            raise InvalidArgument(
+                "contributions: must map at least one role to a dpb.Contribution(vector, clip, count)"
+            )
+        for role, contribution in self.contributions.items():
             one_of("role", role, ROLES, "it says which records contribute")
+            if not isinstance(contribution, Contribution):
+                raise InvalidArgument(f"contributions[{role!r}]: must be a dpb.Contribution(vector, clip, count)")
+        # A copy that nobody else holds: what was charged must be what is executed.
+        object.__setattr__(self, "contributions", MappingProxyType(dict(self.contributions)))
 
     def sensitivity(self, role: str) -> float:
         """How far the answer moves, at most, when one record of ``role`` changes (rounding included)."""
-        contribution = self.contributions.get(role)
-        if contribution is None:
-            return 0.0
+        if role not in self.contributions:
+            raise InvalidArgument(f"role={role!r}: must be one of {sorted(self.contributions)}, which contribute")
+        contribution = self.contributions[role]
         vectors_changed = 2 if self.adjacency == "replace-one" else 1
         one_record = contribution.clip * (1 + ROUNDING) / (self.sampling.rate * contribution.count)
         return vectors_changed * one_record
@@ -137,12 +151,18 @@ class Release:
 
     def _example(self, records: Mapping[str, tuple[Tree, jax.Array]], point: Tree) -> tuple[Any, Any]:
         """A raveled answer of zeros, and the function that gives an answer its structure back."""
-        role, contribution = next(iter(self.contributions.items()))
-        one = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape[1:], leaf.dtype), records[role][0])
-        zeros = jax.tree.map(
-            lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(contribution.vector, point, one)
-        )
-        return ravel_pytree(zeros)
+        shapes = []
+        for role, contribution in self.contributions.items():
+            one = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape[1:], leaf.dtype), records[role][0])
+            shapes.append(jax.eval_shape(contribution.vector, point, one))
+        described = [(jax.tree.structure(s), [leaf.shape for leaf in jax.tree.leaves(s)]) for s in shapes]
+        if any(description != described[0] for description in described):
+            raise InvalidArgument(
+                f"release {self.name!r}: the vectors of its roles must have the same structure and shapes"
+            )
+        if not all(jnp.issubdtype(leaf.dtype, jnp.floating) for s in shapes for leaf in jax.tree.leaves(s)):
+            raise InvalidArgument(f"release {self.name!r}: vectors must be real floating-point numbers")
+        return ravel_pytree(jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes[0]))
 
 
 def shared_noise(ratios: Mapping[str, float], sensitivities: Mapping[str, float]) -> float:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from scipy.optimize import brentq
 from scipy.stats import norm
 
-from dpbilevel.arguments import count, non_negative
+from dpbilevel.arguments import count, non_negative, positive
 from dpbilevel.errors import InvalidArgument
 from dpbilevel.privacy.accounting import (
     Charge,
@@ -106,7 +106,7 @@ class Privacy:
         if not self.budget.is_private:
             return np.zeros_like(alpha) if self.charges else 1 - alpha
         if self.mu is not None:
-            return np.asarray(norm.cdf(norm.isf(alpha) - self.mu))
+            return np.zeros_like(alpha) if math.isinf(self.mu) else np.asarray(norm.cdf(norm.isf(alpha) - self.mu))
         epsilons = np.linspace(0.0, self.epsilon(1e-12), 200)
         deltas = np.array([self.delta(e) for e in epsilons])
         lines = [1 - deltas - np.exp(epsilons) * a for a in alpha.ravel()]
@@ -119,15 +119,17 @@ class Privacy:
         if not self.budget.is_private:
             return "NOT PRIVATE: epsilon is infinite, neither noise nor clipping was applied."
         stated = (
-            f"({self.epsilon():.4g}, {self.budget.delta:.3g})-differentially private with respect to "
+            f"({_rounded_up(self.epsilon())}, {self.budget.delta:g})-differentially private with respect to "
             f"{_RELATIONS[self.budget.adjacency]} ({self.budget.adjacency}); unit of privacy: {self.unit}; "
             f"accountant: {self.accountant}."
         )
+        caveats = "".join(f" CAVEAT: {caveat}." for caveat in self.caveats)
         if self.void:
             return (
-                f"NOT PRIVATE (reproducible: the noise came from a fixed seed). With secret noise it would be {stated}"
+                "NOT PRIVATE (reproducible: the noise came from a fixed seed). With secret noise it would be "
+                f"{stated}{caveats}"
             )
-        return stated[0].upper() + stated[1:] if not self.caveats else f"With caveats, {stated}"
+        return f"With caveats, {stated}{caveats}" if caveats else stated
 
     def to_json(self) -> dict[str, Any]:
         """A plain description from which a stranger can re-derive epsilon."""
@@ -186,7 +188,7 @@ class Privacy:
     def _delta(self, delta: float | None) -> float:
         if delta is None:
             return self.budget.delta or 0.0
-        if not 0 < delta < 1:
+        if not positive("delta", delta, "it is a probability (try 1e-6)") < 1:
             raise InvalidArgument(f"delta={delta!r}: must lie between 0 and 1 (try {self.budget.delta or 1e-6:g})")
         return delta
 
@@ -213,3 +215,16 @@ class Privacy:
         while excess(epsilon) > 0:  # a root is met from either side: report only what holds
             epsilon += 1e-6
         return group * epsilon
+
+
+def _rounded_up(value: float, digits: int = 4) -> str:
+    """Four significant digits, never below the value: a guarantee may not be stated too small.
+
+    >>> _rounded_up(0.84111), _rounded_up(1.0), _rounded_up(0.0)
+    ('0.8412', '1', '0')
+    """
+    if value == 0 or not math.isfinite(value):
+        return f"{value:g}"
+    unit = 10.0 ** (math.floor(math.log10(value)) + 1 - digits)
+    # A millionth of the last digit is forgiven, or rounding alone would turn 1 into 1.001.
+    return f"{math.ceil(value / unit - 1e-6) * unit:.{digits}g}"

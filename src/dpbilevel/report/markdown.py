@@ -22,7 +22,6 @@ def markdown_report(solution: Solution) -> str:
     parts = ["# Report of a private bilevel run", f"**{privacy.sentence()}**"]
     if privacy.void:
         parts.append("> This run is **not private**. Do not publish its values as if it were.")
-    parts += [f"> Caveat: {caveat}" for caveat in privacy.caveats]
     spend = [
         [
             role,

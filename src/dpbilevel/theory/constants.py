@@ -61,11 +61,17 @@ class Constants:
 
     def penalised_strong_convexity(self, penalty: float) -> float:
         """Strong convexity of f/penalty + g in y: mu_g - L1f/penalty (the paper's lemma prints L1g: not so)."""
+        positive("penalty", penalty, "it is lambda, the weight of the lower level")
         return self.strong_convexity - self.upper_smoothness / penalty
 
     def hyperobjective_smoothness(self, penalty: float) -> float:
         """A smoothness constant L of the penalised hyperobjective, for every penalty of at least 2 L1f/mu_g."""
         mu = self.strong_convexity
+        if penalty < 2 * self.upper_smoothness / mu * (1 - 1e-12):
+            raise InvalidArgument(
+                f"penalty={penalty!r}: must be at least 2 L1f/mu_g = {2 * self.upper_smoothness / mu!r}; below it the "
+                "penalised problem may not be convex"
+            )
         solution_lipschitz = (self.upper_smoothness + penalty * self.lower_smoothness) / (
             penalty * mu - self.upper_smoothness
         )
