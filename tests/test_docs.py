@@ -1,0 +1,43 @@
+"""The code that README and CONTRIBUTING show runs as it stands."""
+
+import math
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import dpbilevel as dpb
+
+ROOT = Path(__file__).parent.parent
+
+
+def python_blocks(name):
+    return re.findall(r"```python\n(.*?)```", (ROOT / name).read_text(encoding="utf-8"), flags=re.DOTALL)
+
+
+def test_readme_example_runs(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (block,) = python_blocks("README.md")
+    exec(compile(block, "README.md", "exec"), {})
+    assert "(1, 1e-06)-differentially private" in capsys.readouterr().out
+    assert (tmp_path / "run.json").exists()
+    assert (tmp_path / "run.md").exists()
+
+
+def test_readme_fits_a_screen_or_two():
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 100
+
+
+@pytest.mark.parametrize("budget", [dpb.Budget(1.0, 1e-4), dpb.Budget(math.inf)], ids=["private", "not private"])
+def test_contributed_method_runs_as_the_page_shows_it(budget):
+    (block,) = python_blocks("CONTRIBUTING.md")
+    names = {"__name__": "contributed"}
+    exec(compile(block, "CONTRIBUTING.md", "exec"), names)
+    data = np.linspace(-1, 1, 400)
+    problem = dpb.BilevelProblem(
+        upper_term=lambda x, y: x * y, lower_loss=lambda x, y, record: 0.5 * (y - record - x) ** 2
+    )
+    solution = dpb.solve(problem, dpb.Records(lower=data), budget, method=names["LowerDescent"](), start=(0.3, 0.0))
+    assert solution.privacy.epsilon() == pytest.approx(budget.epsilon, abs=1e-6)
+    assert solution.y == pytest.approx(0.3, abs=0.01 if not budget.is_private else 0.5)
