@@ -9,6 +9,7 @@ import dpbilevel as dpb
 import dpbilevel.problem as problem_module
 from dpbilevel.errors import InvalidArgument, InvalidProblem
 from dpbilevel.privacy.ledger import Receipt
+from dpbilevel.privacy.noise import KeySchedule
 from dpbilevel.problem import Inspection, free_gradient, inspect
 from dpbilevel.program import Program
 
@@ -230,8 +231,7 @@ def _one_outer_step(problem, records, y, z):
         finish=planned.program.finish,
     )
     state = program.start(jnp.float32(0.5), jnp.float32(0.0)) | {"y": jnp.float32(y), "z": jnp.float32(z)}
-    keys = jnp.zeros((1, program.uses_per_round, 2, 2), jnp.uint32)
-    _, history = records.execute(program, Receipt(program.releases), state, keys)
+    _, history = records.execute(program, Receipt(program.releases), KeySchedule(0), state, 1)
     return planned, float(history["x"][0])
 
 

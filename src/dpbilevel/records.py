@@ -20,6 +20,7 @@ from dpbilevel.arguments import one_of
 from dpbilevel.errors import InvalidRecords
 from dpbilevel.precision import is_double, user_float
 from dpbilevel.privacy.ledger import Receipt
+from dpbilevel.privacy.noise import KeySchedule
 from dpbilevel.privacy.release import Release
 from dpbilevel.program import Program, State
 
@@ -123,11 +124,14 @@ class Records:
         """What is public: the number of records by role, and the shape and type of one."""
         return self._sizes
 
-    def execute(self, program: Program, receipt: Receipt, state: State, keys: Any) -> tuple[State, Tree]:
-        """Run some rounds of a program whose releases a ledger has charged; the only way to touch the arrays."""
+    def execute(
+        self, program: Program, receipt: Receipt, schedule: KeySchedule, state: State, rounds: int
+    ) -> tuple[State, Tree]:
+        """Run the next rounds of a program whose releases a ledger has charged; the only way to touch the arrays."""
         for stage in program.stages:
             if stage.release is not None:
-                receipt.redeem(stage.release, keys.shape[0] * stage.uses)
+                receipt.redeem(stage.release, rounds * stage.uses)
+        keys = program.keys(schedule, receipt.advance(schedule, rounds), rounds)
         precise = is_double()
         with sealed():
             return _execute(program, precise, _VAULT[self], state, keys)
@@ -165,7 +169,7 @@ def sealed() -> Iterator[None]:
     """How every program runs: float64 available for noise and sums, and no debugging switch that looks at values.
 
     ``jax_debug_nans`` would turn a record's value into an exception, ``jax_disable_jit`` would show values to losses.
-    Strict type promotion is off, for the library mixes float64 sums with float32 iterates.
+    Switches that would fail a run after its charge are off too: strict type promotion and transfer guards.
     """
     with contextlib.ExitStack() as stack:
         stack.enter_context(jax.enable_x64(True))
@@ -173,6 +177,7 @@ def sealed() -> Iterator[None]:
         stack.enter_context(jax.debug_infs(False))
         stack.enter_context(jax.disable_jit(False))
         stack.enter_context(jax.numpy_dtype_promotion("standard"))
+        stack.enter_context(jax.transfer_guard("allow"))
         yield
 
 

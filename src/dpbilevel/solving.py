@@ -84,8 +84,8 @@ def solve(
     chunk = _chunk(program.rounds)
     state, history = program.start(x, y), []
     with _progress_bar(progress, type(method).__name__, program.rounds) as advance:
-        for first in range(0, program.rounds, chunk):
-            state, seen = records.execute(program, receipt, state, program.keys(schedule, first, chunk))
+        for _ in range(0, program.rounds, chunk):
+            state, seen = records.execute(program, receipt, schedule, state, chunk)
             history.append(jax.tree.map(np.asarray, seen))
             advance(chunk)
     return _released(planned, schedule, records, jax.tree.map(np.asarray, program.finish(state)), history)

@@ -34,13 +34,16 @@ class Budget:
     adjacency: Adjacency = "replace-one"
 
     def __post_init__(self) -> None:
-        positive("epsilon", self.epsilon, "it bounds the privacy loss (try 1.0)", infinite=True)
+        epsilon = positive("epsilon", self.epsilon, "it bounds the privacy loss (try 1.0)", infinite=True)
+        object.__setattr__(self, "epsilon", epsilon)  # a plain float, whatever NumPy scalar came in
         one_of("adjacency", self.adjacency, ADJACENCIES, "it says which data sets count as neighbours")
         if self.delta is None:
             if self.is_private:
                 raise InvalidArgument("delta=None: required with a finite epsilon; choose it below 1/n (try 1e-6)")
-        elif not 0 < positive("delta", self.delta, "it must be below 1/n (try 1e-6)") < 1:
-            raise InvalidArgument(f"delta={self.delta!r}: must be below 1, and below 1/n at that (try 1e-6)")
+        else:
+            object.__setattr__(self, "delta", positive("delta", self.delta, "it must be below 1/n (try 1e-6)"))
+            if self.delta >= 1:
+                raise InvalidArgument(f"delta={self.delta!r}: must be below 1, and below 1/n at that (try 1e-6)")
 
     @property
     def is_private(self) -> bool:

@@ -20,14 +20,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NoReturn
 
-from dpbilevel.arguments import one_of
+from dpbilevel.arguments import count, one_of
 from dpbilevel.errors import BudgetExceeded, InvalidArgument, NotCharged
 from dpbilevel.privacy.accounting import gaussian_epsilon
 from dpbilevel.privacy.budget import Budget
+from dpbilevel.privacy.noise import KeySchedule
 from dpbilevel.privacy.release import Release, all_charges
 from dpbilevel.privacy.spend import Privacy
 
 Composition = Literal["gaussian", "basic"]
+
+_DECIMAL = 1 + 1e-12  # five times 0.2 is 1, though not in binary fractions
 
 
 @dataclass(frozen=True)
@@ -45,15 +48,30 @@ class Receipt:
 
     def __init__(self, releases: Sequence[Release]) -> None:
         self.__left = {id(release): (release, release.steps) for release in releases}
+        self.__rounds = 0
+        self.__lock = threading.Lock()
+
+    def advance(self, schedule: KeySchedule, rounds: int) -> int:
+        """Take the next ``rounds`` rounds off the schedule; returns the first of them.
+
+        The position is kept here and not by the caller, and a schedule serves one receipt: otherwise two uses could
+        draw the same noise, and their difference would be free of it.
+        """
+        with self.__lock:
+            schedule.claim(self)
+            first, self.__rounds = self.__rounds, self.__rounds + rounds
+            return first
 
     def redeem(self, release: Release, uses: int) -> None:
         """Take ``uses`` uses of ``release`` off the receipt, before they are executed."""
-        _, left = self.__left.get(id(release), (release, 0))
-        if uses > left:
-            raise NotCharged(
-                f"release {release.name!r}: {uses} uses asked for, {left} left on the receipt; charge the ledger first"
-            )
-        self.__left[id(release)] = (release, left - uses)
+        count("uses", uses, "it is how often the release is about to be used")
+        with self.__lock:
+            _, left = self.__left.get(id(release), (release, 0))
+            if uses > left:
+                raise NotCharged(
+                    f"release {release.name!r}: {uses} uses asked for, {left} left on its receipt; charge it first"
+                )
+            self.__left[id(release)] = (release, left - uses)
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a Receipt can be redeemed once: it cannot be copied or pickled")
@@ -102,11 +120,12 @@ class Ledger:
 
         Raises `BudgetExceeded`, and changes nothing, where the total would be exceeded.
         """
-        if budget.adjacency != self._total.adjacency:
-            raise InvalidArgument(
-                f"adjacency={budget.adjacency!r}: must be {self._total.adjacency!r}, the relation of the ledger; "
-                "spends under different relations do not add up"
-            )
+        for adjacency in {budget.adjacency, *(release.adjacency for release in releases)}:
+            if adjacency != self._total.adjacency:
+                raise InvalidArgument(
+                    f"adjacency={adjacency!r}: must be {self._total.adjacency!r}, the relation of the ledger; spends "
+                    "under different relations do not add up"
+                )
         privacy = Privacy(all_charges(releases), budget)
         entry = Entry(description, privacy.epsilon(), budget.delta or 0.0, privacy.mu)
         with self._lock:
@@ -143,7 +162,8 @@ class Ledger:
         else:
             left = self._total.mu**2 - _sum_of_squares(self._entries)
             delta = self._total.delta or 0.0
-            epsilon = gaussian_epsilon(max(left, 0.0) ** 0.5, delta)
+            # What calibration leaves over, to be on the safe side of rounding, is nothing to plan a run with.
+            epsilon = gaussian_epsilon(left**0.5, delta) if left > 1e-8 * self._total.mu**2 else 0.0
         return Budget(epsilon, delta, self._total.adjacency) if epsilon > 0 and delta > 0 else None
 
     def _fits(self, entries: list[Entry], composition: Composition) -> bool:
@@ -151,9 +171,8 @@ class Ledger:
             return True
         if composition == "gaussian":
             return _sum_of_squares(entries) <= self._total.mu**2
-        return math.fsum(entry.epsilon for entry in entries) <= self._total.epsilon and math.fsum(
-            entry.delta for entry in entries
-        ) <= (self._total.delta or 0.0)
+        epsilon, delta = (math.fsum(column) for column in zip(*((e.epsilon, e.delta) for e in entries), strict=True))
+        return epsilon <= self._total.epsilon * _DECIMAL and delta <= (self._total.delta or 0.0) * _DECIMAL
 
     def _describe(self) -> str:
         delta = "" if self._total.delta is None else f" at delta {self._total.delta:g}"

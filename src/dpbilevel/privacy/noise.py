@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 
-from dpbilevel.errors import InvalidArgument
+from dpbilevel.errors import InvalidArgument, NotCharged
 
 _PURPOSES = {"noise": 0, "batch": 1}
 
@@ -30,7 +30,7 @@ class KeySchedule:
     reproducible, hence not private.
     """
 
-    __slots__ = ("__reproducible", "__secret")
+    __slots__ = ("__owner", "__reproducible", "__secret")
 
     def __init__(self, seed: int | None = None) -> None:
         if seed is None:
@@ -40,6 +40,13 @@ class KeySchedule:
         else:
             self.__secret = hashlib.blake2b(f"not private: {int(seed)}".encode(), digest_size=32).digest()
         self.__reproducible = seed is not None
+        self.__owner: object = None
+
+    def claim(self, owner: object) -> None:
+        """Bind the schedule to one run; another run may not draw the same noise."""
+        if self.__owner not in (None, owner):
+            raise NotCharged("schedule: belongs to another run, whose noise it would repeat; make a new KeySchedule")
+        self.__owner = owner
 
     @property
     def reproducible(self) -> bool:

@@ -1,0 +1,704 @@
+"""Releases: nobody's record moves an answer by more than the sensitivity that is charged for.
+
+The neighbour search plays the adversary. It changes one record (random search over extreme records, then gradient
+ascent), evaluates the real `Release.answer` with the same keys, so that the noise cancels, and compares the movement
+with ``release.sensitivity(role)``. Broken twins go through the same search and have to be caught.
+"""
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.flatten_util import ravel_pytree
+from scipy.stats import binomtest
+
+from dpbilevel.errors import InvalidArgument
+from dpbilevel.privacy import release as release_module
+from dpbilevel.privacy.accounting import FullBatch, Poisson
+from dpbilevel.privacy.clipping import ROUNDING, clipped_sum
+from dpbilevel.privacy.ledger import Receipt
+from dpbilevel.privacy.noise import KeySchedule, membership, standard_normal
+from dpbilevel.privacy.release import Contribution, Release, all_charges, shared_noise
+from dpbilevel.program import Program, Stage
+from dpbilevel.records import Records, sealed
+
+
+def identity(point, record):
+    return record
+
+
+def mean_release(clip=1.0, count=10, **settings):
+    """A release of the clipped mean of lower records."""
+    settings = {"name": "mean", "noise": 0.0, "steps": 1} | settings
+    return Release(contributions={"lower": Contribution(identity, clip, count)}, **settings)
+
+
+def executed(release, records, size, point=0.0, seed=0):
+    """All answers of a release of ``size`` numbers in a compiled program, one row each."""
+    stage = Stage(
+        release=release,
+        steps=1,
+        query=lambda state, carry, step: point,
+        update=lambda state, carry, answer, step: ravel_pytree(answer)[0],
+        begin=lambda state: state,
+        end=lambda state, carry: carry,
+    )
+    program = Program(
+        rounds=release.steps,
+        stages=(stage,),
+        start=lambda x, y: x,
+        observe=lambda state: state,
+        finish=lambda state: (state, state),
+    )
+    start = np.zeros(size, np.float32)
+    return np.asarray(records.execute(program, Receipt([release]), KeySchedule(seed), start, program.rounds)[1])
+
+
+# ---- the neighbour search
+
+
+class Unrounded(Release):
+    """A release whose answer stays in float64: rounding it to the point's type is post-processing, not sensitivity."""
+
+    def _example(self, records, point):
+        example, _ = super()._example(records, point)
+        return jax.ShapeDtypeStruct(example.shape, jnp.float64), lambda answer: answer
+
+
+@dataclass(frozen=True)
+class Case:
+    """A release and a data set to attack; ``labels`` bounds the integer leaves of a record."""
+
+    contributions: dict[str, Contribution]
+    records: dict[str, Any]
+    point: Any
+    sampling: Any = dataclasses.field(default_factory=FullBatch)
+    labels: int = 2
+    reachable: float = 0.98  # the share of the sensitivity that the search has to reach: it has teeth
+    slot: int = 0
+
+    def release(self, adjacency, kind=Unrounded):
+        return kind(
+            name="attacked",
+            contributions=self.contributions,
+            noise=0.01,
+            steps=1,
+            sampling=self.sampling,
+            adjacency=adjacency,
+        )
+
+
+def logistic(point, record):
+    """The gradient of the logistic loss."""
+    features, label = record
+    margin = (2 * label - 1) * (features @ point["w"] + point["b"])
+    slope = -(2 * label - 1) * jax.nn.sigmoid(-margin)
+    return {"w": slope * features, "b": slope}
+
+
+def squared(point, record):
+    """The gradient of the squared loss: unbounded in the record, and cubic in it."""
+    return jax.grad(lambda y: (record["a"] @ y - record["b"]) ** 2)(point)
+
+
+def quadratic(point, record):
+    """The gradient of ||y - record||^2 / 2."""
+    return point - record
+
+
+def singular(point, record):
+    """NaN or infinite for some records: log, 1/x, sqrt and exp all leave the real line."""
+    return {"a": jnp.log(record) + point, "b": 1 / record, "c": jnp.sqrt(record), "d": jnp.exp(record)}
+
+
+def penalised(point, record):
+    """A record of both roles: its upper gradient plus penalty times the difference of two lower gradients."""
+    y, z = point
+    gradient = jax.grad(lambda v: (record["a"] @ v - record["b"]) ** 2)
+    return jax.tree.map(lambda f, g, h: f + 10.0 * (g - h), gradient(z), gradient(z), gradient(y))
+
+
+def features(count, dimension, seed=0):
+    return np.random.default_rng(seed).normal(size=(count, dimension)).astype(np.float32)
+
+
+def labelled(count, dimension, seed=0):
+    return features(count, dimension, seed), np.arange(count) % 2
+
+
+def targets(count, dimension, seed=0):
+    return {"a": features(count, dimension, seed), "b": features(count, 1, seed + 1)[:, 0]}
+
+
+Y3 = np.array([0.3, -1.0, 2.0], np.float32)
+CASES = {
+    "logistic": Case(
+        {"lower": Contribution(logistic, 0.5, 50)},
+        {"lower": labelled(50, 4)},
+        {"w": features(1, 4)[0], "b": np.float32(0.1)},
+    ),
+    "squared": Case({"lower": Contribution(squared, 1.0, 20)}, {"lower": targets(20, 3)}, Y3),
+    "quadratic, huge records": Case(
+        {"lower": Contribution(quadratic, 1e-3, 5)}, {"lower": 1e30 * features(5, 3)}, np.zeros(3, np.float32)
+    ),
+    "singular": Case(
+        {"lower": Contribution(singular, 2.0, 7)},
+        {"lower": np.float32([1, 0, -1, 2, 1e-40, 3e38, 5])},
+        np.float32(0.5),
+        # log, 1/x and exp cannot all change sign, so two records' vectors are never opposite
+        reachable=0.6,
+    ),
+    "two roles": Case(
+        {"upper": Contribution(quadratic, 0.3, 6), "lower": Contribution(squared, 7.0, 30)},
+        {"upper": features(6, 3), "lower": targets(30, 3)},
+        Y3,
+    ),
+    "both": Case({"both": Contribution(penalised, 1.5, 12)}, {"both": targets(12, 3)}, (Y3, -Y3)),
+    "poisson": Case({"lower": Contribution(squared, 1.0, 20)}, {"lower": targets(20, 3)}, Y3, Poisson(0.5)),
+}
+
+EXTREMES = np.array([0, 1e-45, 1e-38, 1e-30, 1e-6, 0.1, 1, 10, 1e6, 1e19, 1e30, 3e38, np.inf, np.nan])
+
+
+def candidates(like, number, labels, rng):
+    """Records to try: extreme, mixed, non-finite and plain ones, and each of them with every sign flipped."""
+
+    def leaf(shape):
+        if np.issubdtype(shape.dtype, np.integer):
+            return rng.integers(0, labels, size=(2 * number, *shape.shape[1:]))
+        size = (number, *shape.shape[1:])
+        plain = rng.normal(size=size) * 10 ** rng.uniform(-3, 6, size=(number, *[1] * (len(size) - 1)))
+        extreme = rng.choice(EXTREMES, size=size) * rng.choice([-1.0, 1.0], size=size)
+        chosen = np.where((np.arange(number) % 2 == 0).reshape(-1, *[1] * (len(size) - 1)), plain, extreme)
+        with np.errstate(over="ignore"):
+            return np.concatenate([chosen, -chosen]).astype(np.float32)
+
+    return jax.tree.map(leaf, like)
+
+
+class Attack:
+    """Changes one record of one role of a case and watches the answer, all in compiled code."""
+
+    def __init__(self, case, role, kind=Unrounded, seed=0):
+        self.case, self.role = case, role
+        self.release = case.release("replace-one", kind)  # the answer is the same under both relations
+        self.rng = np.random.default_rng(seed)
+        with sealed():
+            schedule = KeySchedule(seed)
+            self.keys = jnp.stack([jnp.asarray(schedule.keys(purpose, 0, 1)[0]) for purpose in ("noise", "batch")])
+
+    def answer(self, record, present=True):
+        """The answer with ``record`` in the slot; the same keys, so that the noise is the same."""
+        slot, arrays = self.case.slot, self.case.records
+        records = {role: (tree, jnp.ones(len(jax.tree.leaves(tree)[0]), bool)) for role, tree in arrays.items()}
+        tree, everyone = records[self.role]
+        tree = jax.tree.map(lambda leaf, new: jnp.asarray(leaf).at[slot].set(new), tree, record)
+        records[self.role] = tree, everyone.at[slot].set(present)
+        return self.release.answer(records, self.case.point, self.keys)
+
+    def random_search(self, number=150):
+        """The largest movement between any two of many records, and between any one and none."""
+        tried = candidates(self.case.records[self.role], number, self.case.labels, self.rng)
+        present = np.arange(2 * number) > 0
+        with sealed():
+            answers = np.asarray(jax.jit(jax.vmap(self.answer))(tried, present))
+        movements = np.linalg.norm(answers[:, None] - answers[None], axis=2)
+        movements = np.where(np.isfinite(movements), movements, np.inf)
+        return {"replace-one": float(movements[1:, 1:].max()), "zero-out": float(movements[0].max())}
+
+    def gradient_ascent(self, restarts=6, steps=25):
+        """The largest movement that normalised ascent on a pair of records finds, from several starts."""
+        pairs = [
+            jax.tree.map(lambda leaf: np.nan_to_num(np.clip(leaf[:restarts], -1e6, 1e6)), tree)
+            for tree in (candidates(self.case.records[self.role], restarts, self.case.labels, self.rng) for _ in "ab")
+        ]
+
+        def movement(floats, whole):
+            first, second = (_merged(f, w) for f, w in zip(floats, whole, strict=True))
+            difference = self.answer(first) - self.answer(second)
+            return jnp.sum(difference**2)
+
+        def climb(floats, whole):
+            def step(carry, _):
+                floats, best = carry
+                value, slope = jax.value_and_grad(movement)(floats, whole)
+                slope = jax.tree.map(jnp.nan_to_num, slope)
+                length = jnp.sqrt(sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(slope)))
+                size = 1.0 + jnp.sqrt(sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(floats)))
+                scale = 0.3 * size / jnp.maximum(length, 1e-30)
+                moved = jax.tree.map(lambda leaf, g: (leaf + scale * g).astype(leaf.dtype), floats, slope)
+                return (moved, jnp.fmax(best, jnp.where(jnp.isfinite(value), value, jnp.inf))), None
+
+            return jax.lax.scan(step, (floats, jnp.zeros((), jnp.float64)), length=steps)[0][1]
+
+        floats, whole = zip(*(_separated(pair) for pair in pairs), strict=True)
+        with sealed():
+            return {"replace-one": math.sqrt(float(jnp.max(jax.jit(jax.vmap(climb))(floats, whole))))}
+
+
+def _separated(tree):
+    """The floating leaves of a tree, which ascent moves, and the others, which it leaves alone."""
+    leaves, structure = jax.tree.flatten(tree)
+    is_float = [np.issubdtype(leaf.dtype, np.floating) for leaf in leaves]
+    return (
+        [leaf for leaf, floating in zip(leaves, is_float, strict=True) if floating],
+        _Rest([leaf for leaf, floating in zip(leaves, is_float, strict=True) if not floating], structure, is_float),
+    )
+
+
+def _merged(floats, rest):
+    floats, others = iter(floats), iter(rest.leaves)
+    return jax.tree.unflatten(rest.structure, [next(floats if floating else others) for floating in rest.is_float])
+
+
+@jax.tree_util.register_pytree_node_class
+@dataclass
+class _Rest:
+    leaves: list
+    structure: Any
+    is_float: list
+
+    def tree_flatten(self):
+        return (self.leaves,), (self.structure, tuple(self.is_float))
+
+    @classmethod
+    def tree_unflatten(cls, static, children):
+        return cls(children[0], static[0], list(static[1]))
+
+
+def largest_ratios(case, kind=Unrounded, search=Attack.random_search):
+    """Relation to the largest movement found over all roles, as a share of the claimed sensitivity.
+
+    A release that keeps its word stays at or below 1.
+    """
+    ratios: dict[str, float] = {}
+    for role in case.contributions:
+        for adjacency, movement in search(Attack(case, role, kind)).items():
+            claimed = case.release(adjacency, kind).sensitivity(role)
+            ratios[adjacency] = max(ratios.get(adjacency, 0.0), movement / claimed)
+    return ratios
+
+
+def check_sensitivity(case, kind=Unrounded, search=Attack.random_search):
+    """The property itself, for the release and for its twins. 1e-9: the norm of the difference is rounded as well."""
+    ratios = largest_ratios(case, kind, search)
+    assert max(ratios.values()) <= 1 + 1e-9, ratios
+    return ratios
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_no_record_moves_the_answer_by_more_than_the_sensitivity(name):
+    ratios = check_sensitivity(CASES[name])
+    assert min(ratios.values()) >= CASES[name].reachable, ratios
+
+
+@pytest.mark.parametrize(("name", "reached"), [("singular", 0.4), ("both", 0.85)])
+def test_no_ascent_moves_the_answer_by_more_than_the_sensitivity(name, reached):
+    ratios = check_sensitivity(CASES[name], search=Attack.gradient_ascent)
+    assert ratios["replace-one"] >= reached, ratios
+
+
+# ---- twins that the search has to catch
+
+
+def unclipped_sum(vector, records, present, clip):
+    return clipped_sum(vector, records, present, float("inf"))
+
+
+def leafwise_clipped_sum(vector, records, present, clip):
+    """Every leaf clipped on its own: with k leaves a record moves the sum by sqrt(k) clips."""
+    shapes = jax.eval_shape(vector, jax.tree.map(lambda leaf: leaf[0], records))
+    number = len(jax.tree.leaves(shapes))
+    parts = [
+        clipped_sum(lambda record, i=i: jax.tree.leaves(vector(record))[i], records, present, clip)
+        for i in range(number)
+    ]
+    return jnp.concatenate(parts)
+
+
+def non_finite_sum(vector, records, present, clip):
+    """Non-finite entries pass through: one such record spoils the whole sum."""
+    vectors = jax.vmap(lambda record: ravel_pytree(vector(record))[0])(records)
+    norms = jnp.linalg.norm(vectors, axis=1, keepdims=True)
+    return jnp.sum(jnp.where(present[:, None], vectors * jnp.minimum(1, clip / norms), 0).astype(jnp.float64), axis=0)
+
+
+def realised_batch_sum(vector, records, present, clip):
+    """Divided by the size of the batch that was drawn, instead of the public rate * n."""
+    return clipped_sum(vector, records, present, clip) * (0.5 * len(present)) / jnp.maximum(jnp.sum(present), 1)
+
+
+class HalfSensitivity(Unrounded):
+    """Claims C where replacing a record costs 2C."""
+
+    def sensitivity(self, role):
+        return super().sensitivity(role) / (2 if self.adjacency == "replace-one" else 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "twin"),
+    [
+        ("squared", unclipped_sum),
+        ("singular", leafwise_clipped_sum),
+        ("singular", non_finite_sum),
+        ("poisson", realised_batch_sum),
+    ],
+)
+def test_the_search_catches_broken_sums(monkeypatch, name, twin):
+    monkeypatch.setattr(release_module, "clipped_sum", twin)
+    with pytest.raises(AssertionError):
+        check_sensitivity(CASES[name])
+
+
+def test_ascent_catches_a_missing_clip(monkeypatch):
+    monkeypatch.setattr(release_module, "clipped_sum", unclipped_sum)
+    with pytest.raises(AssertionError):
+        check_sensitivity(CASES["squared"], search=Attack.gradient_ascent)
+
+
+def test_the_search_catches_half_the_sensitivity():
+    ratios = largest_ratios(CASES["both"], HalfSensitivity)
+    assert ratios["replace-one"] > 1.9
+    assert ratios["zero-out"] <= 1
+
+
+# ---- vectors that do not fit one answer
+
+
+def accepted_ratio(case):
+    """The largest ratio of a case that may as well be refused when it is traced."""
+    try:
+        return max(largest_ratios(case).values())
+    except (InvalidArgument, TypeError, ValueError):
+        return 0.0
+
+
+def test_roles_of_different_sizes_are_refused():
+    """A scalar of one role would be broadcast over the other's vector, and move each of its coordinates."""
+    parts = {"lower": Contribution(identity, 1.0, 5), "upper": Contribution(identity, 1.0, 5)}
+    case = Case(parts, {"lower": features(5, 4), "upper": features(5, 1)[:, 0]}, np.float32(0))
+    assert accepted_ratio(case) <= 1
+
+
+def test_roles_of_different_structure_are_refused():
+    """Vectors of equal size but different leaves would be added across each other's leaves."""
+    parts = {
+        "lower": Contribution(lambda point, record: {"a": record[:1], "b": record[1:]}, 1.0, 5),
+        "upper": Contribution(lambda point, record: {"a": record[:2], "b": record[2:]}, 1.0, 5),
+    }
+    release = Release(name="mixed", contributions=parts, noise=0.0, steps=1)
+    records = Records(lower=np.ones((5, 3)), upper=np.ones((5, 3)))
+    with pytest.raises((InvalidArgument, TypeError, ValueError)):
+        executed(release, records, 3)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16], ids=["float16", "bfloat16"])
+def test_narrow_vectors_are_refused_or_bounded(dtype):
+    """float16 gradients come with a float16 start; 256 of them do not add up in float16."""
+    parts = {"lower": Contribution(lambda point, record: record.astype(dtype), 0.05, 256)}
+    assert accepted_ratio(Case(parts, {"lower": np.full(256, 0.1, np.float32)}, np.float32(0))) <= 1
+
+
+def test_complex_vectors_are_refused_or_bounded():
+    parts = {"lower": Contribution(lambda point, record: record * jnp.array([1, 1j], jnp.complex64), 1.0, 5)}
+    assert accepted_ratio(Case(parts, {"lower": features(5, 2)}, np.float32(0))) <= 1
+
+
+# ---- many records: rounding is part of the guarantee
+
+
+def library_sum(rows, clip):
+    with sealed():
+        return np.asarray(_compiled_sum(rows, clip))
+
+
+_compiled_sum = jax.jit(lambda rows, clip: clipped_sum(lambda row: row, rows, jnp.ones(len(rows), bool), clip))
+
+
+def plain_sum(rows, clip):
+    """What everybody writes, one float32 sum (in NumPy, where its order is the same on every machine)."""
+    return np.add.accumulate(rows, axis=0)[-1].astype(np.float64)
+
+
+def largest_movement_of_crowd(sum_of, count):
+    """Everybody at the clip in one direction; one record turns round. Largest movement of the sum, in units of 2C.
+
+    The clip varies because rounding depends on its digits.
+    """
+    movements = []
+    for clip in np.linspace(0.1, 1.9, 13).tolist():
+        rows = np.full((count, 4), clip / 2, np.float32)
+        before = sum_of(rows, clip)
+        rows[count // 2] *= -1
+        movements.append(np.linalg.norm(sum_of(rows, clip) - before) / (2 * clip))
+    return max(movements)
+
+
+def test_a_crowd_does_not_round_the_sensitivity_away():
+    """What a release adds to the sum, a division by the public n and noise, is in float64."""
+    assert 0.999 <= largest_movement_of_crowd(library_sum, 100_000) <= 1 + ROUNDING
+
+
+def test_a_plain_sum_breaks_the_sensitivity():
+    """At n = 10^5 it breaks 2C (method.md: 1.0045 times), at 10^6 even 2C(1 + 2^-7)."""
+    assert largest_movement_of_crowd(plain_sum, 100_000) > 1.004
+    assert largest_movement_of_crowd(plain_sum, 1_000_000) > 1 + ROUNDING
+
+
+# ---- what is declared
+
+
+@pytest.mark.parametrize(("adjacency", "vectors"), [("replace-one", 2), ("zero-out", 1)])
+@pytest.mark.parametrize(("sampling", "rate"), [(FullBatch(), 1.0), (Poisson(0.1), 0.1), (Poisson(1.0), 1.0)])
+def test_sensitivity_is_that_of_the_mean(adjacency, vectors, sampling, rate):
+    parts = {"upper": Contribution(identity, 0.5, 40), "lower": Contribution(identity, 3.0, 1000)}
+    release = Release(name="r", contributions=parts, noise=0.2, steps=7, sampling=sampling, adjacency=adjacency)
+    assert release.sensitivity("upper") == pytest.approx(vectors * 0.5 * (1 + 2**-7) / (rate * 40), rel=1e-14)
+    assert release.sensitivity("lower") == pytest.approx(vectors * 3.0 * (1 + 2**-7) / (rate * 1000), rel=1e-14)
+    with pytest.raises(InvalidArgument, match="both"):
+        release.sensitivity("both")
+    for charge in release.charges():
+        assert charge.ratio == release.sensitivity(charge.role) / 0.2
+        assert (charge.release, charge.steps, charge.sampling) == ("r", 7, sampling)
+
+
+def test_no_noise_is_charged_as_infinite():
+    assert [charge.ratio for charge in mean_release(noise=0.0).charges()] == [math.inf]
+    assert [charge.ratio for charge in mean_release(clip=math.inf, noise=1.0).charges()] == [math.inf]
+
+
+def test_scaled_changes_the_noise_alone():
+    release = mean_release(noise=0.5, steps=3)
+    assert release.scaled(2.0).noise == 1.0
+    assert release.scaled(2.0).sensitivity("lower") == release.sensitivity("lower")
+    with pytest.raises(InvalidArgument):
+        release.scaled(-1.0)
+
+
+def test_one_noise_covers_all_roles():
+    ratios, sensitivities = {"upper": 0.1, "lower": 0.2}, {"upper": 1.0, "lower": 3.0}
+    noise = shared_noise(ratios, sensitivities)
+    assert all(sensitivities[role] / noise <= ratios[role] * (1 + 1e-12) for role in ratios)
+    assert noise == pytest.approx(15.0)
+
+
+def test_charges_are_kept_by_role():
+    two = Release(
+        name="two",
+        contributions={"upper": Contribution(identity, 1.0, 5), "lower": Contribution(identity, 1.0, 5)},
+        noise=1.0,
+        steps=2,
+    )
+    charges = all_charges([two, mean_release(noise=1.0)])
+    assert {role: [charge.release for charge in parts] for role, parts in charges.items()} == {
+        "upper": ["two"],
+        "lower": ["two", "mean"],
+    }
+
+
+BAD_CONTRIBUTIONS = [
+    {"clip": 0.0},
+    {"clip": 1e-40},
+    {"clip": 1e37},
+    {"clip": 1e300},
+    {"clip": -1.0},
+    {"clip": math.nan},
+    {"clip": True},
+    {"clip": "1"},
+    {"clip": None},
+    {"count": 0},
+    {"count": -3},
+    {"count": 2.5},
+    {"count": True},
+]
+
+
+@pytest.mark.parametrize("bad", BAD_CONTRIBUTIONS, ids=str)
+def test_bad_contributions_are_refused(bad):
+    with pytest.raises(InvalidArgument, match=next(iter(bad))):
+        Contribution(**{"vector": identity, "clip": 1.0, "count": 10} | bad)
+
+
+BAD_RELEASES = [
+    {"noise": -1.0},
+    {"noise": math.nan},
+    {"noise": math.inf},
+    {"noise": None},
+    {"steps": 0},
+    {"steps": 1.0},
+    {"steps": True},
+    {"adjacency": "add-remove"},
+    {"adjacency": None},
+    {"contributions": {}},
+    {"contributions": {"middle": Contribution(identity, 1.0, 10)}},
+    {"contributions": {"Lower": Contribution(identity, 1.0, 10)}},
+]
+
+
+@pytest.mark.parametrize("bad", BAD_RELEASES, ids=lambda bad: f"{next(iter(bad))}={str(*bad.values())[:20]}")
+def test_bad_releases_are_refused(bad):
+    good = {"name": "r", "contributions": {"lower": Contribution(identity, 1.0, 10)}, "noise": 1.0, "steps": 1}
+    with pytest.raises(InvalidArgument):
+        Release(**good | bad)
+
+
+@pytest.mark.parametrize("rate", [0.0, -0.1, 1.5, math.nan, math.inf, True, None])
+def test_bad_rates_are_refused(rate):
+    with pytest.raises(InvalidArgument, match="rate"):
+        Poisson(rate)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [{"sampling": 0.1}, {"sampling": None}, {"contributions": {"lower": identity}}],
+    ids=["rate", "none", "function"],
+)
+def test_parts_of_the_wrong_type_are_refused(bad):
+    good = {"name": "r", "contributions": {"lower": Contribution(identity, 1.0, 10)}, "noise": 1.0, "steps": 1}
+    with pytest.raises(InvalidArgument):
+        Release(**good | bad)
+
+
+def test_a_misspelt_role_has_no_sensitivity_of_zero():
+    """Zero reads as free."""
+    with pytest.raises((InvalidArgument, KeyError)):
+        mean_release().sensitivity("lowr")
+
+
+def test_a_declaration_cannot_change_after_it_is_made():
+    """What is charged and what is executed are read from the same declaration, at different times."""
+    parts = {"lower": Contribution(identity, 1.0, 10)}
+    release = Release(name="mean", contributions=parts, noise=1.0, steps=1)
+    charged = release.charges()
+    parts["lower"] = Contribution(identity, 1000.0, 10)
+    assert release.charges() == charged
+    with pytest.raises(TypeError):
+        release.contributions["lower"] = Contribution(identity, 1000.0, 10)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        release.noise = 0.0
+
+
+# ---- Poisson sampling
+
+
+def taken_by_role(rate, upper=50, lower=60, steps=400):
+    """Answers that show who took part in which step: without noise, record i adds a vector of its own."""
+    rows = np.eye(upper + lower, dtype=np.float32)
+    parts = {"upper": Contribution(identity, 2.0, upper), "lower": Contribution(identity, 2.0, lower)}
+    release = Release(name="who", contributions=parts, noise=0.0, steps=steps, sampling=Poisson(rate))
+    answers = executed(release, Records(upper=rows[:upper], lower=rows[upper:]), upper + lower)
+    return answers[:, :upper], answers[:, upper:]
+
+
+def check_public_division(rate, answers_by_role):
+    """A record adds exactly its vector over the public rate * n, or nothing."""
+    for answers in answers_by_role:
+        assert set(np.unique(answers)) == {np.float32(0), np.float32(1 / (rate * answers.shape[1]))}
+
+
+def check_rate(rate, answers_by_role):
+    """Frequencies in total, by record and by step: 912 binomial tests at 1e-7 each, so false alarms below 1e-4."""
+    for answers in answers_by_role:
+        taken = answers > 0
+        for axis in (0, 1, None):
+            counts = np.atleast_1d(taken.sum(axis=axis))
+            draws = taken.size // counts.size
+            assert min(binomtest(int(k), draws, rate).pvalue for k in np.unique(counts)) > 1e-7
+
+
+def check_roles_are_sampled_independently(rate, answers_by_role):
+    """The share of (upper i, lower i) pairs taken together is rate^2; 20,000 pairs, false-alarm rate 1e-6."""
+    upper, lower = answers_by_role
+    together = (upper > 0) & (lower[:, : upper.shape[1]] > 0)
+    assert binomtest(int(together.sum()), together.size, rate**2).pvalue > 1e-6
+
+
+def check_steps_are_sampled_independently(rate, answers_by_role):
+    """The share of records taken twice in a row is rate^2; 43,890 pairs, false-alarm rate 1e-6."""
+    taken = np.concatenate(answers_by_role, axis=1) > 0
+    together = taken[1:] & taken[:-1]
+    assert binomtest(int(together.sum()), together.size, rate**2).pvalue > 1e-6
+
+
+@pytest.mark.parametrize("rate", [0.05, 0.6])
+def test_a_poisson_sample_is_what_the_accountant_assumes(rate):
+    answers = taken_by_role(rate)
+    check_public_division(rate, answers)
+    check_rate(rate, answers)
+    check_roles_are_sampled_independently(rate, answers)
+    check_steps_are_sampled_independently(rate, answers)
+
+
+def test_division_by_the_realised_batch_is_caught(monkeypatch):
+    monkeypatch.setattr(release_module, "clipped_sum", realised_batch_sum)
+    with pytest.raises(AssertionError):
+        check_public_division(0.5, taken_by_role(0.5, steps=5))
+
+
+def test_a_shared_batch_and_a_repeated_batch_are_caught(monkeypatch):
+    def halves_alike(key, rate, size):
+        return jnp.tile(membership(key, rate, size // 2), 2)
+
+    def fixed(key, rate, size):
+        return membership(jnp.zeros_like(key), rate, size)
+
+    def more(key, rate, size):
+        return membership(key, 1.1 * rate, size)
+
+    for twin, check in (
+        (halves_alike, check_roles_are_sampled_independently),
+        (fixed, check_steps_are_sampled_independently),
+        (more, check_rate),
+    ):
+        monkeypatch.setattr(release_module, "membership", twin)
+        answers = taken_by_role(0.3, 60, 60)
+        with pytest.raises(AssertionError):
+            check(0.3, answers)
+
+
+def test_an_empty_batch_is_pure_noise():
+    """With a rate of 1e-12 nobody is ever taken, whatever the records hold."""
+    release = mean_release(clip=1.0, count=20, noise=0.7, steps=5, sampling=Poisson(1e-12))
+    answers = executed(release, Records(lower=np.full((20, 3), 1e20)), 3, seed=3)
+    with sealed():
+        keys = KeySchedule(3).keys("noise", 0, 5)
+        noise = np.stack([0.7 * np.asarray(standard_normal(jnp.asarray(key), 3)) for key in keys])
+    np.testing.assert_array_equal(answers, noise.astype(np.float32))
+
+
+def test_a_rate_of_one_takes_everybody():
+    release = mean_release(clip=10.0, count=4, sampling=Poisson(1.0))
+    np.testing.assert_allclose(executed(release, Records(lower=np.float32([1, 2, 3, 6])), 1), [[3.0]], rtol=1e-6)
+
+
+# ---- the answer
+
+
+def test_the_answer_has_the_structure_and_type_of_the_vector():
+    parts = {"lower": Contribution(logistic, 100.0, 50)}
+    release = Release(name="gradient", contributions=parts, noise=0.0, steps=1)
+    case = CASES["logistic"]
+    with sealed():
+        records = {"lower": (case.records["lower"], np.ones(50, bool))}
+        answer = jax.jit(lambda point: release.answer(records, point, jnp.zeros((2, 2), jnp.uint32)))(case.point)
+        expected = jax.tree.map(
+            lambda leaf: leaf.mean(axis=0), jax.vmap(logistic, (None, 0))(case.point, case.records["lower"])
+        )
+    assert {name: (leaf.shape, leaf.dtype) for name, leaf in answer.items()} == {
+        "w": ((4,), np.float32),
+        "b": ((), np.float32),
+    }
+    for name, leaf in answer.items():
+        np.testing.assert_allclose(leaf, expected[name], rtol=1e-5, atol=1e-6)
+
+
+def test_roles_are_averaged_apart():
+    parts = {"upper": Contribution(identity, 100.0, 2), "lower": Contribution(lambda point, record: -record, 100.0, 4)}
+    release = Release(name="difference", contributions=parts, noise=0.0, steps=1)
+    records = Records(upper=np.float32([1, 3]), lower=np.float32([1, 2, 3, 4]))
+    np.testing.assert_allclose(executed(release, records, 1), [[2.0 - 2.5]], rtol=1e-5)
