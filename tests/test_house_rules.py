@@ -29,6 +29,7 @@ ORDER = (
     "privacy",
     "program",
     "records",
+    "facts",
     "inner",
     "methods",
     "planning",

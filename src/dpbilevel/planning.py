@@ -12,11 +12,12 @@ import numpy as np
 
 from dpbilevel.constraints import Domain, contains
 from dpbilevel.errors import InvalidArgument, InvalidProblem, PrivacyLeakWarning
+from dpbilevel.facts import Facts
 from dpbilevel.precision import is_double, user_float
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.release import Release, all_charges
 from dpbilevel.privacy.spend import Privacy
-from dpbilevel.problem import BilevelProblem, Inspection, inspect
+from dpbilevel.problem import BilevelProblem, inspect
 from dpbilevel.program import Program
 from dpbilevel.records import Sizes, check_traceable
 
@@ -30,9 +31,7 @@ class Method(Protocol):
     def __hash__(self) -> int:
         """Methods are frozen settings: equal settings make the same plan."""
 
-    def program(
-        self, problem: BilevelProblem, inspection: Inspection, sizes: Sizes, budget: Budget, y_dimension: int
-    ) -> tuple[Program, dict[str, tuple[Any, str]]]:
+    def program(self, facts: Facts) -> tuple[Program, dict[str, tuple[Any, str]]]:
         """Write the method out for a problem; the second value explains every number in it."""
 
 
@@ -121,7 +120,7 @@ def _planned(
     x, y = jax.tree.unflatten(structure, leaves)
     inspection = inspect(problem, x, y, {level: sizes.record(level) for level in ("upper", "lower")})
     y_dimension = sum(leaf.size for leaf in jax.tree.leaves(y))
-    program, numbers = method.program(problem, inspection, sizes, budget, y_dimension)
+    program, numbers = method.program(Facts(problem, inspection, sizes, budget, y_dimension))
     check_traceable(program, sizes, jax.eval_shape(program.start, x, y))
     privacy = Privacy(all_charges(program.releases), budget, inspection.caveats, void=not budget.is_private)
     return Plan(method, sizes, budget, program, privacy, numbers)

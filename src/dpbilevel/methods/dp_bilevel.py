@@ -11,8 +11,7 @@ Each record's part of G_t is clipped whole, not term by term: the penalty cancel
 unconditional, where the paper's sensitivity holds only as long as the private solves are accurate.
 """
 
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -22,14 +21,20 @@ import optax
 
 from dpbilevel.arguments import count, one_of, positive
 from dpbilevel.constraints import project
-from dpbilevel.errors import InvalidArgument, InvalidProblem
+from dpbilevel.errors import InvalidArgument
+from dpbilevel.facts import Facts
 from dpbilevel.inner.loc_gd import DPLocGD, Localisation
-from dpbilevel.privacy.budget import Budget
+from dpbilevel.methods.contributions import (
+    by_role,
+    hypergradients,
+    lower_gradients,
+    penalised_gradients,
+    shares_by_role,
+)
 from dpbilevel.privacy.calibration import calibrate, with_shares
-from dpbilevel.privacy.release import Contribution, Release
-from dpbilevel.problem import BilevelProblem, Inspection, free_gradient
+from dpbilevel.privacy.release import Release
+from dpbilevel.problem import BilevelProblem, free_gradient
 from dpbilevel.program import Program, Stage, State
-from dpbilevel.records import Sizes
 
 Tree = Any
 Numbers = dict[str, tuple[Any, str]]  # name -> (value, why it is what it is)
@@ -86,35 +91,38 @@ class DPBilevel:
         for share in self.split:
             positive("split", share, "it shares mu^2 between lower solves, penalised solves and hypergradients")
 
-    def program(
-        self, problem: BilevelProblem, inspection: Inspection, sizes: Sizes, budget: Budget, y_dimension: int
-    ) -> tuple[Program, Numbers]:
+    def program(self, facts: Facts) -> tuple[Program, Numbers]:
         """Declare all releases and write the algorithm out as a program; no record is involved."""
-        step_size, numbers = self._outer_numbers(problem)
-        contributions = self._contributions(problem, inspection, sizes, budget)
-        shares = self._shares(contributions)
-        schedules = {
-            _LOWER: self._schedule(problem, _LOWER, contributions, shares, budget, y_dimension),
-            _PENALISED: self._schedule(problem, _PENALISED, contributions, shares, budget, y_dimension),
+        inner, budget = self.inner, facts.budget
+        step_size, numbers = self._outer_numbers(facts.problem)
+        inner_clips = (inner.clip_norm, inner.upper_clip_norm or inner.clip_norm)
+        outer_clips = (self.clip_norm, self.upper_clip_norm or self.clip_norm)
+        contributions = {
+            _LOWER: by_role(lower_gradients(facts, inner.clip_norm), facts),
+            _PENALISED: by_role(penalised_gradients(facts, self.penalty, *inner_clips), facts),
+            _HYPERGRADIENT: by_role(hypergradients(facts, self.penalty, *outer_clips), facts),
         }
-        uses = {name: schedule.total_steps for name, schedule in schedules.items()} | {_HYPERGRADIENT: 1}
-        declared = []
-        for name, parts in contributions.items():
-            if parts:
-                release = Release(
-                    name=name,
-                    contributions=parts,
-                    noise=1.0,
-                    steps=self.steps * uses[name],
-                    adjacency=budget.adjacency,
-                )
-                declared.append(with_shares(release, shares[name], budget))
+        shares = shares_by_role(dict(zip(contributions, self.split, strict=True)), contributions)
+
+        def declare(name: str, uses: int) -> Release:
+            release = Release(
+                name=name, contributions=contributions[name], noise=1.0, steps=uses, adjacency=budget.adjacency
+            )
+            return with_shares(release, shares[name], budget)
+
+        # One use per solve: its noise at the solve's share of the budget is what the localisation goes by.
+        schedules = {
+            name: self._schedule(facts, name, declare(name, self.steps).noise if budget.is_private else 0.0)
+            for name in (_LOWER, _PENALISED)
+        }
+        declared = [declare(name, self.steps * schedule.total_steps) for name, schedule in schedules.items()]
+        if contributions[_HYPERGRADIENT]:
+            declared.append(declare(_HYPERGRADIENT, self.steps))
         releases = {release.name: release for release in calibrate(declared, budget)}
-        numbers |= self._schedule_numbers(schedules, problem) | _release_numbers(releases, shares)
+        numbers |= self._schedule_numbers(schedules, facts.problem) | _release_numbers(releases, shares)
         stages = [
-            self._solve_stage(problem, _LOWER, releases, schedules),
-            self._solve_stage(problem, _PENALISED, releases, schedules),
-            self._hypergradient_stage(problem, inspection, sizes, releases.get(_HYPERGRADIENT), step_size),
+            *(self._solve_stage(facts.problem, name, releases[name], schedules[name]) for name in schedules),
+            self._hypergradient_stage(facts, releases.get(_HYPERGRADIENT), step_size),
         ]
         program = Program(
             rounds=self.steps, stages=stages, start=_start, observe=lambda state: state["seen"], finish=self._finish
@@ -155,64 +163,8 @@ class DPBilevel:
             "step size": (step_size, reason),
         }
 
-    def _contributions(
-        self, problem: BilevelProblem, inspection: Inspection, sizes: Sizes, budget: Budget
-    ) -> dict[str, dict[str, Contribution]]:
-        """What each role's records add to each of the three releases; an empty dict where a release is free."""
-        lower, upper = problem.lower_loss, problem.upper_loss
-        inner, penalty = self.inner, self.penalty
-        inner_clip, outer_clip = inner.clip_norm, self.clip_norm
-        inner_upper_clip = inner.upper_clip_norm or inner.clip_norm
-
-        def lower_y(point: Tree, record: Tree) -> Tree:
-            x, y = point
-            return jax.grad(lower, 1)(x, y, record)
-
-        def lower_x(point: Tree, record: Tree) -> Tree:
-            x, y, z = point
-            slope = jax.grad(lower)
-            return optax.tree.scale(penalty, optax.tree.sub(slope(x, z, record), slope(x, y, record)))
-
-        solve: dict[str, tuple[Any, float]] = {"lower": (lower_y, inner_clip)}
-        penalised = dict(solve)
-        hypergradient: dict[str, tuple[Any, float]] = {}
-        if "lower" in inspection.hypergradient_reads:
-            hypergradient["lower"] = (lower_x, outer_clip)
-        if upper is not None:
-
-            def upper_y(point: Tree, record: Tree) -> Tree:
-                x, y = point
-                return optax.tree.scale(1 / penalty, jax.grad(upper, 1)(x, y, record))
-
-            def upper_x(point: Tree, record: Tree) -> Tree:
-                x, _, z = point
-                return jax.grad(upper)(x, z, record)
-
-            penalised["upper"] = (upper_y, inner_upper_clip / penalty)
-            if "upper" in inspection.hypergradient_reads:
-                hypergradient["upper"] = (upper_x, self.upper_clip_norm or outer_clip)
-        levels = {_LOWER: solve, _PENALISED: penalised, _HYPERGRADIENT: hypergradient}
-        return {name: _by_role(parts, sizes, budget) for name, parts in levels.items()}
-
-    def _shares(self, contributions: Mapping[str, Mapping[str, Contribution]]) -> dict[str, dict[str, float]]:
-        """release -> role -> share of mu^2; each role's shares sum to one over the releases it takes part in."""
-        weights = dict(zip((_LOWER, _PENALISED, _HYPERGRADIENT), self.split, strict=True))
-        totals: dict[str, float] = {}
-        for name, parts in contributions.items():
-            for role in parts:
-                totals[role] = totals.get(role, 0.0) + weights[name]
-        return {name: {role: weights[name] / totals[role] for role in parts} for name, parts in contributions.items()}
-
-    def _schedule(
-        self,
-        problem: BilevelProblem,
-        name: str,
-        contributions: Mapping[str, Mapping[str, Contribution]],
-        shares: Mapping[str, Mapping[str, float]],
-        budget: Budget,
-        y_dimension: int,
-    ) -> Localisation:
-        constants = problem.constants
+    def _schedule(self, facts: Facts, name: str, noise: float) -> Localisation:
+        constants = facts.problem.constants
         convexity = self.inner.convexity(constants)
         smoothness = self.inner.smoothness or (constants.lower_smoothness if constants else None)
         if name == _PENALISED and constants is not None:
@@ -224,14 +176,7 @@ class DPBilevel:
                     f"(Algorithm 1 asks for 2 L1f/mu_g = {needed!r})"
                 )
             smoothness = None if smoothness is None else smoothness + constants.upper_smoothness / self.penalty
-        scale = 0.0
-        if budget.is_private:
-            # One use per solve: its noise, at the solve's share of the budget, over mu is A of the schedule.
-            solve = Release(
-                name=name, contributions=contributions[name], noise=1.0, steps=self.steps, adjacency=budget.adjacency
-            )
-            scale = with_shares(solve, shares[name], budget).noise / convexity
-        return self.inner.localise(convexity, scale, y_dimension, smoothness)
+        return self.inner.localise(convexity, noise / convexity, facts.y_dimension, smoothness)
 
     def _schedule_numbers(self, schedules: Mapping[str, Localisation], problem: BilevelProblem) -> Numbers:
         formula = "M = max(1, ceil(log2 log2(R_0/A)))"
@@ -249,13 +194,7 @@ class DPBilevel:
             numbers[f"{name}: strong convexity"] = (schedule.strong_convexity, convexity[name])
         return numbers
 
-    def _solve_stage(
-        self,
-        problem: BilevelProblem,
-        name: str,
-        releases: Mapping[str, Release],
-        schedules: Mapping[str, Localisation],
-    ) -> Stage:
+    def _solve_stage(self, problem: BilevelProblem, name: str, release: Release, schedule: Localisation) -> Stage:
         variable = "y" if name == _LOWER else "z"
         upper_weight = 0.0 if name == _LOWER else 1 / self.penalty
 
@@ -263,8 +202,8 @@ class DPBilevel:
             return upper_weight * problem.term("upper")(x, y) + problem.term("lower")(x, y)
 
         return self.inner.stage(
-            releases[name],
-            schedules[name],
+            release,
+            schedule,
             start=lambda state: state[variable] if self.warm_start else state["y_start"],
             query=lambda state, y: (state["x"], y),
             free_gradient=lambda state, y: jax.grad(terms, 1)(state["x"], y),
@@ -272,16 +211,10 @@ class DPBilevel:
             end=lambda state, y: state | {variable: y},
         )
 
-    def _hypergradient_stage(
-        self,
-        problem: BilevelProblem,
-        inspection: Inspection,
-        sizes: Sizes,
-        release: Release | None,
-        step_size: float,
-    ) -> Stage:
-        free: dict[str, Callable[..., Tree]] = {
-            level: free_gradient(problem, level, level in inspection.hypergradient_reads, sizes.record(level))
+    def _hypergradient_stage(self, facts: Facts, release: Release | None, step_size: float) -> Stage:
+        reads, sizes = facts.inspection.hypergradient_reads, facts.sizes
+        free = {
+            level: free_gradient(facts.problem, level, level in reads, sizes.record(level))
             for level in ("upper", "lower")
         }
 
@@ -292,7 +225,7 @@ class DPBilevel:
             if answer is not None:
                 gradient = optax.tree.add(gradient, answer)
             moved = jax.tree.map(lambda leaf, g: (leaf - step_size * g).astype(leaf.dtype), x, gradient)
-            moved = jax.tree.map(lambda new, old: new.astype(old.dtype), project(problem.domain, moved), x)
+            moved = project(facts.problem.domain, moved)
             move = optax.tree.norm(optax.tree.sub(moved, x)).astype(jnp.float32)
             last = {"move": move, "x": x, "y": y}
             better = move < state["best"]["move"]
@@ -320,33 +253,6 @@ def _start(x: Tree, y: Tree) -> State:
     seen = {"x": x, "move": nothing, "hypergradient_norm": nothing, "solution_distance": nothing}
     candidate = {"move": nothing, "x": x, "y": y}
     return {"x": x, "y": y, "z": y, "y_start": y, "last": candidate, "best": candidate, "seen": seen}
-
-
-def _by_role(levels: Mapping[str, tuple[Any, float]], sizes: Sizes, budget: Budget) -> dict[str, Contribution]:
-    """Contributions by level, merged where the same records feed both levels: such a record's vector is one sum."""
-    merged: dict[str, tuple[list[Any], float]] = {}
-    for level, (vector, clip) in levels.items():
-        role = sizes.role_of(level)
-        if role is None:
-            raise InvalidProblem(
-                f"{level}_loss: is given, but Records has no {level}=...; pass its records, or leave the loss out"
-            )
-        vectors, total = merged.get(role, ([], 0.0))
-        merged[role] = ([*vectors, vector], total + clip)
-    return {
-        role: Contribution(_summed(vectors), clip if budget.is_private else math.inf, sizes.count(role))
-        for role, (vectors, clip) in merged.items()
-    }
-
-
-def _summed(vectors: list[Any]) -> Callable[[Tree, Tree], Tree]:
-    def vector(point: Tree, record: Tree) -> Tree:
-        total = vectors[0](point, record)
-        for other in vectors[1:]:
-            total = optax.tree.add(total, other(point, record))
-        return total
-
-    return vector
 
 
 def _release_numbers(releases: Mapping[str, Release], shares: Mapping[str, Mapping[str, float]]) -> Numbers:

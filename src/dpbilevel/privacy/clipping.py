@@ -17,7 +17,7 @@ from jax.flatten_util import ravel_pytree
 Tree = Any
 
 # A clipped sum moves by at most (1 + ROUNDING) times what it would in real arithmetic. Adding 128 float32 vectors of
-# norm C errs by at most 127 * 2^-24 * 128 C < 2^-10 C in any order; only the chunk of the changed record differs between
+# norm C errs by at most 127 * 2^-24 * 128 C < 2^-10 C in any order; only the changed record's chunk differs between
 # neighbours, and both sums may err: 2^-9 C. Float64, with compensation between blocks, adds less than
 # 2^-9 C up to 10^9 records.
 ROUNDING = 2.0**-7

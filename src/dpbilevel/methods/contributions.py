@@ -1,0 +1,95 @@
+"""What one record adds to each release of a penalty method, by level, and the merging of levels into roles.
+
+A record's vector is clipped whole. Where a record feeds both levels, its vector is the sum of both parts.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import optax
+
+from dpbilevel.errors import InvalidProblem
+from dpbilevel.facts import Facts
+from dpbilevel.privacy.release import Contribution
+
+Tree = Any
+Vector = Callable[[Tree, Tree], Tree]
+Levels = dict[str, tuple[Vector, float]]  # level ("upper", "lower") -> per-record vector and its clip
+
+
+def lower_gradients(facts: Facts, clip: float) -> Levels:
+    """Gradients of g_i in y, at points (x, y)."""
+    slope = jax.grad(facts.problem.lower_loss, 1)
+    return {"lower": (lambda point, record: slope(*point, record), clip)}
+
+
+def penalised_gradients(facts: Facts, penalty: float, clip: float, upper_clip: float) -> Levels:
+    """Gradients of f_i/penalty and g_i in y, at points (x, y): an upper record counts with 1/penalty only."""
+    levels = lower_gradients(facts, clip)
+    if facts.problem.upper_loss is not None:
+        slope = jax.grad(facts.problem.upper_loss, 1)
+        levels["upper"] = (
+            lambda point, record: optax.tree.scale(1 / penalty, slope(*point, record)),
+            upper_clip / penalty,
+        )
+    return levels
+
+
+def hypergradients(facts: Facts, penalty: float, clip: float, upper_clip: float) -> Levels:
+    """Parts of the hypergradient at points (x, y, z), of the levels whose x-gradient reads records at all."""
+    levels: Levels = {}
+    if "lower" in facts.inspection.hypergradient_reads:
+        lower_slope = jax.grad(facts.problem.lower_loss)
+
+        def difference(point: Tree, record: Tree) -> Tree:
+            x, y, z = point
+            return optax.tree.scale(penalty, optax.tree.sub(lower_slope(x, z, record), lower_slope(x, y, record)))
+
+        levels["lower"] = (difference, clip)
+    if facts.problem.upper_loss is not None and "upper" in facts.inspection.hypergradient_reads:
+        upper_slope = jax.grad(facts.problem.upper_loss)
+        levels["upper"] = (lambda point, record: upper_slope(point[0], point[2], record), upper_clip)
+    return levels
+
+
+def by_role(levels: Levels, facts: Facts) -> dict[str, Contribution]:
+    """Contributions by role. Without privacy nothing is clipped."""
+    merged: dict[str, Levels] = {}
+    for level, part in levels.items():
+        role = facts.sizes.role_of(level)
+        if role is None:
+            raise InvalidProblem(f"{level}_loss: has no records; pass Records({level}=...), or leave the loss out")
+        merged.setdefault(role, {})[level] = part
+    return {
+        role: Contribution(
+            _summed([vector for vector, _ in parts.values()]),
+            sum(clip for _, clip in parts.values()) if facts.budget.is_private else math.inf,
+            facts.sizes.count(role),
+        )
+        for role, parts in merged.items()
+    }
+
+
+def shares_by_role(
+    weights: Mapping[str, float], contributions: Mapping[str, Mapping[str, Contribution]]
+) -> dict[str, dict[str, float]]:
+    """release -> role -> share of mu^2; each role's shares sum to one over the releases that it takes part in."""
+    totals: dict[str, float] = {}
+    for release, parts in contributions.items():
+        for role in parts:
+            totals[role] = totals.get(role, 0.0) + weights[release]
+    return {
+        release: {role: weights[release] / totals[role] for role in parts} for release, parts in contributions.items()
+    }
+
+
+def _summed(vectors: list[Vector]) -> Vector:
+    def vector(point: Tree, record: Tree) -> Tree:
+        total = vectors[0](point, record)
+        for other in vectors[1:]:
+            total = optax.tree.add(total, other(point, record))
+        return total
+
+    return vector
