@@ -615,3 +615,10 @@ def test_an_error_in_a_vector_tells_nothing(records):
     with pytest.raises(RuntimeError) as caught:
         executed(records, release_of(fails))
     assert_message_hides(caught.value)
+
+
+def test_changing_the_callers_array_does_not_change_the_records():
+    values = np.zeros(64, np.float32)  # aligned float32: what JAX would share without a copy
+    held, release = Records(lower=values), release_of(count=64)
+    values[:] = 1.0
+    assert executed(held, release)[0, 0] == 0.0

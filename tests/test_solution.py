@@ -57,7 +57,8 @@ def test_not_private_is_said_everywhere(solutions, name, tmp_path):
 def test_private_solution_states_its_guarantee(solutions, tmp_path):
     solution = solutions["private"]
     report = solution.report(tmp_path / "run.md").read_text()
-    for text in (repr(solution), solution.summary(), report):
+    assert repr(solution).endswith("; (1, 0.0001)-DP, replace-one, one record)")
+    for text in (solution.summary(), report):
         assert "NOT PRIVATE" not in text
         assert "(1, 0.0001)-differentially private" in text
         assert "replace-one" in text

@@ -214,7 +214,7 @@ def test_the_sentence_states_relation_unit_epsilon_and_delta(adjacency, words, r
     assert "1e-06)-differentially private" in sentence
     assert "NOT PRIVATE" not in sentence
     assert "caveat" not in sentence
-    assert sentence in repr(privacy)
+    assert privacy.label() in repr(privacy)
 
 
 def test_the_sentence_of_a_seeded_run_says_that_it_is_not_private():

@@ -64,7 +64,7 @@ class Plan:
 
     def __repr__(self) -> str:
         uses = sum(release.steps for release in self.releases)
-        return f"Plan({type(self.method).__name__}, {uses} releases on {self.sizes!r}: {self.privacy.sentence()})"
+        return f"Plan({type(self.method).__name__}, {uses} releases on {self.sizes!r}: {self.privacy.label()})"
 
 
 def plan(problem: BilevelProblem, sizes: Sizes, budget: Budget, *, method: Method, start: tuple[Tree, Tree]) -> Plan:

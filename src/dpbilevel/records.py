@@ -206,8 +206,10 @@ def _prepared(role: str, tree: Tree, invalid: str) -> tuple[Tree, jax.Array]:
             f"{role}: must hold finite values that fit JAX's types (float32 and int32, unless jax_enable_x64 is on); "
             'clean them, or pass invalid="zero" to let such records contribute nothing'
         )
-    with sealed():  # where jax_debug_nans is on, even a copy to the device would raise on a record's value
-        return jax.tree.map(jnp.asarray, arrays), jnp.asarray(valid)
+    # Copies, for an array of the caller's could change during a run. Sealed, because where jax_debug_nans is on even a
+    # copy to the device raises on a record's value.
+    with sealed():
+        return jax.tree.map(jnp.array, arrays), jnp.array(valid)
 
 
 def _usable_dtype(role: str, leaf: Any) -> np.dtype[Any]:

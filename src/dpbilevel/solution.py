@@ -106,7 +106,7 @@ class Solution:
         return write_report(self, Path(path))
 
     def __repr__(self) -> str:
-        return f"Solution(x: {_shape(self.x)}, y: {_shape(self.y)}; {self.privacy.sentence()})"
+        return f"Solution(x: {_shape(self.x)}, y: {_shape(self.y)}; {self.privacy.label()})"
 
 
 def _shape(tree: Tree) -> str:

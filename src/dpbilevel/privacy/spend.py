@@ -131,6 +131,15 @@ class Privacy:
             )
         return f"With caveats, {stated}{caveats}" if caveats else stated
 
+    def label(self) -> str:
+        """The guarantee in a few words, for a repr or a table."""
+        if not self.budget.is_private:
+            return "NOT PRIVATE: epsilon is infinite"
+        stated = f"({_rounded_up(self.epsilon())}, {self.budget.delta:g})-DP, {self.budget.adjacency}, one record"
+        if self.caveats:
+            stated += f", with {len(self.caveats)} caveat{'' if len(self.caveats) == 1 else 's'}"
+        return f"NOT PRIVATE: fixed seed; otherwise {stated}" if self.void else stated
+
     def to_json(self) -> dict[str, Any]:
         """A plain description from which a stranger can re-derive epsilon."""
         return {
@@ -183,7 +192,7 @@ class Privacy:
         return cls(charges, budget, tuple(data["caveats"]), bool(data["void"]))
 
     def __repr__(self) -> str:
-        return f"Privacy({self.sentence()})"
+        return f"Privacy({self.label()})"
 
     def _delta(self, delta: float | None) -> float:
         if delta is None:
