@@ -18,8 +18,6 @@ import dpbilevel as dpb
 from dpbilevel.privacy import accounting
 from dpbilevel.privacy.accounting import (
     Charge,
-    FullBatch,
-    Poisson,
     composed_delta,
     composed_epsilon,
     composed_mu,
@@ -29,6 +27,7 @@ from dpbilevel.privacy.accounting import (
     is_gaussian,
 )
 from dpbilevel.privacy.release import Release, all_charges
+from dpbilevel.privacy.sampling import FullBatch, Poisson
 
 ADJACENCIES = ("replace-one", "zero-out")
 RELATIONS = {

@@ -17,13 +17,16 @@ _HOMES = {
     "Records": "records",
     "Sizes": "records",
     "Budget": "privacy.budget",
-    "FullBatch": "privacy.accounting",
-    "Poisson": "privacy.accounting",
+    "FullBatch": "privacy.sampling",
+    "Poisson": "privacy.sampling",
+    "WithReplacement": "privacy.sampling",
+    "WithoutReplacement": "privacy.sampling",
     "Contribution": "privacy.release",
     "Release": "privacy.release",
     "Ledger": "privacy.ledger",
     "Privacy": "privacy.spend",
     "DPLocGD": "inner.loc_gd",
+    "DPLocSGD": "inner.loc_gd",
     "DPBilevel": "methods.dp_bilevel",
     "Plan": "planning",
     "plan": "planning",
@@ -62,13 +65,13 @@ if TYPE_CHECKING:
         NotPrivateWarning,
         PrivacyLeakWarning,
     )
-    from dpbilevel.inner.loc_gd import DPLocGD
+    from dpbilevel.inner.loc_gd import DPLocGD, DPLocSGD
     from dpbilevel.methods.dp_bilevel import DPBilevel
     from dpbilevel.planning import Plan, plan
-    from dpbilevel.privacy.accounting import FullBatch, Poisson
     from dpbilevel.privacy.budget import Budget
     from dpbilevel.privacy.ledger import Ledger
     from dpbilevel.privacy.release import Contribution, Release
+    from dpbilevel.privacy.sampling import FullBatch, Poisson, WithoutReplacement, WithReplacement
     from dpbilevel.privacy.spend import Privacy
     from dpbilevel.problem import BilevelProblem
     from dpbilevel.records import Records, Sizes

@@ -11,8 +11,9 @@ Each record's part of G_t is clipped whole, not term by term: the penalty cancel
 unconditional, where the paper's sensitivity holds only as long as the private solves are accurate.
 """
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import jax
@@ -32,7 +33,9 @@ from dpbilevel.methods.contributions import (
     shares_by_role,
 )
 from dpbilevel.privacy.calibration import calibrate, with_shares
+from dpbilevel.privacy.paper_split import PaperSplit
 from dpbilevel.privacy.release import Release
+from dpbilevel.privacy.sampling import FullBatch, Sampling, check_sampling
 from dpbilevel.problem import BilevelProblem, free_gradient
 from dpbilevel.program import Program, Stage, State
 
@@ -44,13 +47,13 @@ _LOWER, _PENALISED, _HYPERGRADIENT = "lower solve", "penalised solve", "hypergra
 
 @dataclass(frozen=True, kw_only=True)
 class DPBilevel:
-    """DP Bilevel, the paper's Algorithm 1, full batch.
+    """DP Bilevel, the paper's Algorithm 1, and its mini-batch form, Algorithm 3.
 
     Guarantee: the whole run, every x_t, y_t and z_t included, satisfies the budget of `solve` for the stated
     neighbouring relation, whatever the losses and records are.
 
     Args:
-        inner: the private solver of the lower level, `DPLocGD`.
+        inner: the private solver of the lower level, `DPLocGD` or `DPLocSGD`.
         penalty: lambda; at least max{2 L1f/mu_g, L0f/L0g, L1f/L1g} where constants are declared.
         steps: T, outer steps.
         step_size: eta; 1/(2L) from ``problem.constants`` by default.
@@ -58,10 +61,13 @@ class DPBilevel:
         upper_clip_norm: bound on each upper record's part; ``clip_norm`` by default.
         warm_start: start each solve at the previous round's released solution (post-processing, so free); False
             restarts at y_0 as the paper prints it.
-        split: how mu^2 is shared between lower solves, penalised solves and hypergradients, in this order.
+        split: how mu^2 is shared between lower solves, penalised solves and hypergradients, in this order; "paper"
+            takes the noise that the paper prescribes instead of calibrating exactly, and reports what it really spends.
         output: "smallest-step", the paper's rule, returns the x_t with the smallest ||x_t+1 - x_t|| (a proxy of the
             hypergradient that costs nothing); "last" returns x_T-1, for runs too short to become stationary. Either
             way y is the released solution at the returned x.
+        sampling: of the hypergradient's batch; with `DPLocSGD` inside this is Mini-batch DP Bilevel (Algorithm 3). One
+            batch serves all terms of G_t: different batches in its two g-terms would not cancel at a large penalty.
     """
 
     inner: DPLocGD
@@ -71,8 +77,9 @@ class DPBilevel:
     clip_norm: float = 1.0
     upper_clip_norm: float | None = None
     warm_start: bool = True
-    split: tuple[float, float, float] = (1.0, 1.0, 1.0)
+    split: tuple[float, float, float] | Literal["paper"] = (1.0, 1.0, 1.0)
     output: Literal["smallest-step", "last"] = "smallest-step"
+    sampling: Sampling = field(default_factory=FullBatch)
 
     def __post_init__(self) -> None:
         if not isinstance(self.inner, DPLocGD):
@@ -85,10 +92,13 @@ class DPBilevel:
         for name in ("step_size", "upper_clip_norm"):
             if getattr(self, name) is not None:
                 positive(name, getattr(self, name), "give a number, or None for its default")
-        if not isinstance(self.split, tuple) or len(self.split) != 3:
-            raise InvalidArgument(f"split={self.split!r}: must be a tuple of three shares, as in (1.0, 1.0, 1.0)")
+        if self.split != "paper" and (not isinstance(self.split, tuple) or len(self.split) != 3):
+            raise InvalidArgument(
+                f'split={self.split!r}: must be a tuple of three shares, as in (1.0, 1.0, 1.0), or "paper"'
+            )
+        check_sampling(self.sampling)
         one_of("output", self.output, ("smallest-step", "last"), "it says which iterate is returned")
-        for share in self.split:
+        for share in self.split if isinstance(self.split, tuple) else ():
             positive("split", share, "it shares mu^2 between lower solves, penalised solves and hypergradients")
 
     def program(self, facts: Facts) -> tuple[Program, Numbers]:
@@ -102,11 +112,26 @@ class DPBilevel:
             _PENALISED: by_role(penalised_gradients(facts, self.penalty, *inner_clips), facts),
             _HYPERGRADIENT: by_role(hypergradients(facts, self.penalty, *outer_clips), facts),
         }
-        shares = shares_by_role(dict(zip(contributions, self.split, strict=True)), contributions)
+        if isinstance(self.split, tuple):
+            shares = shares_by_role(dict(zip(contributions, self.split, strict=True)), contributions)
+        else:
+            paper = PaperSplit(budget, self.steps)
+            share = self.steps * (paper.mu / budget.mu) ** 2
+            shares = {name: dict.fromkeys(parts, share) for name, parts in contributions.items()}
+            numbers["epsilon claimed by the paper's split"] = (
+                budget.epsilon,
+                f"really {paper.exact_epsilon:.4g} where one role is in all three; by the paper's own composition "
+                f"lemma {paper.epsilon_by_its_own_lemma:.4g}",
+            )
 
         def declare(name: str, uses: int) -> Release:
             release = Release(
-                name=name, contributions=contributions[name], noise=1.0, steps=uses, adjacency=budget.adjacency
+                name=name,
+                contributions=contributions[name],
+                noise=1.0,
+                steps=uses,
+                sampling=self.sampling if name == _HYPERGRADIENT else inner.gradient_sampling(),
+                adjacency=budget.adjacency,
             )
             return with_shares(release, shares[name], budget)
 
@@ -118,7 +143,16 @@ class DPBilevel:
         declared = [declare(name, self.steps * schedule.total_steps) for name, schedule in schedules.items()]
         if contributions[_HYPERGRADIENT]:
             declared.append(declare(_HYPERGRADIENT, self.steps))
-        releases = {release.name: release for release in calibrate(declared, budget)}
+        if isinstance(self.split, tuple):
+            declared = list(calibrate(declared, budget))
+        releases = {release.name: release for release in declared}
+        # With the noise known, amplification included, the radii are settled; the number of steps stays as declared.
+        schedules = {
+            name: self._schedule(
+                facts, name, releases[name].noise / math.sqrt(schedule.total_steps), len(schedule.radii)
+            )
+            for name, schedule in schedules.items()
+        }
         numbers |= self._schedule_numbers(schedules, facts.problem) | _release_numbers(releases, shares)
         stages = [
             *(self._solve_stage(facts.problem, name, releases[name], schedules[name]) for name in schedules),
@@ -163,7 +197,7 @@ class DPBilevel:
             "step size": (step_size, reason),
         }
 
-    def _schedule(self, facts: Facts, name: str, noise: float) -> Localisation:
+    def _schedule(self, facts: Facts, name: str, noise: float, rounds: int | None = None) -> Localisation:
         constants = facts.problem.constants
         convexity = self.inner.convexity(constants)
         smoothness = self.inner.smoothness or (constants.lower_smoothness if constants else None)
@@ -176,7 +210,7 @@ class DPBilevel:
                     f"(Algorithm 1 asks for 2 L1f/mu_g = {needed!r})"
                 )
             smoothness = None if smoothness is None else smoothness + constants.upper_smoothness / self.penalty
-        return self.inner.localise(convexity, noise / convexity, facts.y_dimension, smoothness)
+        return self.inner.localise(convexity, noise / convexity, facts.y_dimension, smoothness, rounds)
 
     def _schedule_numbers(self, schedules: Mapping[str, Localisation], problem: BilevelProblem) -> Numbers:
         formula = "M = max(1, ceil(log2 log2(R_0/A)))"

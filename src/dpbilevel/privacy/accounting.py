@@ -17,35 +17,9 @@ from typing import Any
 
 from scipy.stats import norm
 
-from dpbilevel.arguments import positive
 from dpbilevel.errors import InvalidArgument
-
-
-@dataclass(frozen=True)
-class FullBatch:
-    """Every record takes part in every step."""
-
-    @property
-    def rate(self) -> float:
-        """The share of records that takes part."""
-        return 1.0
-
-
-@dataclass(frozen=True)
-class Poisson:
-    """Each record takes part in a step with probability ``rate``, independently.
-
-    The size of a batch is private: an answer is divided by the public rate * n, an empty batch is pure noise.
-    """
-
-    rate: float
-
-    def __post_init__(self) -> None:
-        if not positive("rate", self.rate, "it is a sampling probability (try 0.1)") <= 1:
-            raise InvalidArgument(f"rate={self.rate!r}: must be at most 1; it is a sampling probability (try 0.1)")
-
-
-Sampling = FullBatch | Poisson
+from dpbilevel.privacy.profiles import loss_distribution
+from dpbilevel.privacy.sampling import Poisson, Sampling, WithoutReplacement, WithReplacement
 
 
 @dataclass(frozen=True)
@@ -57,6 +31,7 @@ class Charge:
     ratio: float  # sensitivity over noise, of one use
     steps: int
     sampling: Sampling
+    records: int | None = None  # of the role; fixed-size batches need it
 
     @property
     def mu(self) -> float:
@@ -96,7 +71,7 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
 
 def is_gaussian(charges: Sequence[Charge]) -> bool:
     """Whether every charge is a full-batch Gaussian, so that accounting is exact."""
-    return all(charge.sampling.rate == 1 for charge in charges)
+    return all(charge.sampling.takes_everybody for charge in charges)
 
 
 def composed_mu(charges: Sequence[Charge]) -> float:
@@ -109,8 +84,7 @@ def composed_epsilon(charges: Sequence[Charge], delta: float, adjacency: str) ->
     if is_gaussian(charges) or math.isinf(composed_mu(charges)):
         return gaussian_epsilon(composed_mu(charges), delta)
     sampled = float(_loss_distribution(_merged(charges), adjacency).get_epsilon_for_delta(delta))
-    # Sampling never costs more than its absence; a grid that is coarse for many tiny steps may think so.
-    return min(sampled, gaussian_epsilon(composed_mu(charges), delta))
+    return min(sampled, gaussian_epsilon(_mu_without_sampling(charges), delta))
 
 
 def composed_delta(charges: Sequence[Charge], epsilon: float, adjacency: str) -> float:
@@ -118,35 +92,52 @@ def composed_delta(charges: Sequence[Charge], epsilon: float, adjacency: str) ->
     if is_gaussian(charges) or math.isinf(composed_mu(charges)):
         return gaussian_delta(composed_mu(charges), epsilon)
     sampled = float(_loss_distribution(_merged(charges), adjacency).get_delta_for_epsilon(epsilon))
-    return min(sampled, gaussian_delta(composed_mu(charges), epsilon))
+    return min(sampled, gaussian_delta(_mu_without_sampling(charges), epsilon))
 
 
-def _merged(charges: Sequence[Charge]) -> tuple[tuple[float, int, float], ...]:
-    """Charges as (ratio, steps, rate): a cache key that does not depend on names."""
-    return tuple((charge.ratio, charge.steps, float(charge.sampling.rate)) for charge in charges)
+def _mu_without_sampling(charges: Sequence[Charge]) -> float:
+    """Leaving records out never costs more than taking everybody; a grid too coarse for tiny steps may think so.
+
+    Draws with replacement can take a record many times over: no such bound.
+    """
+    return math.inf if any(isinstance(c.sampling, WithReplacement) for c in charges) else composed_mu(charges)
+
+
+def _merged(charges: Sequence[Charge]) -> tuple[tuple[float, int, Sampling, int | None], ...]:
+    """What charges cost: a cache key that does not depend on names."""
+    return tuple((charge.ratio, charge.steps, charge.sampling, charge.records) for charge in charges)
 
 
 @functools.lru_cache(maxsize=64)
-def _loss_distribution(charges: tuple[tuple[float, int, float], ...], adjacency: str) -> Any:
+def _loss_distribution(charges: tuple[tuple[float, int, Sampling, int | None], ...], adjacency: str) -> Any:
+    from dp_accounting.pld import privacy_loss_distribution as pld
+
+    total = pld.identity(value_discretization_interval=_DISCRETISATION)
+    for ratio, steps, sampling, records in charges:
+        if ratio > 0:
+            total = total.compose(_one_use(ratio, sampling, records, adjacency).self_compose(int(steps)))
+    return total
+
+
+def _one_use(ratio: float, sampling: Sampling, records: int | None, adjacency: str) -> Any:
     from dp_accounting import NeighboringRelation
     from dp_accounting.pld import privacy_loss_distribution as pld
 
+    if isinstance(sampling, WithoutReplacement | WithReplacement):
+        if records is None:
+            raise InvalidArgument(f"records=None: {sampling!r} cannot be accounted for without the number of records")
+        kind = "without replacement" if isinstance(sampling, WithoutReplacement) else "with replacement"
+        return loss_distribution(kind, float(ratio), sampling.size, records, _DISCRETISATION)
     relation, multiple = {
         "replace-one": (NeighboringRelation.REPLACE_ONE, 2.0),  # sensitivity is twice one record's contribution
         "zero-out": (NeighboringRelation.REPLACE_SPECIAL, 1.0),
     }[adjacency]
-    total = pld.identity(value_discretization_interval=_DISCRETISATION)
-    for ratio, steps, rate in charges:
-        if ratio == 0:
-            continue
-        one = pld.from_gaussian_mechanism(
-            standard_deviation=float(multiple / ratio),
-            value_discretization_interval=_DISCRETISATION,
-            sampling_prob=float(rate),
-            neighboring_relation=relation,
-        )
-        total = total.compose(one.self_compose(int(steps)))
-    return total
+    return pld.from_gaussian_mechanism(
+        standard_deviation=float(multiple / ratio),
+        value_discretization_interval=_DISCRETISATION,
+        sampling_prob=float(sampling.rate) if isinstance(sampling, Poisson) else 1.0,
+        neighboring_relation=relation,
+    )
 
 
 # Pessimistic rounding of the privacy loss: dp_accounting's default. For 10^4 and more tiny steps a finer grid would

@@ -10,6 +10,7 @@ floating-point noise (Mironov 2012).
 """
 
 import hashlib
+import math
 import secrets
 from typing import NoReturn
 
@@ -80,6 +81,25 @@ def standard_normal(key: jax.Array, size: int) -> jax.Array:
 def membership(key: jax.Array, rate: float, size: int) -> jax.Array:
     """Which of ``size`` records a Poisson sample takes."""
     return jax.random.uniform(_wrapped(key), (size,), dtype=jnp.float64) < rate
+
+
+def capacity(rate: float, size: int) -> int:
+    """How many places a Poisson batch of fixed shape needs.
+
+    A batch overflows with probability below 2^-200, which no sum of deltas in float64 can see; records beyond the last
+    place are then left out, which is a legal outcome of the sampling.
+    """
+    exponent = 200 * math.log(2)  # Bernstein's inequality, solved for the excess over the mean
+    excess = exponent / 3 + math.sqrt((exponent / 3) ** 2 + 2 * exponent * size * rate * (1 - rate))
+    return min(size, math.ceil(size * rate + excess))
+
+
+def drawn(key: jax.Array, stream: int, number: int, size: int, again: bool) -> jax.Array:
+    """``size`` of ``number`` indices, with or without replacement; another stream draws independently."""
+    own = jax.random.fold_in(_wrapped(key), stream)
+    if again:
+        return jax.random.randint(own, (size,), 0, number)
+    return jax.random.choice(own, number, (size,), replace=False)
 
 
 def _wrapped(key: jax.Array) -> jax.Array:

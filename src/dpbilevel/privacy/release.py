@@ -21,10 +21,11 @@ from jax.flatten_util import ravel_pytree
 from dpbilevel.arguments import count, non_negative, one_of, positive
 from dpbilevel.errors import InvalidArgument
 from dpbilevel.precision import is_double
-from dpbilevel.privacy.accounting import Charge, FullBatch, Poisson, Sampling
+from dpbilevel.privacy.accounting import Charge
 from dpbilevel.privacy.budget import ADJACENCIES, Adjacency
 from dpbilevel.privacy.clipping import LARGEST_CLIP, ROUNDING, SMALLEST_CLIP, clipped_sum
-from dpbilevel.privacy.noise import membership, standard_normal
+from dpbilevel.privacy.noise import capacity, drawn, membership, standard_normal
+from dpbilevel.privacy.sampling import FullBatch, Sampling, WithoutReplacement, WithReplacement, check_sampling
 
 Tree = Any
 ROLES: tuple[str, ...] = ("upper", "lower", "both")
@@ -62,7 +63,7 @@ class Release:
             Gaussian covers both.
         noise: standard deviation of the Gaussian on the answer (a mean, not a sum).
         steps: number of uses in the whole run.
-        sampling: `FullBatch()` or `Poisson(rate)`.
+        sampling: `FullBatch()`, `Poisson(rate)`, `WithoutReplacement(size)` or `WithReplacement(size)`.
         adjacency: the neighbouring relation that the sensitivity refers to.
 
     >>> release = Release(
@@ -87,8 +88,7 @@ class Release:
         steps = count("steps", self.steps, "it is the number of uses in the whole run")
         object.__setattr__(self, "noise", noise)
         object.__setattr__(self, "steps", steps)
-        if not isinstance(self.sampling, FullBatch | Poisson):
-            raise InvalidArgument(f"sampling={self.sampling!r}: must be dpb.FullBatch() or dpb.Poisson(rate)")
+        check_sampling(self.sampling)
         one_of("adjacency", self.adjacency, ADJACENCIES, "it says which data sets count as neighbours")
         if not isinstance(self.contributions, Mapping) or not self.contributions:
             raise InvalidArgument(
@@ -100,21 +100,33 @@ class Release:
                 raise InvalidArgument(f"contributions[{role!r}]: must be a dpb.Contribution(vector, clip, count)")
         # A copy that nobody else holds: what was charged must be what is executed.
         object.__setattr__(self, "contributions", MappingProxyType(dict(self.contributions)))
+        for contribution in self.contributions.values():
+            self.sampling.divisor(contribution.count)  # refuses batches larger than the role
 
     def sensitivity(self, role: str) -> float:
-        """How far the answer moves, at most, when one record of ``role`` changes (rounding included)."""
+        """How far the answer moves, at most, when one record of ``role`` changes (rounding included).
+
+        For a batch: when it holds the record once. What several draws of one record cost is the accountant's to know.
+        """
         if role not in self.contributions:
             raise InvalidArgument(f"role={role!r}: must be one of {sorted(self.contributions)}, which contribute")
         contribution = self.contributions[role]
         vectors_changed = 2 if self.adjacency == "replace-one" else 1
-        one_record = contribution.clip * (1 + ROUNDING) / (self.sampling.rate * contribution.count)
+        one_record = contribution.clip * (1 + ROUNDING) / self.sampling.divisor(contribution.count)
         return vectors_changed * one_record
 
     def charges(self) -> tuple[Charge, ...]:
         """What all uses of this release cost, role by role."""
         return tuple(
-            Charge(self.name, role, _ratio(self.sensitivity(role), self.noise), self.steps, self.sampling)
-            for role in self.contributions
+            Charge(
+                self.name,
+                role,
+                _ratio(self.sensitivity(role), self.noise),
+                self.steps,
+                self.sampling,
+                contribution.count,
+            )
+            for role, contribution in self.contributions.items()
         )
 
     def scaled(self, factor: float) -> "Release":
@@ -131,23 +143,39 @@ class Release:
         """
         precise = is_double()
         example, unravel = self._example(records, point)
-        everyone = sum(contribution.count for contribution in self.contributions.values())
         # Sums and noise are in float64; what the method and the user wrote is traced in the user's precision.
         with jax.enable_x64(True):
-            taken = membership(keys[1], self.sampling.rate, everyone) if self.sampling.rate < 1 else None
             total = jnp.zeros(example.size, jnp.float64)
-            first = 0
-            for role, contribution in self.contributions.items():
+            batches = self._batches(keys[1])
+            for (role, contribution), batch in zip(self.contributions.items(), batches, strict=True):
                 arrays, present = records[role]
-                if taken is not None:
-                    present = present & taken[first : first + contribution.count]
-                    first += contribution.count
+                if batch is not None:
+                    indices, taken = batch
+                    arrays, present = jax.tree.map(lambda leaf: leaf[indices], (arrays, present))  # noqa: B023
+                    present = present & taken
                 vector = _at(contribution.vector, point, precise)
-                divisor = self.sampling.rate * contribution.count
-                total = total + clipped_sum(vector, arrays, present, contribution.clip) / divisor
+                summed = clipped_sum(vector, arrays, present, contribution.clip)
+                total = total + summed / self.sampling.divisor(contribution.count)
             noisy = total + self.noise * standard_normal(keys[0], example.size)
             rounded = noisy.astype(example.dtype)
         return unravel(rounded)
+
+    def _batches(self, key: jax.Array) -> list[tuple[jax.Array, jax.Array] | None]:
+        """For each role the indices of a batch of fixed shape and which of them count; None for everybody."""
+        counts = [contribution.count for contribution in self.contributions.values()]
+        if isinstance(self.sampling, FullBatch) or self.sampling.takes_everybody:
+            return [None] * len(counts)
+        if isinstance(self.sampling, WithoutReplacement | WithReplacement):
+            size, again = self.sampling.size, isinstance(self.sampling, WithReplacement)
+            everyone = jnp.ones(size, bool)
+            return [(drawn(key, role, number, size, again), everyone) for role, number in enumerate(counts)]
+        taken = membership(key, self.sampling.rate, sum(counts))
+        batches: list[tuple[jax.Array, jax.Array] | None] = []
+        for number in counts:
+            mine, taken = taken[:number], taken[number:]
+            size = capacity(self.sampling.rate, number)
+            batches.append((jnp.nonzero(mine, size=size, fill_value=0)[0], jnp.arange(size) < jnp.sum(mine)))
+        return batches
 
     def _example(self, records: Mapping[str, tuple[Tree, jax.Array]], point: Tree) -> tuple[Any, Any]:
         """A raveled answer of zeros, and the function that gives an answer its structure back."""

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -14,8 +14,6 @@ from dpbilevel.arguments import count, non_negative, positive
 from dpbilevel.errors import InvalidArgument
 from dpbilevel.privacy.accounting import (
     Charge,
-    FullBatch,
-    Poisson,
     composed_delta,
     composed_epsilon,
     composed_mu,
@@ -23,7 +21,11 @@ from dpbilevel.privacy.accounting import (
     is_gaussian,
 )
 from dpbilevel.privacy.budget import Budget
+from dpbilevel.privacy.sampling import FullBatch, Poisson, Sampling, WithoutReplacement, WithReplacement
 
+_SAMPLINGS: dict[str, type[Sampling]] = {
+    kind.__name__: kind for kind in (FullBatch, Poisson, WithoutReplacement, WithReplacement)
+}
 _RELATIONS = {
     "replace-one": "replacing the content of one record",
     "zero-out": "replacing one record by one that contributes nothing",
@@ -162,7 +164,9 @@ class Privacy:
                             "release": charge.release,
                             "sensitivity_over_noise": charge.ratio,
                             "steps": charge.steps,
-                            "sampling_rate": charge.sampling.rate,
+                            "sampling": type(charge.sampling).__name__,
+                            "sampling_parameters": asdict(charge.sampling),
+                            "records": charge.records,
                         }
                         for charge in charges
                     ],
@@ -181,7 +185,8 @@ class Privacy:
                     role=role,
                     ratio=float(item["sensitivity_over_noise"]),
                     steps=int(item["steps"]),
-                    sampling=FullBatch() if item["sampling_rate"] == 1 else Poisson(float(item["sampling_rate"])),
+                    sampling=_SAMPLINGS[item["sampling"]](**item["sampling_parameters"]),
+                    records=item["records"],
                 )
                 for item in entry["charges"]
             )
