@@ -6,10 +6,10 @@ A = Delta / (mu mu_solve) (Delta: sensitivity of one gradient, mu_solve: GDP bud
 
     R_m = c (sqrt(R_{m-1} A) + A sqrt(d_y)),      M = max(1, ceil(log2 log2(R_0 / A))).
 
-Two departures from the page of the paper, both forced: the paper's M = log2 log(1/A) depends on the units of y and may
-be undefined; and its T_GD = n^2 steps, which make optimisation error negligible, are not affordable. A is therefore
-floored by the optimisation error C / (mu sqrt(T_GD)) of the averaged iterate, so that the balls never shrink faster
-than T_GD steps can follow.
+Three departures from the page of the paper. Its M = log2 log(1/A) depends on the units of y and may be undefined. Its
+T_GD = n^2 steps, which make optimisation error negligible, are not affordable: A is floored by the optimisation error
+C / (mu sqrt(T_GD)) of the averaged iterate, so that the balls never shrink faster than T_GD steps can follow. And the
+average is that of y_1, ..., y_T: with y_0, ..., y_{T-1} the last answer of a round would be paid for and thrown away.
 """
 
 import math
@@ -163,10 +163,10 @@ class DPLocGD:
             inside = step % schedule.steps
             size = jnp.minimum(1 / (schedule.strong_convexity * (inside + 1)), schedule.largest_step)
             gradient = optax.tree.add(answer, free_gradient(state, carry["y"]))
-            # The paper averages y_0, ..., y_{T-1}: the sum is taken before the step.
-            summed = optax.tree.add(carry["sum"], carry["y"])
             moved = project(domain, _descend(carry["y"], gradient, size))
             moved = _into_ball(moved, carry["centre"], radii[step // schedule.steps])
+            # The paper averages y_0, ..., y_{T-1}, which pays for the last answer without using it.
+            summed = optax.tree.add(carry["sum"], moved)
             last = inside == schedule.steps - 1
             average = optax.tree.scale(1 / schedule.steps, summed)
             return {

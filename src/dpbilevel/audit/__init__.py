@@ -1,0 +1,1 @@
+"""Attacks on ourselves: what an adversary learns from what the library releases."""

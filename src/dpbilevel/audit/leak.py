@@ -1,0 +1,289 @@
+"""The paper's warm-up as a membership attack: exact bilevel gives a record away, the private methods do not.
+
+    f(x, y) = ||x + y||^2/2, which reads no record,      g(x, y) = (1/n) sum over records of ||y - record||^2/2
+
+The exact hypergradient at x = 0 is the mean of the data, so that somebody who knows all records but one reads the
+last one off it. Here the adversary knows all other records and both candidates for the last one, sees everything that
+a run releases, and says which candidate was there. Its advantage is TPR - FPR: the rates at which it says "the
+target" when the target was there and when it was not.
+
+Whatever the adversary does, (epsilon, delta)-DP caps its advantage at (e^epsilon - 1 + 2 delta)/(e^epsilon + 1), and
+the whole privacy profile caps it at delta(0), which is 2 Phi(mu/2) - 1 for mu-GDP and far lower. An advantage whose
+lower confidence limit lies above either is proof of a bug, or of luck as rare as the confidence says.
+
+The data are synthetic and the noise comes from a fixed seed: an audit protects nobody, and need not.
+"""
+
+import math
+import numbers
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpy.typing as npt
+from scipy.stats import binomtest
+
+from dpbilevel.arguments import count, positive
+from dpbilevel.audit.attack import Attack, allowed_advantage, plot
+from dpbilevel.errors import InvalidArgument
+from dpbilevel.planning import Method, Plan, plan
+from dpbilevel.precision import is_double, user_float
+from dpbilevel.privacy.budget import Budget
+from dpbilevel.privacy.noise import KeySchedule
+from dpbilevel.privacy.release import Release
+from dpbilevel.problem import BilevelProblem
+from dpbilevel.records import Sizes, sealed
+from dpbilevel.theory.constants import Constants
+
+__all__ = ["Attack", "allowed_advantage", "exact_attack", "exact_hypergradient", "plot", "private_attack"]
+
+Tree = Any
+Array = npt.NDArray[np.floating[Any]]
+Arrays = dict[str, tuple[Array, npt.NDArray[np.bool_]]]  # by role: records, and which of them are valid
+
+_FEWEST = 20  # runs in each world: half of them choose the threshold
+_AT_ONCE = 2**22  # numbers of records side by side in memory, at most, over all runs that go together
+
+
+def exact_attack(n: int, dimension: int, trials: int, seed: int = 0, *, confidence: float = 0.99) -> Attack:
+    """Attack exact bilevel: one exact hypergradient at x = 0, no noise.
+
+    Every trial has its own target and its own replacement, two ordinary points of the population; the adversary
+    picks the candidate whose data set has the hypergradient nearest to the one it sees.
+
+    Args:
+        n: number of records.
+        dimension: of a record.
+        trials: pairs of neighbouring data sets; each is attacked with and without its target.
+        seed: which synthetic data.
+        confidence: of the interval.
+
+    >>> exact_attack(n=100, dimension=3, trials=1000)
+    Attack(exact bilevel, n=100: advantage 1.000 in [0.988, 1.000] at 99%; not private; 1000 trials)
+    """
+    n, dimension, trials, seed = _checked(n, dimension, trials, seed, confidence)
+    others = _points(seed, n - 1, dimension)
+    candidates = _points(seed, trials, 2 * dimension).reshape(trials, 2, dimension) * math.sqrt(2)
+    problem = _warm_up(None)
+
+    def released(candidate: jax.Array) -> jax.Array:
+        records = jnp.concatenate([candidate[None], jnp.asarray(others)])
+        return exact_hypergradient(problem, jnp.zeros(dimension, user_float()), records)
+
+    seen = jax.jit(lambda points: jax.lax.map(released, points, batch_size=_together(n * dimension)))
+    # What the adversary works out for itself: the mean of each data set.
+    answers = (candidates.astype(np.float64) + others.sum(0, dtype=np.float64)) / n
+    says_target = [
+        np.sum((view - answers[:, 1]) ** 2, axis=1) > np.sum((view - answers[:, 0]) ** 2, axis=1)
+        for view in (np.asarray(seen(candidates[:, world]), dtype=np.float64) for world in (0, 1))
+    ]
+    advantage, interval = _advantage(says_target[0], says_target[1], confidence)
+    return Attack(
+        method="exact bilevel",
+        advantage=advantage,
+        interval=interval,
+        confidence=confidence,
+        tight_bound=1.0,
+        n=n,
+        dimension=dimension,
+        budget=Budget(math.inf),
+        trials=trials,
+    )
+
+
+def private_attack(
+    method: Method,
+    n: int,
+    dimension: int,
+    budget: Budget,
+    trials: int,
+    seed: int = 0,
+    *,
+    confidence: float = 0.99,
+    constants: Constants | None = None,
+) -> Attack:
+    """Attack a private method on two neighbouring data sets as far apart as records of norm 1 can make them.
+
+    The target is a unit vector u and its replacement is -u (under "zero-out": nothing). The plan is that of
+    `dpbilevel.plan`, and all runs of its program, with the noise of the library, happen in one compiled program. The
+    adversary sees all of the solution: x, y and the history. It projects every released vector on u, the direction in
+    which the exact answers of the two data sets differ, and weighs the projections by Fisher's linear discriminant (the
+    likelihood ratio as long as everything is Gaussian). Weights and threshold are chosen on one half of the runs, the
+    advantage is measured on the other half, so that the interval is honest.
+
+    Args:
+        method: the method under attack; give it ``clip_norm=1``, the norm of the target's gradient at the start.
+        n: number of records.
+        dimension: of a record.
+        budget: of each run.
+        trials: runs on each of the two data sets.
+        seed: of the noise.
+        confidence: of the interval.
+        constants: declared with the problem, for methods that need them.
+
+    >>> import dpbilevel as dpb
+    >>> method = dpb.DPBilevel(inner=dpb.DPLocGD(strong_convexity=1.0, steps=2, rounds=1), step_size=0.5, steps=1)
+    >>> private_attack(method, n=100, dimension=2, budget=dpb.Budget(1.0, 1e-4), trials=2000).within_bounds
+    True
+    """
+    n, dimension, trials, seed = _checked(n, dimension, trials, seed, confidence)
+    if trials < _FEWEST:
+        raise InvalidArgument(f"trials={trials!r}: must be at least {_FEWEST}; half of them choose the threshold")
+    schedule, direction = KeySchedule(seed), np.full(dimension, 1 / math.sqrt(dimension), user_float())
+    start = (np.zeros(dimension, user_float()), np.zeros(dimension, user_float()))
+    sizes = Sizes(lower=jax.ShapeDtypeStruct((n, dimension), user_float()))
+    planned = plan(_warm_up(constants), sizes, budget, method=method, start=start)
+    with_target, without = neighbours(n, dimension, budget.adjacency)
+    views = [
+        _projected(run, direction) for run in released_values(planned, [with_target, without], start, schedule, trials)
+    ]
+    half = trials // 2
+    weights = _discriminant(views[0][:half], views[1][:half])
+    scores = [view @ weights for view in views]
+    threshold = _best_threshold(scores[0][:half], scores[1][:half])
+    advantage, interval = _advantage(scores[0][half:] > threshold, scores[1][half:] > threshold, confidence)
+    return Attack(
+        method=type(method).__name__,
+        advantage=advantage,
+        interval=interval,
+        confidence=confidence,
+        tight_bound=planned.privacy.delta(0.0),
+        n=n,
+        dimension=dimension,
+        budget=budget,
+        trials=trials,
+    )
+
+
+def exact_hypergradient(problem: BilevelProblem, x: jax.Array, records: jax.Array) -> jax.Array:
+    """The gradient of F by the implicit function theorem, for lower levels that are quadratic in y. NOT private.
+
+    grad F = grad_x f - (d^2 g/dx dy)^T (d^2 g/dy^2)^-1 grad_y f  at y*(x), which one Newton step finds.
+    """
+
+    def lower(x: jax.Array, y: jax.Array) -> jax.Array:
+        losses = jax.vmap(lambda record: problem.lower_loss(x, y, record))(records)
+        return problem.term("lower")(x, y) + jnp.mean(losses)
+
+    upper, slope = problem.term("upper"), jax.grad(lower, 1)
+    origin = jnp.zeros(records.shape[1:], records.dtype)
+    curvature = jax.jacfwd(slope, 1)(x, origin)
+    y = origin - jnp.linalg.solve(curvature, slope(x, origin))
+    adjoint = jnp.linalg.solve(curvature, jax.grad(upper, 1)(x, y))
+    return jax.grad(upper)(x, y) - jax.jacfwd(slope, 0)(x, y).T @ adjoint
+
+
+def neighbours(n: int, dimension: int, adjacency: str) -> tuple[Arrays, Arrays]:
+    """The two data sets of the private attack, with the target and without it, as a compiled loop takes them."""
+    target = np.full((1, dimension), 1 / math.sqrt(dimension), user_float())
+    others, everybody = _points(0, n - 1, dimension), np.ones(n, bool)
+    valid = everybody.copy()
+    valid[0] = adjacency != "zero-out"  # there the target contributes nothing, under replace-one -u stands for it
+    return (
+        {"lower": (np.concatenate([target, others]), everybody)},
+        {"lower": (np.concatenate([-target, others]), valid)},
+    )
+
+
+def released_values(
+    planned: Plan, data_sets: Sequence[Arrays], start: tuple[Array, Array], schedule: KeySchedule, trials: int
+) -> list[tuple[Tree, Tree, Tree]]:
+    """All that ``trials`` runs of a plan on each data set release: x, y and history, with the runs as leading axis.
+
+    Run k of data set j has the keys of rounds (j trials + k) rounds and on, so that no two runs share noise and the
+    first is the one that `solve` makes with the same seed.
+    """
+    program, precise = planned.program, is_double()
+
+    @jax.jit  # traced before it is mapped: JAX would redo the float64 parts under the switch that is on around them
+    def one_run(arrays: Mapping[str, Any], keys: jax.Array) -> tuple[Tree, Tree, Tree]:
+        def answer(release: Release, point: Tree, release_keys: jax.Array) -> Tree:
+            return Release.answer(release, arrays, point, release_keys)
+
+        with jax.enable_x64(precise):  # as `Records.execute` does: losses in the user's precision, noise in float64
+            state, history = program.loop(answer, program.start(*map(jnp.asarray, start)), keys)
+            return (*program.finish(state), history)
+
+    def all_runs(arrays: Mapping[str, Any], keys: jax.Array) -> Tree:
+        size = sum(leaf.size for leaf in jax.tree.leaves(arrays))
+        return jax.lax.map(lambda run_keys: one_run(arrays, run_keys), keys, batch_size=_together(size))
+
+    compiled = jax.jit(all_runs)  # of this call alone: an audit must not run what was compiled before the code changed
+    released = []
+    for index, arrays in enumerate(data_sets):
+        keys = program.keys(schedule, index * trials * program.rounds, trials * program.rounds)
+        with sealed():
+            runs = compiled(arrays, keys.reshape(trials, program.rounds, *keys.shape[1:]))
+        released.append(jax.tree.map(np.asarray, runs))
+    return released
+
+
+def _together(size: int) -> int:
+    """How many runs on data of that size go side by side; a power of ten, so that round numbers leave no remainder."""
+    return int(10 ** min(3, math.floor(math.log10(max(1, _AT_ONCE // size)))))
+
+
+def _warm_up(constants: Constants | None) -> BilevelProblem:
+    """The paper's example, with g as a mean."""
+    return BilevelProblem(
+        upper_term=lambda x, y: 0.5 * jnp.sum((x + y) ** 2),
+        lower_loss=lambda x, y, record: 0.5 * jnp.sum((y - record) ** 2),
+        constants=constants,
+    )
+
+
+def _points(seed: int, number: int, dimension: int) -> Array:
+    """Evenly spread points of norm at most 1: an additive recurrence, so that synthetic data need no random numbers."""
+    base = 1.0
+    for _ in range(64):  # the positive root of base^(dimension + 1) = base + 1, whose powers are hard to approximate
+        base = (1 + base) ** (1 / (dimension + 1))
+    steps = base ** -np.arange(1.0, dimension + 1)
+    indices = np.arange(1.0, number + 1)[:, None] + seed % 2**20 * math.pi
+    return ((2 * (indices * steps % 1) - 1) / math.sqrt(dimension)).astype(user_float())
+
+
+def _projected(released: tuple[Tree, Tree, Tree], direction: Array) -> Array:
+    """One row a run: the projections of every released vector, once for x and y and once a round for the history."""
+    x, y, history = released
+    vectors = [leaf[:, None] for leaf in jax.tree.leaves((x, y)) if leaf.shape[1:] == direction.shape]
+    vectors += [leaf for leaf in jax.tree.leaves(history) if leaf.shape[2:] == direction.shape]
+    return np.concatenate([vector.astype(np.float64) @ direction for vector in vectors], axis=1)
+
+
+def _discriminant(present: Array, absent: Array) -> Array:
+    """Fisher's linear discriminant; where nothing is noisy, the difference itself."""
+    shift = present.mean(0) - absent.mean(0)
+    spread = np.atleast_2d(np.cov(present.T) + np.cov(absent.T)) / 2
+    ridge = 1e-9 * (np.trace(spread) + shift @ shift) + np.finfo(float).tiny
+    return np.linalg.solve(spread + ridge * np.eye(len(shift)), shift)
+
+
+def _best_threshold(present: Array, absent: Array) -> float:
+    """Where TPR - FPR is largest."""
+    candidates = np.concatenate([present, absent])
+    above = [1 - np.searchsorted(np.sort(scores), candidates, "right") / len(scores) for scores in (present, absent)]
+    return float(candidates[np.argmax(above[0] - above[1])])
+
+
+def _advantage(
+    present: npt.NDArray[np.bool_], absent: npt.NDArray[np.bool_], confidence: float
+) -> tuple[float, tuple[float, float]]:
+    """TPR - FPR and its interval, from the adversary's verdicts on runs with the target and without it."""
+    each = 1 - (1 - confidence) / 2  # two intervals that hold together
+    true, false = (binomtest(int(said.sum()), said.size).proportion_ci(each, "exact") for said in (present, absent))
+    return float(present.mean() - absent.mean()), (float(true.low - false.high), float(true.high - false.low))
+
+
+def _checked(n: Any, dimension: Any, trials: Any, seed: Any, confidence: Any) -> tuple[int, int, int, int]:
+    if isinstance(seed, bool) or not isinstance(seed, numbers.Integral) or seed < 0:
+        raise InvalidArgument(f"seed={seed!r}: must be a whole number >= 0; it makes the attack repeatable (try 0)")
+    if positive("confidence", confidence, "it is that of the interval (try 0.99)") >= 1:
+        raise InvalidArgument(f"confidence={confidence!r}: must be below 1; it is that of the interval (try 0.99)")
+    return (
+        count("n", n, "it is the number of records (try 100)"),
+        count("dimension", dimension, "it is the number of coordinates of a record (try 3)"),
+        count("trials", trials, "it is the number of runs in each world (try 1000)"),
+        int(seed),
+    )
