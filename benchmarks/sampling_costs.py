@@ -1,0 +1,50 @@
+"""What epsilon each sampling costs for the same noise: the table of docs/results/sampling_costs.md.
+
+python benchmarks/sampling_costs.py        (a few minutes; draws with replacement have wide loss distributions)
+"""
+
+from pathlib import Path
+
+import dpbilevel as dpb
+from dpbilevel.privacy.accounting import Charge, composed_epsilon
+from dpbilevel.tables import markdown_table
+
+RECORDS, DELTA = 1000, 1e-6
+TARGET = Path(__file__).parent.parent / "docs" / "results" / "sampling_costs.md"
+
+
+PAGE = """# What each sampling costs
+
+Epsilon at delta = {delta:g} of 500 steps on batches of the given share of n = {records:,} records, for the same noise on
+the sum of a batch. Made by `python benchmarks/sampling_costs.py`; no randomness is involved. Poisson by dp_accounting's
+loss distribution, the fixed-size schemes by their exact profiles (`privacy/profiles.py`).
+
+{table}
+
+Under replace-one a Poisson batch is far cheaper than a batch of fixed size, and draws with replacement (the paper's
+scheme) are the dearest: a record may be drawn several times, and pays for it.
+"""
+
+
+def epsilon(sampling, noise_over_clip, steps, adjacency):
+    """Epsilon of ``steps`` sums with noise given in clips: the same noise on the sum, whatever the sampling."""
+    contributions = {"replace-one": 2.0, "zero-out": 1.0}[adjacency]
+    charge = Charge("gradient", "lower", contributions / noise_over_clip, steps, sampling, RECORDS)
+    return composed_epsilon([charge], DELTA, adjacency)
+
+
+def main():
+    rows = []
+    for size in (10, 20, 50):
+        schemes = [dpb.Poisson(size / RECORDS), dpb.WithoutReplacement(size), dpb.WithReplacement(size)]
+        for noise in (1.0, 2.0, 4.0):
+            for adjacency in ("replace-one", "zero-out"):
+                costs = [f"{epsilon(scheme, noise, 500, adjacency):.3g}" for scheme in schemes]
+                rows.append([f"{size / RECORDS:g}", f"{noise:g}", adjacency, *costs])
+                print(*rows[-1], flush=True)
+    header = ["batch / n", "noise / clip", "relation", "Poisson", "without replacement", "with replacement"]
+    TARGET.write_text(PAGE.format(delta=DELTA, records=RECORDS, table=markdown_table(header, rows)), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
