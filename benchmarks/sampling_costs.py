@@ -15,9 +15,9 @@ TARGET = Path(__file__).parent.parent / "docs" / "results" / "sampling_costs.md"
 
 PAGE = """# What each sampling costs
 
-Epsilon at delta = {delta:g} of 500 steps on batches of the given share of n = {records:,} records, for the same noise on
-the sum of a batch. Made by `python benchmarks/sampling_costs.py`; no randomness is involved. Poisson by dp_accounting's
-loss distribution, the fixed-size schemes by their exact profiles (`privacy/profiles.py`).
+Epsilon at delta = {delta:g} of 500 steps on batches of the given share of n = {records:,} records, for the same noise
+on the sum of a batch. Made by `python benchmarks/sampling_costs.py`; no randomness is involved. Poisson by
+dp_accounting's loss distribution, the fixed-size schemes by their exact profiles (`privacy/profiles.py`).
 
 {table}
 
