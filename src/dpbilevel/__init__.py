@@ -41,10 +41,14 @@ _HOMES = {
     "PrivacyLeakWarning": "errors",
 }
 
-__all__ = sorted(_HOMES)
+_PACKAGES = ("audit", "theory")
+
+__all__ = sorted([*_HOMES, *_PACKAGES])
 
 
 def __getattr__(name: str) -> Any:
+    if name in _PACKAGES:
+        return importlib.import_module(f"dpbilevel.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'dpbilevel' has no attribute {name!r}")
     return getattr(importlib.import_module(f"dpbilevel.{_HOMES[name]}"), name)
@@ -55,6 +59,7 @@ def __dir__() -> list[str]:
 
 
 if TYPE_CHECKING:
+    from dpbilevel import audit, theory
     from dpbilevel.constraints import Ball, Box, Everything, NonNegative, Simplex
     from dpbilevel.errors import (
         BudgetExceeded,
