@@ -508,12 +508,12 @@ def test_harmless_derivative_rules_are_accepted():
 
 
 def single_precision(x, y, record):
-    """Works in a session with JAX's usual types; where x64 is enabled, the type of the scan's carry changes."""
+    """Works with JAX's usual types; where x64 is enabled, the type of the scan's carry changes."""
     grid = jnp.linspace(0.0, 1.0, 3) * y
     return jax.lax.scan(lambda total, value: (total + value, None), jnp.float32(0.0), grid)[0] + y * record
 
 
-def test_losses_run_in_the_precision_of_the_session():
+def test_losses_run_in_the_precision_of_the_user():
     assert single_precision(0.0, jnp.float32(1.0), jnp.float32(1.0)) == 2.5
     by_plan(None, **arguments(problem=make_problem(lower_loss=single_precision)))
 
