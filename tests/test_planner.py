@@ -305,7 +305,7 @@ BAD = {
     "F constant": ({"constants": replace(CONSTANTS, upper_lipschitz=0.0)}, "upper_lipschitz=0.0 makes F constant"),
     "F affine": (
         {"constants": replace(CONSTANTS, upper_smoothness=0.0, lower_hessian_lipschitz=0.0)},
-        "makes F affine, and the step 1/(2L) infinite",
+        "makes F affine and the step 1/(2L) infinite",
     ),
 }
 
@@ -369,7 +369,8 @@ def test_explanation_names_every_number_with_formula_and_lemma(setting):
         assert bounds.FORMULAS[name] in line
     for name, value in made.terms.items():
         assert f"{value:.6g}" in next(line for line in lines if line.startswith(name))
-    assert "not proved" in made.explain(), "the radii's constant"
+    assert "c not proved" in lines[-1 - len(made.preconditions)], "the radii's constant"
+    assert ("NOT PROVED HERE: that sampling amplifies" in lines[1]) == ("noise_ratio" in setting)
 
 
 def test_repr_is_short_and_complete():

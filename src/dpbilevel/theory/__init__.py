@@ -16,7 +16,7 @@ True
 import importlib
 from typing import Any
 
-__all__ = ["TheoryPlan", "plan"]
+__all__ = ["TheoryPlan", "curve", "plan", "plot"]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,15 +1,15 @@
 """The inequalities behind the theory planner, each with an explicit constant and the lemma it sharpens.
 
-Everything holds for every lambda >= 2 L1f/mu_g, for y without constraints, and for *every* data set that the constants
-bound; L0f, L1f, L0g and L1g must bound each record's loss and the totals (data-free terms included). Notation:
+Everything holds for every lambda >= 2 L1f/mu_g, for y without constraints, and for every data set that the constants
+bound: L0f, L1f, L0g and L1g each record's loss (a data-free term counts as part of each record), L2g and mu_g the mean.
 
-    h        = f/lambda + g, the penalised lower level          y*, y^lambda   minimisers of g(x, .) and h(x, .)
-    L*_lambda = min_y f + lambda (g - min g)                    F = f(x, y*(x))
-    C        = L0f (1 + L1g/mu_g),   K = L1f + L2g L0f/mu_g,    k = L1g/mu_g
+    y*, y^lambda   minimisers over y of g and of f/lambda + g       F(x) = f(x, y*(x))
+    L*_lambda(x) = min over y of f + lambda (g - min g)             L, its smoothness: `Constants`
+    C = L0f (1 + L1g/mu_g),   K = L1f + L2g L0f/mu_g,   k = L1g/mu_g
 
-Two constants that the page of the paper leaves in O(.) need care. The minimiser y^lambda may lie outside the set Y on
-which records are L0g-Lipschitz, by L0f/(lambda mu_g); there their slope is L0g + L1g L0f/(lambda mu_g), which
-`penalised_sensitivity` uses. And the tails of all releases must share one failure probability.
+Where the paper's O(.) hides more than a constant: y^lambda may lie outside the set Y on which records are
+L0g-Lipschitz (`penalised_sensitivity`), batches deviate like 1/sqrt(b) (`batch_deviation`), and the n^(-1/4) of the
+population bound is not needed (`pointwise_generalisation`).
 """
 
 import functools

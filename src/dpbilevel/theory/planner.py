@@ -19,12 +19,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, runtime_checkable
 
-from scipy.optimize import minimize_scalar
-
 from dpbilevel.arguments import count, one_of, positive
 from dpbilevel.errors import InvalidArgument
-from dpbilevel.theory import bounds
-from dpbilevel.theory.bounds import Guarantee, Precondition
+from dpbilevel.theory.bounds import (
+    FORMULAS,
+    Guarantee,
+    Precondition,
+    bias_constant,
+    localisation_radii,
+    record_bound,
+    solution_distance,
+    theorem_preconditions,
+    value_loss,
+)
 from dpbilevel.theory.constants import Constants
 
 SETTINGS = ("erm", "minibatch", "population")
@@ -91,16 +98,16 @@ class Question:
         }.items():
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, positive(name, getattr(self, name), why))
-        if self.gamma >= 1:
-            raise InvalidArgument(f"gamma={self.gamma!r}: must be below 1; it is a probability (try 0.05)")
         if not isinstance(self.shares, tuple) or len(self.shares) != 3:
             raise InvalidArgument(f"shares={self.shares!r}: must be a tuple of three shares, as in (1.0, 1.0, 1.0)")
         for share in self.shares:
             positive("shares", share, "they divide mu^2 between lower solves, penalised solves and outer steps")
-        self._check_batch()
+        self._check_ranges()
         self._check_constants()
 
-    def _check_batch(self) -> None:
+    def _check_ranges(self) -> None:
+        if self.gamma >= 1:
+            raise InvalidArgument(f"gamma={self.gamma!r}: must be below 1; it is a probability (try 0.05)")
         if self.batch is None and self.setting == "minibatch":
             raise InvalidArgument("batch=None: required with setting='minibatch'; it is b_out (try n // 10)")
         if self.batch is not None and self.setting == "erm":
@@ -108,19 +115,15 @@ class Question:
         if self.batch is not None and self.batch > self.n:
             raise InvalidArgument(f"batch={self.batch!r}: must be at most n={self.n!r}")
         if self.noise_ratio is not None and (self.batch is None or self.noise_ratio < 1):
-            raise InvalidArgument(
-                f"noise_ratio={self.noise_ratio!r}: must be at least 1, what full batches need, and goes with batch=..."
-            )
+            raise InvalidArgument(f"noise_ratio={self.noise_ratio!r}: must be at least 1, and goes with batch=...")
 
     def _check_constants(self) -> None:
         constants = self.constants
         if constants.upper_lipschitz == 0:
             raise InvalidArgument("constants: upper_lipschitz=0.0 makes F constant; there is nothing to plan")
         if constants.upper_smoothness == 0 == constants.lower_hessian_lipschitz:
-            raise InvalidArgument(
-                "constants: upper_smoothness=0.0 with lower_hessian_lipschitz=0.0 makes F affine, and the step 1/(2L) "
-                "infinite (declare a positive upper_smoothness: it is an upper bound)"
-            )
+            affine = "upper_smoothness=0.0 with lower_hessian_lipschitz=0.0 makes F affine and the step 1/(2L) infinite"
+            raise InvalidArgument(f"constants: {affine} (declare a positive upper_smoothness: it is an upper bound)")
         smallest = constants.smallest_penalty()
         if self.penalty is not None and self.penalty < smallest:
             raise InvalidArgument(
@@ -134,8 +137,9 @@ class TheoryPlan:
     """Parameters of Algorithm 1 (with batches: 3) and the guarantee that they carry.
 
     Guarantee: run with these numbers, records clipped to ``clip_norm`` and inner solves by output perturbation, the
-    algorithm satisfies the budget for its neighbouring relation, and but for probability gamma its output has a
-    gradient mapping ||G_F|| (the hypergradient's norm where x has no constraints) of at most ``alpha``.
+    algorithm satisfies the budget for its neighbouring relation (with a ``noise_ratio`` below n/batch: if an accountant
+    says so), and but for probability gamma its output has a gradient mapping ||G_F|| (the hypergradient's norm where x
+    has no constraints) of at most ``alpha``.
 
     Attributes:
         question: what was asked.
@@ -207,17 +211,21 @@ class TheoryPlan:
     def explain(self) -> str:
         """What alpha is worth in a sentence, then every number with its formula and where that comes from."""
         asked, budget, line = self.question, self.question.budget, "{:<17}{:<13}{}".format
-        worth = f"alpha = {self.alpha:.4g} bounds the gradient mapping but for probability {asked.gamma:g}"
+        worth = f"bounds the gradient mapping but for probability {asked.gamma:g}"
         if self.vacuous:
-            worth = f"alpha = {self.alpha:.4g} is vacuous: no hypergradient exceeds {self.clip_norm:.4g} anywhere"
-        numbers = self.terms | {name: getattr(self, name) for name in _NUMBERS}
+            worth = f"is vacuous: no hypergradient exceeds {self.clip_norm:.4g} anywhere"
+        numbers: dict[str, Any] = self.terms | {name: getattr(self, name) for name in _NUMBERS}
+        shown = {name: f"{value:.6g}" if isinstance(value, float) else value for name, value in numbers.items()}
+        amplified = asked.batch is not None and (asked.noise_ratio or math.inf) < asked.n / asked.batch
         return "\n".join(
             [
-                f"{worth}; {self.binds} binds.",
+                f"alpha = {self.alpha:.4g} {worth}; {self.binds} binds.",
                 f"({budget.epsilon:g}, {budget.delta:g})-DP, {budget.adjacency}; mu = {budget.mu:.4g}, "
-                "mu^2 = T (mu_in^2 + mu_in,lambda^2 + mu_out^2).",
-                *(line(name, f"{value:.6g}", bounds.FORMULAS[name]) for name, value in numbers.items()),
-                line("radii", ", ".join(f"{radius:.4g}" for radius in self.radii) + "  ", bounds.FORMULAS["radii"]),
+                "mu^2 = T (mu_in^2 + mu_in,lambda^2 + mu_out^2)."
+                + f" NOT PROVED HERE: that sampling amplifies to noise_ratio = {asked.noise_ratio}."
+                * amplified,
+                *(line(name, value, FORMULAS[name]) for name, value in shown.items()),
+                line("radii", ", ".join(f"{radius:.4g}" for radius in self.radii) + "  ", FORMULAS["radii"]),
                 *(line("precondition", "", condition) for condition in self.preconditions),
             ]
         )
@@ -352,7 +360,7 @@ def _solve(question: Question, mu: float) -> TheoryPlan:
     guarantee = Guarantee(penalty=penalty, **facts)
     steps, alpha = guarantee.best()
     lower_noise, penalised_noise, noise = guarantee.noises(steps)
-    radius = 2 * constants.lower_lipschitz / constants.strong_convexity + bounds.solution_distance(constants, penalty)
+    start = 2 * constants.lower_lipschitz / constants.strong_convexity + solution_distance(constants, penalty)
     scale = max(lower_noise, penalised_noise)
     below = Precondition("delta <= 1/n", budget.delta or 0.0, 1 / question.n, "a larger one may publish a record")
     return TheoryPlan(
@@ -362,21 +370,23 @@ def _solve(question: Question, mu: float) -> TheoryPlan:
         penalty=penalty,
         steps=steps,
         step_size=1 / (2 * guarantee.smoothness),
-        clip_norm=bounds.record_bound(constants),
+        clip_norm=record_bound(constants),
         noise=noise,
         lower_noise=lower_noise,
         penalised_noise=penalised_noise,
-        radii=bounds.localisation_radii(radius, scale, question.d_y, question.radius_factor),
-        preconditions=(*bounds.theorem_preconditions(constants, question.gap, alpha), below),
+        radii=localisation_radii(start, scale, question.d_y, question.radius_factor),
+        preconditions=(*theorem_preconditions(constants, question.gap, alpha), below),
     )
 
 
 def _best_penalty(question: Question, alpha: Callable[[float], float]) -> float:
     """The lambda with the smallest alpha: a scan over decades, then a bounded search around its best point."""
+    from scipy.optimize import minimize_scalar  # here, because half of the house imports theory, and few plan with it
+
     constants = question.constants
-    bias = bounds.bias_constant(constants)
+    bias = bias_constant(constants)
     # Without L1f and L0g nothing bounds lambda from below; this one at most doubles the gap.
-    low = constants.smallest_penalty() or bounds.value_loss(constants, 1.0) / question.gap
+    low = constants.smallest_penalty() or value_loss(constants, 1.0) / question.gap
     last, gain, scan = low, 1.0, {low: alpha(low)}
     # Once the bias is a millionth of alpha, and alpha falls no more, a larger lambda has nothing left to win.
     while bias / last > 1e-6 * scan[last] or gain > 1e-7:
