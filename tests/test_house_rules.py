@@ -21,6 +21,7 @@ MODULES = {
 ORDER = (
     "errors",
     "arguments",
+    "tables",
     "precision",
     "constraints",
     "theory",
@@ -33,7 +34,6 @@ ORDER = (
     "inner",
     "methods",
     "planning",
-    "tables",
     "trees",
     "solution",
     "solving",

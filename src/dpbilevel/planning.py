@@ -20,6 +20,7 @@ from dpbilevel.privacy.spend import Privacy
 from dpbilevel.problem import BilevelProblem, inspect
 from dpbilevel.program import Program
 from dpbilevel.records import Sizes, check_traceable
+from dpbilevel.tables import short
 
 Tree = Any
 
@@ -59,7 +60,7 @@ class Plan:
     def explain(self) -> str:
         """Every number with the reason for it, one a line."""
         width = max(map(len, self.numbers), default=0)
-        lines = [f"{name:<{width}}  {_short(value):<14}  {why}" for name, (value, why) in self.numbers.items()]
+        lines = [f"{name:<{width}}  {short(value):<14}  {why}" for name, (value, why) in self.numbers.items()]
         return "\n".join([self.privacy.sentence(), *lines])
 
     def __repr__(self) -> str:
@@ -182,9 +183,3 @@ def _check_levels(problem: BilevelProblem, sizes: Sizes) -> None:
 def _check_type(name: str, value: Any, expected: type, remedy: str) -> None:
     if not isinstance(value, expected) or isinstance(value, type):
         raise InvalidArgument(f"{name}: must be {remedy}, not {type(value).__name__}")
-
-
-def _short(value: Any) -> str:
-    if isinstance(value, tuple):
-        return ", ".join(map(_short, value))
-    return f"{value:.6g}" if isinstance(value, float) else str(value)

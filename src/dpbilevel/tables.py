@@ -1,6 +1,7 @@
 """Plain tables, for terminals and for Markdown: what rich would do, where rich may not be installed."""
 
 from collections.abc import Sequence
+from typing import Any
 
 
 def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -19,3 +20,14 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """The same as a Markdown table."""
     lines = [header, ["---"] * len(header), *rows]
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+def short(value: Any) -> str:
+    """A number of a plan, or several, as people read them.
+
+    >>> short((0.123456789, 3))
+    '0.123457, 3'
+    """
+    if isinstance(value, tuple | list):
+        return ", ".join(map(short, value))
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

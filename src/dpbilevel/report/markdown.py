@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from dpbilevel.solution import Solution
-from dpbilevel.tables import markdown_table
+from dpbilevel.tables import markdown_table, short
 
 
 def write_report(solution: Solution, path: Path) -> Path:
@@ -46,7 +46,7 @@ def markdown_report(solution: Solution) -> str:
         _values(solution.x),
         "## Numbers of the plan",
         markdown_table(
-            ["number", "value", "why"], [[name, _short(value), why] for name, (value, why) in solution.numbers.items()]
+            ["number", "value", "why"], [[name, short(value), why] for name, (value, why) in solution.numbers.items()]
         ),
         "## How it was made",
         f"Method: `{solution.method}`, dpbilevel {solution.version}.",
@@ -63,9 +63,3 @@ def _values(tree: Any) -> str:
         for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]
     ]
     return markdown_table(["name", "value"], rows)
-
-
-def _short(value: Any) -> str:
-    if isinstance(value, tuple | list):
-        return ", ".join(map(_short, value))
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
