@@ -1,5 +1,6 @@
 """Epsilon against golden values, closed formulas, dp_accounting's own accountant and brute-force integrals."""
 
+import dataclasses
 import functools
 import itertools
 import math
@@ -370,7 +371,9 @@ def test_twin_noise_over_sensitivity_passed_as_noise_over_clip_is_caught(monkeyp
     # The trap of units: the PLD doubles by itself, so a ratio halved before it claims too little.
     true_merged = accounting._merged
     monkeypatch.setattr(
-        accounting, "_merged", lambda charges: tuple((ratio / 2, *rest) for ratio, *rest in true_merged(charges))
+        accounting,
+        "_merged",
+        lambda charges: tuple(dataclasses.replace(c, ratio=c.ratio / 2) for c in true_merged(charges)),
     )
     claimed, true = claim_for_one_step(0.1, 1.5, 0.5, "replace-one")
     assert not claims_what_is_true(claimed, true)

@@ -25,6 +25,9 @@ _HOMES = {
     "Release": "privacy.release",
     "Ledger": "privacy.ledger",
     "Privacy": "privacy.spend",
+    "ApproximateDP": "privacy.events",
+    "GaussianDP": "privacy.events",
+    "BlackBox": "inner.black_box",
     "DPLocGD": "inner.loc_gd",
     "DPLocSGD": "inner.loc_gd",
     "DPBilevel": "methods.dp_bilevel",
@@ -39,6 +42,7 @@ _HOMES = {
     "InvalidRecords": "errors",
     "NotPrivateWarning": "errors",
     "PrivacyLeakWarning": "errors",
+    "TrainerFailed": "errors",
 }
 
 _PACKAGES = ("audit", "theory")
@@ -69,11 +73,14 @@ if TYPE_CHECKING:
         InvalidRecords,
         NotPrivateWarning,
         PrivacyLeakWarning,
+        TrainerFailed,
     )
+    from dpbilevel.inner.black_box import BlackBox
     from dpbilevel.inner.loc_gd import DPLocGD, DPLocSGD
     from dpbilevel.methods.dp_bilevel import DPBilevel
     from dpbilevel.planning import Plan, plan
     from dpbilevel.privacy.budget import Budget
+    from dpbilevel.privacy.events import ApproximateDP, GaussianDP
     from dpbilevel.privacy.ledger import Ledger
     from dpbilevel.privacy.release import Contribution, Release
     from dpbilevel.privacy.sampling import FullBatch, Poisson, WithoutReplacement, WithReplacement

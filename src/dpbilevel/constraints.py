@@ -122,6 +122,15 @@ def project(domain: Domain, point: Tree) -> Tree:
     return jax.tree.map(like, projected, point)
 
 
+def into_ball(point: Tree, centre: Tree, radius: Any) -> Tree:
+    """The nearest point in the ball around ``centre``.
+
+    Shrinking towards the centre keeps a point of a convex set that holds the centre in that set.
+    """
+    offset = optax.projections.projection_l2_ball(optax.tree.sub(point, centre), radius)
+    return jax.tree.map(lambda leaf, c, o: (c + o).astype(leaf.dtype), point, centre, offset)
+
+
 def contains(domain: Domain, point: Tree, tolerance: float = 1e-4) -> bool:
     """Whether ``point`` lies in ``domain`` up to a tolerance relative to its size (float32 rounding)."""
     projected = [np.asarray(leaf, np.float64) for leaf in jax.tree.leaves(project(domain, point))]

@@ -29,6 +29,10 @@ class NotCharged(DPBilevelError):
     """A release was asked of the records that no ledger has charged (or more often than was charged)."""
 
 
+class TrainerFailed(DPBilevelError):
+    """A black-box trainer raised, or returned something that is not a model. The charge stands."""
+
+
 class PrivacyLeakWarning(UserWarning):
     """Something outside the accounting may depend on private records; the result is marked with a caveat."""
 

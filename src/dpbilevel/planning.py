@@ -14,8 +14,10 @@ from dpbilevel.constraints import Domain, contains
 from dpbilevel.errors import InvalidArgument, InvalidProblem, PrivacyLeakWarning
 from dpbilevel.facts import Facts
 from dpbilevel.precision import is_double, user_float
+from dpbilevel.privacy.accounting import Chargeable
 from dpbilevel.privacy.budget import Budget
-from dpbilevel.privacy.release import Release, all_charges
+from dpbilevel.privacy.declared import DeclaredRelease
+from dpbilevel.privacy.release import all_charges
 from dpbilevel.privacy.spend import Privacy
 from dpbilevel.problem import BilevelProblem, inspect
 from dpbilevel.program import Program
@@ -53,7 +55,7 @@ class Plan:
     numbers: Mapping[str, tuple[Any, str]]
 
     @property
-    def releases(self) -> tuple[Release, ...]:
+    def releases(self) -> tuple[Chargeable, ...]:
         """All declared releases."""
         return self.program.releases
 
@@ -120,10 +122,10 @@ def _planned(
     # Remembered, because the compiled program hangs on it: a second run of the same problem does not compile again.
     x, y = jax.tree.unflatten(structure, leaves)
     inspection = inspect(problem, x, y, {level: sizes.record(level) for level in ("upper", "lower")})
-    y_dimension = sum(leaf.size for leaf in jax.tree.leaves(y))
-    program, numbers = method.program(Facts(problem, inspection, sizes, budget, y_dimension))
+    program, numbers = method.program(Facts(problem, inspection, sizes, budget, (x, y)))
     check_traceable(program, sizes, jax.eval_shape(program.start, x, y))
-    privacy = Privacy(all_charges(program.releases), budget, inspection.caveats, void=not budget.is_private)
+    caveats = (*inspection.caveats, *(r.assumption for r in program.releases if isinstance(r, DeclaredRelease)))
+    privacy = Privacy(all_charges(program.releases), budget, caveats, void=not budget.is_private)
     return Plan(method, sizes, budget, program, privacy, numbers)
 
 

@@ -5,7 +5,7 @@ Methods never see records. A stage says *where* to query (``query``) and *what t
 of uses that the release declares and the ledger has charged.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dpbilevel.errors import InvalidProblem
+from dpbilevel.privacy.accounting import Chargeable
+from dpbilevel.privacy.declared import DeclaredRelease
 from dpbilevel.privacy.noise import KeySchedule
 from dpbilevel.privacy.release import Release
 
@@ -67,6 +69,25 @@ class Stage:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
+class Call:
+    """One call of a black box within a round, outside of compiled code.
+
+    Args:
+        release: what the call was declared to cost.
+        run: (state, arrays by role) -> state; the one place where code from elsewhere sees records.
+    """
+
+    release: DeclaredRelease
+    run: Callable[[State, Mapping[str, Tree]], State]
+    steps: int = 1
+
+    @property
+    def uses(self) -> int:
+        """Noise keys that a round of it needs: none, a black box draws its own randomness."""
+        return 0
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Program:
     """Everything a run executes. Compiled once and reused for every chunk of rounds.
 
@@ -79,7 +100,7 @@ class Program:
     """
 
     rounds: int
-    stages: Sequence[Stage]
+    stages: Sequence[Stage | Call]
     start: Callable[[Tree, Tree], State]
     observe: Callable[[State], Tree]
     finish: Callable[[State], tuple[Tree, Tree]]
@@ -94,9 +115,14 @@ class Program:
                 )
 
     @property
-    def releases(self) -> tuple[Release, ...]:
+    def releases(self) -> tuple[Chargeable, ...]:
         """All declared releases."""
         return tuple(stage.release for stage in self.stages if stage.release is not None)
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether the whole loop is compiled: it is, unless a stage calls a black box."""
+        return not any(isinstance(stage, Call) for stage in self.stages)
 
     @property
     def uses_per_round(self) -> int:
@@ -115,6 +141,7 @@ class Program:
         def one_round(state: State, round_keys: jax.Array) -> tuple[State, Tree]:
             first = 0
             for stage in self.stages:
+                assert isinstance(stage, Stage), "a program with calls has no compiled loop"
                 state = stage.run(answer, state, round_keys[first : first + stage.uses])
                 first += stage.uses
             return state, self.observe(state)

@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpy.typing as npt
 
 from dpbilevel.arguments import one_of
 from dpbilevel.errors import InvalidRecords
@@ -22,7 +23,7 @@ from dpbilevel.precision import is_double, user_float
 from dpbilevel.privacy.ledger import Receipt
 from dpbilevel.privacy.noise import KeySchedule
 from dpbilevel.privacy.release import Release
-from dpbilevel.program import Program, State
+from dpbilevel.program import Answer, Call, Program, Stage, State
 
 Tree = Any
 
@@ -130,9 +131,11 @@ class Records:
         """Run the next rounds of a program whose releases a ledger has charged; the only way to touch the arrays."""
         for stage in program.stages:
             if stage.release is not None:
-                receipt.redeem(stage.release, rounds * stage.uses)
+                receipt.redeem(stage.release, rounds * stage.steps)
         keys = program.keys(schedule, receipt.advance(schedule, rounds), rounds)
         precise = is_double()
+        if not program.is_compiled:
+            return _execute_with_calls(program, precise, _VAULT[self], state, keys)
         with sealed():
             return _execute(program, precise, _VAULT[self], state, keys)
 
@@ -147,21 +150,61 @@ class Records:
 def _execute(
     program: Program, precise: bool, arrays: Mapping[str, Any], state: State, keys: jax.Array
 ) -> tuple[State, Tree]:
-    def answer(release: Release, point: Tree, release_keys: jax.Array) -> Tree:
-        return Release.answer(release, arrays, point, release_keys)
-
     # Losses are traced in the precision that the user has set, whatever noise and sums are computed in.
     with jax.enable_x64(precise):
-        return program.loop(answer, state, keys)
+        return program.loop(_answering(arrays), state, keys)
+
+
+@functools.partial(jax.jit, static_argnames=("stage", "precise"))
+def _execute_stage(stage: Stage, precise: bool, arrays: Mapping[str, Any], state: State, keys: jax.Array) -> State:
+    with jax.enable_x64(precise):
+        return stage.run(_answering(arrays), state, keys)
+
+
+def _answering(arrays: Mapping[str, Any]) -> Answer:
+    return lambda release, point, keys: Release.answer(release, arrays, point, keys)
+
+
+def _execute_with_calls(
+    program: Program, precise: bool, arrays: Mapping[str, Any], state: State, keys: npt.NDArray[np.uint32]
+) -> tuple[State, Tree]:
+    """Round by round, because a black box runs outside of compiled code. It sees invalid records as zeros."""
+    handed = {role: jax.tree.map(lambda leaf: _without(leaf, valid), tree) for role, (tree, valid) in arrays.items()}  # noqa: B023
+    history = []
+    for round_keys in keys:
+        first = 0
+        for stage in program.stages:
+            if isinstance(stage, Call):
+                mine = {role: jax.tree.map(np.copy, handed[role]) for role in stage.release.roles}
+                state = stage.run(state, mine)
+                continue
+            with sealed():
+                state = _execute_stage(stage, precise, arrays, state, round_keys[first : first + stage.uses])
+            first += stage.uses
+        history.append(jax.tree.map(np.asarray, program.observe(state)))
+    return state, jax.tree.map(lambda *rounds: np.stack(rounds), *history)
+
+
+def _without(leaf: jax.Array, valid: jax.Array) -> npt.NDArray[Any]:
+    array = np.array(leaf)
+    array[~np.asarray(valid)] = 0
+    return array
 
 
 def check_traceable(program: Program, sizes: Sizes, state: State) -> None:
     """Trace a program on shapes, so that whatever is wrong with it shows before anything is charged."""
     arrays = {role: (getattr(sizes, role), jax.ShapeDtypeStruct((sizes.count(role),), bool)) for role in sizes.roles}
     precise = is_double()
-    keys = jax.ShapeDtypeStruct((1, program.uses_per_round, 2, 2), jnp.uint32)
+    keys = functools.partial(jax.ShapeDtypeStruct, dtype=jnp.uint32)
     with sealed():
-        jax.eval_shape(functools.partial(_execute, program, precise), arrays, state, keys)
+        if program.is_compiled:
+            looped = keys((1, program.uses_per_round, 2, 2))
+            jax.eval_shape(functools.partial(_execute, program, precise), arrays, state, looped)
+            return
+        for stage in program.stages:
+            if isinstance(stage, Stage):
+                staged = functools.partial(_execute_stage, stage, precise)
+                jax.eval_shape(staged, arrays, state, keys((stage.uses, 2, 2)))
 
 
 @contextlib.contextmanager

@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import optax
 
 from dpbilevel.arguments import count, positive
-from dpbilevel.constraints import Domain, project
+from dpbilevel.constraints import Domain, into_ball, project
 from dpbilevel.errors import InvalidArgument
 from dpbilevel.privacy.release import Release
 from dpbilevel.privacy.sampling import FullBatch, Poisson, Sampling, check_sampling
@@ -164,7 +164,7 @@ class DPLocGD:
             size = jnp.minimum(1 / (schedule.strong_convexity * (inside + 1)), schedule.largest_step)
             gradient = optax.tree.add(answer, free_gradient(state, carry["y"]))
             moved = project(domain, _descend(carry["y"], gradient, size))
-            moved = _into_ball(moved, carry["centre"], radii[step // schedule.steps])
+            moved = into_ball(moved, carry["centre"], radii[step // schedule.steps])
             # The paper averages y_0, ..., y_{T-1}, which pays for the last answer without using it.
             summed = optax.tree.add(carry["sum"], moved)
             last = inside == schedule.steps - 1
@@ -210,12 +210,6 @@ class DPLocSGD(DPLocGD):
 
 def _descend(y: Tree, gradient: Tree, size: jax.Array) -> Tree:
     return jax.tree.map(lambda leaf, slope: (leaf - size * slope).astype(leaf.dtype), y, gradient)
-
-
-def _into_ball(y: Tree, centre: Tree, radius: jax.Array) -> Tree:
-    # Shrinking towards the centre, a point of the convex Y, keeps y in Y: the result lies in both sets.
-    offset = optax.projections.projection_l2_ball(optax.tree.sub(y, centre), radius)
-    return jax.tree.map(lambda leaf, c, o: (c + o).astype(leaf.dtype), y, centre, offset)
 
 
 def _choose(condition: jax.Array, one: Tree, other: Tree) -> Tree:

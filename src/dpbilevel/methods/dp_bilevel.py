@@ -11,8 +11,7 @@ Each record's part of G_t is clipped whole, not term by term: the penalty cancel
 unconditional, where the paper's sensitivity holds only as long as the private solves are accurate.
 """
 
-import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -24,25 +23,22 @@ from dpbilevel.arguments import count, one_of, positive
 from dpbilevel.constraints import project
 from dpbilevel.errors import InvalidArgument
 from dpbilevel.facts import Facts
-from dpbilevel.inner.loc_gd import DPLocGD, Localisation
-from dpbilevel.methods.contributions import (
-    by_role,
-    hypergradients,
-    lower_gradients,
-    penalised_gradients,
-    shares_by_role,
-)
+from dpbilevel.inner.black_box import BlackBox
+from dpbilevel.inner.loc_gd import DPLocGD
+from dpbilevel.methods.contributions import by_role, shares_by_role
+from dpbilevel.methods.sensitivity import WAYS, ClipNorm, bounded_hypergradients
+from dpbilevel.methods.solves import LOWER, PENALISED, BlackBoxSolves, LocalisedSolves, Numbers
+from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.calibration import calibrate, with_shares
 from dpbilevel.privacy.paper_split import PaperSplit
-from dpbilevel.privacy.release import Release
+from dpbilevel.privacy.release import Contribution, Release
 from dpbilevel.privacy.sampling import FullBatch, Sampling, check_sampling
 from dpbilevel.problem import BilevelProblem, free_gradient
 from dpbilevel.program import Program, Stage, State
 
 Tree = Any
-Numbers = dict[str, tuple[Any, str]]  # name -> (value, why it is what it is)
 
-_LOWER, _PENALISED, _HYPERGRADIENT = "lower solve", "penalised solve", "hypergradient"
+_HYPERGRADIENT = "hypergradient"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,11 +49,12 @@ class DPBilevel:
     neighbouring relation, whatever the losses and records are.
 
     Args:
-        inner: the private solver of the lower level, `DPLocGD` or `DPLocSGD`.
+        inner: the private solver of the lower level: `DPLocGD`, `DPLocSGD`, or a `BlackBox` trainer.
         penalty: lambda; at least max{2 L1f/mu_g, L0f/L0g, L1f/L1g} where constants are declared.
         steps: T, outer steps.
         step_size: eta; 1/(2L) from ``problem.constants`` by default.
-        clip_norm: bound on each lower record's part of G_t, penalty included.
+        clip_norm: bound on each lower record's part of G_t, penalty included; "certified" or "released" compute it
+            from ``problem.constants`` (`dpbilevel.methods.sensitivity` has the three ways).
         upper_clip_norm: bound on each upper record's part; ``clip_norm`` by default.
         warm_start: start each solve at the previous round's released solution (post-processing, so free); False
             restarts at y_0 as the paper prints it.
@@ -70,11 +67,11 @@ class DPBilevel:
             batch serves all terms of G_t: different batches in its two g-terms would not cancel at a large penalty.
     """
 
-    inner: DPLocGD
+    inner: DPLocGD | BlackBox
     penalty: float = 10.0
     steps: int = 20
     step_size: float | None = None
-    clip_norm: float = 1.0
+    clip_norm: ClipNorm = 1.0
     upper_clip_norm: float | None = None
     warm_start: bool = True
     split: tuple[float, float, float] | Literal["paper"] = (1.0, 1.0, 1.0)
@@ -82,13 +79,23 @@ class DPBilevel:
     sampling: Sampling = field(default_factory=FullBatch)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.inner, DPLocGD):
+        if not isinstance(self.inner, DPLocGD | BlackBox):
             raise InvalidArgument(
-                f"inner={self.inner!r}: must be dpb.DPLocGD(...), a private solver of the lower level"
+                f"inner={self.inner!r}: must be dpb.DPLocGD(...), dpb.DPLocSGD(...) or dpb.BlackBox(...), a private "
+                "solver of the lower level"
+            )
+        if isinstance(self.inner, BlackBox) and self.split == "paper":
+            raise InvalidArgument(
+                'split="paper": fixes the noise of both solves, and a black box brings its own; leave split out'
             )
         positive("penalty", self.penalty, "it is lambda, the weight of the lower level (try 10.0)")
         count("steps", self.steps, "it is the number of outer steps (try 20)")
-        positive("clip_norm", self.clip_norm, "it bounds each record's part of the hypergradient (try 1.0)")
+        if isinstance(self.clip_norm, str):
+            one_of("clip_norm", self.clip_norm, WAYS, "or a number, the bound itself (try 1.0)")
+            if self.upper_clip_norm is not None:
+                raise InvalidArgument(f"upper_clip_norm: clip_norm={self.clip_norm!r} computes it; leave it out")
+        else:
+            positive("clip_norm", self.clip_norm, "it bounds each record's part of the hypergradient (try 1.0)")
         for name in ("step_size", "upper_clip_norm"):
             if getattr(self, name) is not None:
                 positive(name, getattr(self, name), "give a number, or None for its default")
@@ -103,65 +110,65 @@ class DPBilevel:
 
     def program(self, facts: Facts) -> tuple[Program, Numbers]:
         """Declare all releases and write the algorithm out as a program; no record is involved."""
-        inner, budget = self.inner, facts.budget
+        budget = facts.budget
         step_size, numbers = self._outer_numbers(facts.problem)
-        inner_clips = (inner.clip_norm, inner.upper_clip_norm or inner.clip_norm)
-        outer_clips = (self.clip_norm, self.upper_clip_norm or self.clip_norm)
-        contributions = {
-            _LOWER: by_role(lower_gradients(facts, inner.clip_norm), facts),
-            _PENALISED: by_role(penalised_gradients(facts, self.penalty, *inner_clips), facts),
-            _HYPERGRADIENT: by_role(hypergradients(facts, self.penalty, *outer_clips), facts),
-        }
-        if isinstance(self.split, tuple):
-            shares = shares_by_role(dict(zip(contributions, self.split, strict=True)), contributions)
-        else:
-            paper = PaperSplit(budget, self.steps)
-            share = self.steps * (paper.mu / budget.mu) ** 2
-            shares = {name: dict.fromkeys(parts, share) for name, parts in contributions.items()}
-            numbers["epsilon claimed by the paper's split"] = (
-                budget.epsilon,
-                f"really {paper.exact_epsilon:.4g} where one role is in all three; by the paper's own composition "
-                f"lemma {paper.epsilon_by_its_own_lemma:.4g}",
-            )
+        bounded = bounded_hypergradients(facts, self.penalty, self.clip_norm, self.upper_clip_norm)
+        solves = self._solves(facts, bounded.near)
+        contributions = solves.contributions() | {_HYPERGRADIENT: by_role(bounded.levels, facts)}
+        shares, split_numbers = self._shares(contributions, budget)
 
-        def declare(name: str, uses: int) -> Release:
+        def declare(name: str, uses: int, sampling: Sampling) -> Release:
             release = Release(
                 name=name,
                 contributions=contributions[name],
                 noise=1.0,
                 steps=uses,
-                sampling=self.sampling if name == _HYPERGRADIENT else inner.gradient_sampling(),
+                sampling=sampling,
                 adjacency=budget.adjacency,
             )
             return with_shares(release, shares[name], budget)
 
-        # One use per solve: its noise at the solve's share of the budget is what the localisation goes by.
-        schedules = {
-            name: self._schedule(facts, name, declare(name, self.steps).noise if budget.is_private else 0.0)
-            for name in (_LOWER, _PENALISED)
-        }
-        declared = [declare(name, self.steps * schedule.total_steps) for name, schedule in schedules.items()]
+        declared = solves.declared(declare)
         if contributions[_HYPERGRADIENT]:
-            declared.append(declare(_HYPERGRADIENT, self.steps))
+            declared.append(declare(_HYPERGRADIENT, self.steps, self.sampling))
         if isinstance(self.split, tuple):
-            declared = list(calibrate(declared, budget))
+            declared = list(calibrate(declared, budget, solves.fixed))
         releases = {release.name: release for release in declared}
-        # With the noise known, amplification included, the radii are settled; the number of steps stays as declared.
-        schedules = {
-            name: self._schedule(
-                facts, name, releases[name].noise / math.sqrt(schedule.total_steps), len(schedule.radii)
-            )
-            for name, schedule in schedules.items()
-        }
-        numbers |= self._schedule_numbers(schedules, facts.problem) | _release_numbers(releases, shares)
-        stages = [
-            *(self._solve_stage(facts.problem, name, releases[name], schedules[name]) for name in schedules),
-            self._hypergradient_stage(facts, releases.get(_HYPERGRADIENT), step_size),
-        ]
+        stages, solve_numbers = solves.stages(releases)
+        stages.append(self._hypergradient_stage(facts, releases.get(_HYPERGRADIENT), step_size, bounded.scale))
+        numbers |= split_numbers | solve_numbers | _release_numbers(releases, shares, bounded.reason)
         program = Program(
             rounds=self.steps, stages=stages, start=_start, observe=lambda state: state["seen"], finish=self._finish
         )
         return program, numbers
+
+    def _solves(self, facts: Facts, near: Callable[[Tree, Tree], Tree]) -> LocalisedSolves | BlackBoxSolves:
+        if isinstance(self.inner, BlackBox):
+            return BlackBoxSolves(facts=facts, inner=self.inner, penalty=self.penalty, rounds=self.steps, near=near)
+        return LocalisedSolves(
+            facts=facts,
+            inner=self.inner,
+            penalty=self.penalty,
+            rounds=self.steps,
+            warm_start=self.warm_start,
+            near=near,
+        )
+
+    def _shares(
+        self, contributions: Mapping[str, Mapping[str, Contribution]], budget: Budget
+    ) -> tuple[dict[str, dict[str, float]], Numbers]:
+        """release -> role -> share of mu^2."""
+        if isinstance(self.split, tuple):
+            weights = dict(zip((LOWER, PENALISED, _HYPERGRADIENT), self.split, strict=True))
+            return shares_by_role(weights, contributions), {}
+        paper = PaperSplit(budget, self.steps)
+        share = self.steps * (paper.mu / budget.mu) ** 2
+        claim = (
+            f"really {paper.exact_epsilon:.4g} where one role is in all three; by the paper's own composition "
+            f"lemma {paper.epsilon_by_its_own_lemma:.4g}"
+        )
+        shares = {name: dict.fromkeys(parts, share) for name, parts in contributions.items()}
+        return shares, {"epsilon claimed by the paper's split": (budget.epsilon, claim)}
 
     def _finish(self, state: State) -> tuple[Tree, Tree]:
         chosen = state["last" if self.output == "last" else "best"]
@@ -197,55 +204,9 @@ class DPBilevel:
             "step size": (step_size, reason),
         }
 
-    def _schedule(self, facts: Facts, name: str, noise: float, rounds: int | None = None) -> Localisation:
-        constants = facts.problem.constants
-        convexity = self.inner.convexity(constants)
-        smoothness = self.inner.smoothness or (constants.lower_smoothness if constants else None)
-        if name == _PENALISED and constants is not None:
-            convexity = convexity - constants.upper_smoothness / self.penalty
-            if convexity <= 0:
-                needed = 2 * constants.upper_smoothness / self.inner.convexity(constants)
-                raise InvalidArgument(
-                    f"penalty={self.penalty!r}: f/penalty + g is not strongly convex; must exceed L1f/mu_g "
-                    f"(Algorithm 1 asks for 2 L1f/mu_g = {needed!r})"
-                )
-            smoothness = None if smoothness is None else smoothness + constants.upper_smoothness / self.penalty
-        return self.inner.localise(convexity, noise / convexity, facts.y_dimension, smoothness, rounds)
-
-    def _schedule_numbers(self, schedules: Mapping[str, Localisation], problem: BilevelProblem) -> Numbers:
-        formula = "M = max(1, ceil(log2 log2(R_0/A)))"
-        convexity = {
-            _LOWER: "mu_g, of g; steps 1/(mu (t+1))",
-            _PENALISED: "mu_g - L1f/penalty, of f/penalty + g; steps 1/(mu (t+1))"
-            if problem.constants
-            else "mu_g, taking f as convex in y (declare constants where it is not); steps 1/(mu (t+1))",
-        }
-        numbers: Numbers = {}
-        for name, schedule in schedules.items():
-            numbers[f"{name}: rounds"] = (len(schedule.radii), formula if self.inner.rounds is None else "M, as given")
-            numbers[f"{name}: steps per round"] = (schedule.steps, "T_GD, as given")
-            numbers[f"{name}: radii"] = (schedule.radii, "R_m = c (sqrt(R_{m-1} A) + A sqrt(d_y)), never growing")
-            numbers[f"{name}: strong convexity"] = (schedule.strong_convexity, convexity[name])
-        return numbers
-
-    def _solve_stage(self, problem: BilevelProblem, name: str, release: Release, schedule: Localisation) -> Stage:
-        variable = "y" if name == _LOWER else "z"
-        upper_weight = 0.0 if name == _LOWER else 1 / self.penalty
-
-        def terms(x: Tree, y: Tree) -> Any:
-            return upper_weight * problem.term("upper")(x, y) + problem.term("lower")(x, y)
-
-        return self.inner.stage(
-            release,
-            schedule,
-            start=lambda state: state[variable] if self.warm_start else state["y_start"],
-            query=lambda state, y: (state["x"], y),
-            free_gradient=lambda state, y: jax.grad(terms, 1)(state["x"], y),
-            domain=problem.lower_domain,
-            end=lambda state, y: state | {variable: y},
-        )
-
-    def _hypergradient_stage(self, facts: Facts, release: Release | None, step_size: float) -> Stage:
+    def _hypergradient_stage(
+        self, facts: Facts, release: Release | None, step_size: float, scale: Callable[[Tree, Tree], Any]
+    ) -> Stage:
         reads, sizes = facts.inspection.hypergradient_reads, facts.sizes
         free = {
             level: free_gradient(facts.problem, level, level in reads, sizes.record(level))
@@ -257,7 +218,7 @@ class DPBilevel:
             difference = optax.tree.sub(free["lower"](x, z), free["lower"](x, y))
             gradient = optax.tree.add(free["upper"](x, z), optax.tree.scale(self.penalty, difference))
             if answer is not None:
-                gradient = optax.tree.add(gradient, answer)
+                gradient = optax.tree.add(gradient, optax.tree.scale(scale(y, z), answer))
             moved = jax.tree.map(lambda leaf, g: (leaf - step_size * g).astype(leaf.dtype), x, gradient)
             moved = project(facts.problem.domain, moved)
             move = optax.tree.norm(optax.tree.sub(moved, x)).astype(jnp.float32)
@@ -289,11 +250,14 @@ def _start(x: Tree, y: Tree) -> State:
     return {"x": x, "y": y, "z": y, "y_start": y, "last": candidate, "best": candidate, "seen": seen}
 
 
-def _release_numbers(releases: Mapping[str, Release], shares: Mapping[str, Mapping[str, float]]) -> Numbers:
+def _release_numbers(
+    releases: Mapping[str, Release], shares: Mapping[str, Mapping[str, float]], hypergradient_clip: str
+) -> Numbers:
     numbers: Numbers = {}
     for name, release in releases.items():
         for role, contribution in release.contributions.items():
-            numbers[f"{name}: clip ({role})"] = (contribution.clip, "bounds one record's whole vector")
+            reason = hypergradient_clip if name == _HYPERGRADIENT else "bounds one record's whole vector"
+            numbers[f"{name}: clip ({role})"] = (contribution.clip, reason)
             numbers[f"{name}: share of mu^2 ({role})"] = (shares[name][role], "split, over the releases of the role")
         numbers[f"{name}: noise"] = (
             release.noise,

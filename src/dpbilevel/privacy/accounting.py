@@ -12,12 +12,13 @@ adaptively, to mu^2 = sum of their mu^2 (Dong, Roth and Su 2022).
 import functools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 from scipy.stats import norm
 
 from dpbilevel.errors import InvalidArgument
+from dpbilevel.privacy.events import ApproximateDP
 from dpbilevel.privacy.profiles import loss_distribution
 from dpbilevel.privacy.sampling import Poisson, Sampling, WithoutReplacement, WithReplacement
 
@@ -32,11 +33,25 @@ class Charge:
     steps: int
     sampling: Sampling
     records: int | None = None  # of the role; fixed-size batches need it
+    declared: ApproximateDP | None = None  # of one call of a black box, which has no ratio
 
     @property
     def mu(self) -> float:
         """The GDP parameter of all uses together, as if nothing were sampled."""
         return self.ratio * math.sqrt(self.steps)
+
+
+class Chargeable(Protocol):
+    """What a ledger charges: a `Release`, or a `DeclaredRelease` of a black box."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def steps(self) -> int: ...
+    @property
+    def adjacency(self) -> str: ...
+    def charges(self) -> tuple[Charge, ...]:
+        """What all uses cost, role by role."""
 
 
 def gaussian_epsilon(mu: float, delta: float) -> float:
@@ -71,7 +86,7 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
 
 def is_gaussian(charges: Sequence[Charge]) -> bool:
     """Whether every charge is a full-batch Gaussian, so that accounting is exact."""
-    return all(charge.sampling.takes_everybody for charge in charges)
+    return all(charge.sampling.takes_everybody and charge.declared is None for charge in charges)
 
 
 def composed_mu(charges: Sequence[Charge]) -> float:
@@ -98,31 +113,37 @@ def composed_delta(charges: Sequence[Charge], epsilon: float, adjacency: str) ->
 def _mu_without_sampling(charges: Sequence[Charge]) -> float:
     """Leaving records out never costs more than taking everybody; a grid too coarse for tiny steps may think so.
 
-    Draws with replacement can take a record many times over: no such bound.
+    Draws with replacement can take a record many times over, and of a black box no mu is known: no such bound.
     """
-    return math.inf if any(isinstance(c.sampling, WithReplacement) for c in charges) else composed_mu(charges)
+    unbounded = any(isinstance(c.sampling, WithReplacement) or c.declared is not None for c in charges)
+    return math.inf if unbounded else composed_mu(charges)
 
 
-def _merged(charges: Sequence[Charge]) -> tuple[tuple[float, int, Sampling, int | None], ...]:
+def _merged(charges: Sequence[Charge]) -> tuple[Charge, ...]:
     """What charges cost: a cache key that does not depend on names."""
-    return tuple((charge.ratio, charge.steps, charge.sampling, charge.records) for charge in charges)
+    return tuple(replace(charge, release="", role="") for charge in charges)
 
 
 @functools.lru_cache(maxsize=64)
-def _loss_distribution(charges: tuple[tuple[float, int, Sampling, int | None], ...], adjacency: str) -> Any:
+def _loss_distribution(charges: tuple[Charge, ...], adjacency: str) -> Any:
     from dp_accounting.pld import privacy_loss_distribution as pld
 
     total = pld.identity(value_discretization_interval=_DISCRETISATION)
-    for ratio, steps, sampling, records in charges:
-        if ratio > 0:
-            total = total.compose(_one_use(ratio, sampling, records, adjacency).self_compose(int(steps)))
+    for charge in charges:
+        if charge.ratio > 0 or charge.declared is not None:
+            total = total.compose(_one_use(charge, adjacency).self_compose(int(charge.steps)))
     return total
 
 
-def _one_use(ratio: float, sampling: Sampling, records: int | None, adjacency: str) -> Any:
+def _one_use(charge: Charge, adjacency: str) -> Any:
     from dp_accounting import NeighboringRelation
     from dp_accounting.pld import privacy_loss_distribution as pld
+    from dp_accounting.pld.common import DifferentialPrivacyParameters
 
+    ratio, sampling, records = charge.ratio, charge.sampling, charge.records
+    if charge.declared is not None:
+        stated = DifferentialPrivacyParameters(charge.declared.epsilon, charge.declared.delta)
+        return pld.from_privacy_parameters(stated, value_discretization_interval=_DISCRETISATION)
     if isinstance(sampling, WithoutReplacement | WithReplacement):
         if records is None:
             raise InvalidArgument(f"records=None: {sampling!r} cannot be accounted for without the number of records")

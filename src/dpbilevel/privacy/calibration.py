@@ -8,13 +8,15 @@ the composed privacy loss where a release is sampled.
 import math
 from collections.abc import Mapping, Sequence
 
-from dpbilevel.errors import InvalidArgument
+from dpbilevel.errors import BudgetExceeded, InvalidArgument
 from dpbilevel.privacy.accounting import composed_epsilon, composed_mu, is_gaussian
 from dpbilevel.privacy.budget import Budget
+from dpbilevel.privacy.declared import DeclaredRelease
 from dpbilevel.privacy.release import Release, all_charges, shared_noise
 
 _HEADROOM = 1e-9  # full batch: relative, so that rounding can never push a calibrated run above its budget
 _SMALLEST_DELTA = 1e-13  # sampled: dp_accounting truncates tails of mass 1e-15
+_DOUBLINGS = 40  # more than enough where only sampling stands between the closed formula and the budget
 _TOLERANCE = 0.005  # sampled: spend between (1 - tolerance) and 1 times epsilon; a PLD costs a second to compute
 
 
@@ -27,27 +29,55 @@ def with_shares(release: Release, shares: Mapping[str, float], budget: Budget) -
     return release.scaled(shared_noise(ratios, sensitivities) / release.noise)
 
 
-def calibrate(releases: Sequence[Release], budget: Budget) -> tuple[Release, ...]:
+def calibrate(
+    releases: Sequence[Release], budget: Budget, fixed: Sequence[DeclaredRelease] = ()
+) -> tuple[Release, ...]:
     """Scale all noises by one factor so that the dearest role spends the budget, and never more.
 
-    Full batch: epsilon is met to 1e-6. Sampled: it is met from below within 1%.
+    Full batch: epsilon is met to 1e-6. Sampled: it is met from below within 1%. What black boxes declare (``fixed``)
+    is counted and cannot be scaled: a run whose black boxes alone exceed the budget is refused.
     """
+    if budget.is_private and fixed:
+        _check_fixed(fixed, budget)
     if not budget.is_private:
         return tuple(release.scaled(0.0) for release in releases)
     if any(release.noise == 0 or release.adjacency != budget.adjacency for release in releases):
         raise InvalidArgument("releases: need a positive relative noise and the budget's adjacency to be calibrated")
+    if not releases:
+        return ()
     charges = all_charges(releases)
-    if all(is_gaussian(role_charges) for role_charges in charges.values()):
+    if not fixed and all(is_gaussian(role_charges) for role_charges in charges.values()):
         factor = max(composed_mu(role_charges) for role_charges in charges.values()) / budget.mu
         return tuple(release.scaled(factor * (1 + _HEADROOM)) for release in releases)
-    factor = _bisect(releases, budget)
+    factor = _bisect(releases, budget, fixed)
     return tuple(release.scaled(factor) for release in releases)
 
 
-def _bisect(releases: Sequence[Release], budget: Budget) -> float:
+def _check_fixed(fixed: Sequence[DeclaredRelease], budget: Budget) -> None:
+    for release in fixed:
+        if release.adjacency != budget.adjacency:
+            raise InvalidArgument(
+                f"adjacency={release.adjacency!r}: must be {budget.adjacency!r}, the relation of the budget; restate "
+                "what the black box costs under that relation"
+            )
+    spent = _dearest(fixed, budget)
+    # What other releases get is what black boxes leave: nothing at all is too little where there are any.
+    if spent > budget.epsilon:
+        calls = " + ".join(f"{release.steps} calls of {release.name!r}" for release in fixed)
+        raise BudgetExceeded(
+            f"epsilon={budget.epsilon!r}: {calls} with their declared events cost {spent:.4g} at delta "
+            f"{budget.delta:g}; declare (and keep) less per call, or make fewer calls"
+        )
+
+
+def _dearest(releases: Sequence[Release | DeclaredRelease], budget: Budget) -> float:
+    charges = all_charges(releases).values()
+    return max(composed_epsilon(c, budget.delta or 0.0, budget.adjacency) for c in charges)
+
+
+def _bisect(releases: Sequence[Release], budget: Budget, fixed: Sequence[DeclaredRelease]) -> float:
     def spend(factor: float) -> float:
-        charges = all_charges([release.scaled(factor) for release in releases])
-        return max(composed_epsilon(c, budget.delta or 0.0, budget.adjacency) for c in charges.values())
+        return _dearest([*(release.scaled(factor) for release in releases), *fixed], budget)
 
     if (budget.delta or 0.0) < _SMALLEST_DELTA:
         raise InvalidArgument(
@@ -57,8 +87,15 @@ def _bisect(releases: Sequence[Release], budget: Budget) -> float:
 
     # Without amplification the Gaussian formula is enough noise: an upper end that needs no search.
     upper = max(composed_mu(c) for c in all_charges(releases).values()) / budget.mu
-    while spend(upper) > budget.epsilon:
+    for _ in range(_DOUBLINGS):
+        if spend(upper) <= budget.epsilon:
+            break
         upper *= 2
+    else:
+        raise BudgetExceeded(
+            f"epsilon={budget.epsilon!r}: the black boxes spend it all, so that nothing is left for the releases "
+            "beside them; declare (and keep) less per call, or make fewer calls"
+        )
     lower = upper / 2
     while spend(lower) <= budget.epsilon:
         lower, upper = lower / 2, lower

@@ -22,10 +22,10 @@ from typing import Any, Literal, NoReturn
 
 from dpbilevel.arguments import count, one_of
 from dpbilevel.errors import BudgetExceeded, InvalidArgument, NotCharged
-from dpbilevel.privacy.accounting import gaussian_epsilon
+from dpbilevel.privacy.accounting import Chargeable, gaussian_epsilon
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.noise import KeySchedule
-from dpbilevel.privacy.release import Release, all_charges
+from dpbilevel.privacy.release import all_charges
 from dpbilevel.privacy.spend import Privacy
 
 Composition = Literal["gaussian", "basic"]
@@ -46,7 +46,7 @@ class Entry:
 class Receipt:
     """Proof that releases were charged: records evaluate them with it, as often as was charged and no more."""
 
-    def __init__(self, releases: Sequence[Release]) -> None:
+    def __init__(self, releases: Sequence[Chargeable]) -> None:
         self.__left = {id(release): (release, release.steps) for release in releases}
         self.__rounds = 0
         self.__lock = threading.Lock()
@@ -62,7 +62,7 @@ class Receipt:
             first, self.__rounds = self.__rounds, self.__rounds + rounds
             return first
 
-    def redeem(self, release: Release, uses: int) -> None:
+    def redeem(self, release: Chargeable, uses: int) -> None:
         """Take ``uses`` uses of ``release`` off the receipt, before they are executed."""
         count("uses", uses, "it is how often the release is about to be used")
         with self.__lock:
@@ -115,7 +115,7 @@ class Ledger:
         """How runs add up; None before the first charge of a ledger that lets the first charge decide."""
         return self._composition
 
-    def charge(self, releases: Sequence[Release], budget: Budget, description: str) -> Receipt:
+    def charge(self, releases: Sequence[Chargeable], budget: Budget, description: str) -> Receipt:
         """Charge a whole run, in one transaction, before its first record is read.
 
         Raises `BudgetExceeded`, and changes nothing, where the total would be exceeded.
@@ -132,7 +132,7 @@ class Ledger:
             composition = self._composition or ("basic" if entry.mu is None else "gaussian")
             if composition == "gaussian" and entry.mu is None:
                 raise InvalidArgument(
-                    "ledger: its runs so far compose as full-batch Gaussians and this run is sampled; a ledger for "
+                    "ledger: its runs so far compose as full-batch Gaussians and this run does not; a ledger for "
                     'both is made with Ledger(total, composition="basic") before its first run'
                 )
             if not self._fits([*self._entries, entry], composition):

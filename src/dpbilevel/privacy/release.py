@@ -21,7 +21,7 @@ from jax.flatten_util import ravel_pytree
 from dpbilevel.arguments import count, non_negative, one_of, positive
 from dpbilevel.errors import InvalidArgument
 from dpbilevel.precision import is_double
-from dpbilevel.privacy.accounting import Charge
+from dpbilevel.privacy.accounting import Charge, Chargeable
 from dpbilevel.privacy.budget import ADJACENCIES, Adjacency
 from dpbilevel.privacy.clipping import LARGEST_CLIP, ROUNDING, SMALLEST_CLIP, clipped_sum
 from dpbilevel.privacy.noise import capacity, drawn, membership, standard_normal
@@ -198,7 +198,7 @@ def shared_noise(ratios: Mapping[str, float], sensitivities: Mapping[str, float]
     return max(sensitivities[role] / ratios[role] for role in sensitivities)
 
 
-def all_charges(releases: Sequence[Release]) -> dict[str, tuple[Charge, ...]]:
+def all_charges(releases: Sequence[Chargeable]) -> dict[str, tuple[Charge, ...]]:
     """Charges of several releases, per role. Roles hold disjoint records, so that they compose in parallel."""
     charges: dict[str, tuple[Charge, ...]] = {}
     for release in releases:

@@ -21,6 +21,7 @@ from dpbilevel.privacy.accounting import (
     is_gaussian,
 )
 from dpbilevel.privacy.budget import Budget
+from dpbilevel.privacy.events import ApproximateDP
 from dpbilevel.privacy.sampling import FullBatch, Poisson, Sampling, WithoutReplacement, WithReplacement
 
 _SAMPLINGS: dict[str, type[Sampling]] = {
@@ -167,6 +168,7 @@ class Privacy:
                             "sampling": type(charge.sampling).__name__,
                             "sampling_parameters": asdict(charge.sampling),
                             "records": charge.records,
+                            "declared": None if charge.declared is None else asdict(charge.declared),
                         }
                         for charge in charges
                     ],
@@ -187,6 +189,7 @@ class Privacy:
                     steps=int(item["steps"]),
                     sampling=_SAMPLINGS[item["sampling"]](**item["sampling_parameters"]),
                     records=item["records"],
+                    declared=None if item.get("declared") is None else ApproximateDP(**item["declared"]),
                 )
                 for item in entry["charges"]
             )

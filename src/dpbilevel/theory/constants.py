@@ -1,5 +1,9 @@
 """Certified constants of a bilevel problem (Assumptions 1 and 2 of the paper) and what follows from them.
 
+*Totals* bound f and g whole, data-free terms included; *per-record* values bound one f_i or g_i alone. The paper has no
+data-free terms and so no such distinction; where there are some, taking one for the other under-counts (a regulariser
+adds to the smoothness of g, and to the sensitivity of nothing).
+
 They bound *every possible record and every possible data set*, never the one at hand: a constant measured on
 private records is a leak. Privacy never rests on them (records are clipped all the same), so that a wrong
 constant costs accuracy only.
@@ -10,18 +14,22 @@ from dataclasses import dataclass, fields
 from dpbilevel.arguments import non_negative, positive
 from dpbilevel.errors import InvalidArgument
 
+_TOTALS = {"record_upper_lipschitz": "upper_lipschitz", "record_lower_smoothness": "lower_smoothness"}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Constants:
     """Lipschitz, smoothness and convexity constants, with the paper's symbols.
 
     Args:
-        upper_lipschitz: L0f, each f_i(x, y) is Lipschitz with this constant.
-        upper_smoothness: L1f, the gradient of f is Lipschitz.
-        lower_lipschitz: L0g, each g_i(x, .) is Lipschitz on the solutions' set Y.
-        lower_smoothness: L1g, the gradient of g is Lipschitz.
-        lower_hessian_lipschitz: L2g, the Hessian of g is Lipschitz.
-        strong_convexity: mu_g, g(x, .) is strongly convex for every x of the domain.
+        upper_lipschitz: L0f, total: f is Lipschitz with this constant.
+        upper_smoothness: L1f, total: the gradient of f is Lipschitz.
+        lower_lipschitz: L0g, per record: each g_i(x, .) is Lipschitz on the solutions' set Y.
+        lower_smoothness: L1g, total: the gradient of g is Lipschitz.
+        lower_hessian_lipschitz: L2g, total: the Hessian of g is Lipschitz.
+        strong_convexity: mu_g, total: g(x, .) is strongly convex for every x of the domain.
+        record_upper_lipschitz: L0f per record; the total by default, which is right where f has no data-free term.
+        record_lower_smoothness: L1g per record; the total by default, likewise.
 
     >>> constants = Constants(
     ...     upper_lipschitz=1.0,
@@ -41,9 +49,14 @@ class Constants:
     lower_smoothness: float
     lower_hessian_lipschitz: float
     strong_convexity: float
+    record_upper_lipschitz: float = None  # type: ignore[assignment]  # a number once it is made
+    record_lower_smoothness: float = None  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
         positive("strong_convexity", self.strong_convexity, "mu_g; a regulariser (w/2)||y||^2 gives w")
+        for record, total in _TOTALS.items():
+            if getattr(self, record) is None:
+                object.__setattr__(self, record, getattr(self, total))
         for field in fields(self):
             non_negative(field.name, getattr(self, field.name), "it bounds every possible record")
         if self.lower_smoothness < self.strong_convexity:
