@@ -29,8 +29,7 @@ CONFIDENCE = 1 - 0.01 / len(EPSILONS)
 
 
 def bilevel(steps: int = 1, inner_steps: int = 2, clip_norm: float = 1.0) -> dpb.DPBilevel:
-    """One outer step of two inner ones by default: DP-Loc-GD averages its iterates *before* each step, so that with one
-    inner step it returns its starting point, and there is nothing to attack."""
+    """One outer step of two inner ones by default: short, so that one vector carries most of the budget."""
     inner = dpb.DPLocGD(strong_convexity=1.0, steps=inner_steps, rounds=1, clip_norm=clip_norm)
     return dpb.DPBilevel(inner=inner, step_size=0.5, steps=steps)
 
