@@ -35,7 +35,7 @@ RELATIONS = {
     "replace-one": dp_accounting.NeighboringRelation.REPLACE_ONE,
     "zero-out": dp_accounting.NeighboringRelation.REPLACE_SPECIAL,
 }
-ROUNDING = 1 + 2**-7  # method.md: in float32 a clipped sum moves by at most this much more than in real arithmetic
+ROUNDING = 1 + 2**-7  # in float32 a clipped sum moves by at most this much more than in real arithmetic
 
 
 def powers_of_ten(least: float, most: float) -> st.SearchStrategy[float]:

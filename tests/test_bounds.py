@@ -12,7 +12,7 @@ import pytest
 from scipy.stats import binom
 
 from dpbilevel.inner.loc_gd import DPLocGD
-from dpbilevel.theory import bounds
+from dpbilevel.theory import bounds, preconditions
 from dpbilevel.theory.constants import Constants
 
 ROUNDING = 1 + 1e-7
@@ -254,7 +254,7 @@ def test_penalised_solution_moves_with_one_record_as_promised(a, share):
 
 
 def test_lipschitz_constant_of_the_set_y_alone_would_be_too_small():
-    """The broken twin: method.md's L0g + L0f/lambda forgets that y^lambda may lie outside Y, where g_i is steeper."""
+    """The broken twin: L0g + L0f/lambda forgets that y^lambda may lie outside Y, where g_i is steeper."""
     n, penalty = 500, 3.0
     constants, solution, signs = scalar_family(n, 0.9, 0.0)
     neighbour = signs.copy()
@@ -591,9 +591,9 @@ def test_preconditions_of_theorem_1_say_which_fails_and_by_how_much():
         "L1g/L1f": largest * kappa**3 * 0.35 / 0.25,
         "gap/(l kappa)": kappa**2 * 3.0,
     }
-    conditions = bounds.theorem_preconditions(constants, gap=3.0, alpha=20.0)
+    conditions = preconditions.theorem_preconditions(constants, gap=3.0, alpha=20.0)
     assert [condition.right for condition in conditions] == pytest.approx(list(sides.values()))
     assert [condition.holds for condition in conditions] == [True, False, True, True]
     assert str(conditions[1]) == "alpha <= l kappa^3 L0g/L0f fails: 20 > 10, by a factor 2 (Theorem 1)"
-    free = bounds.theorem_preconditions(replace(CONSTANTS, upper_smoothness=0.0, lower_lipschitz=0.0), 3.0, 20.0)
+    free = preconditions.theorem_preconditions(replace(CONSTANTS, upper_smoothness=0.0, lower_lipschitz=0.0), 3.0, 20.0)
     assert [condition.factor for condition in free[1:3]] == [math.inf, 0.0]

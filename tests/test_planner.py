@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import dpbilevel as dpb
 from dpbilevel.errors import InvalidArgument
-from dpbilevel.theory import bounds
+from dpbilevel.theory import bounds, preconditions
 from dpbilevel.theory.constants import Constants
 from dpbilevel.theory.planner import TheoryPlan, curve, plan, plot
 
@@ -256,8 +256,8 @@ def test_preconditions_are_reported_and_refused_on_request():
     narrow = replace(CONSTANTS, lower_lipschitz=1e-3)
     made = planned(n=50, constants=narrow, gap=0.1, budget=dpb.Budget(1.0, 0.04))
     assert made.preconditions == (
-        *bounds.theorem_preconditions(narrow, 0.1, made.alpha),
-        bounds.Precondition("delta <= 1/n", 0.04, 1 / 50, "a larger one may publish a record"),
+        *preconditions.theorem_preconditions(narrow, 0.1, made.alpha),
+        preconditions.Precondition("delta <= 1/n", 0.04, 1 / 50, "a larger one may publish a record"),
     )
     broken = [condition for condition in made.preconditions if not condition.holds]
     assert broken

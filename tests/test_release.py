@@ -445,7 +445,7 @@ def test_a_crowd_does_not_round_the_sensitivity_away():
 
 
 def test_a_plain_sum_breaks_the_sensitivity():
-    """At n = 10^5 it breaks 2C (method.md: 1.0045 times), at 10^6 even 2C(1 + 2^-7)."""
+    """At n = 10^5 it breaks 2C (1.0045 times), at 10^6 even 2C(1 + 2^-7)."""
     assert largest_movement_of_crowd(plain_sum, 100_000) > 1.004
     assert largest_movement_of_crowd(plain_sum, 1_000_000) > 1 + ROUNDING
 

@@ -1,4 +1,4 @@
-"""Randomness: the only module of the library that draws any.
+"""Randomness: the only module that draws noise or batches.
 
 Each use of a release has a key of its own: BLAKE2b of a 256-bit secret and the index of the use. Nothing is split
 from a common 64-bit root, and a run that resumes at index k draws exactly what it would have drawn: no noise is

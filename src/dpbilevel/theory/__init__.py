@@ -16,11 +16,20 @@ True
 import importlib
 from typing import Any
 
-__all__ = ["TheoryPlan", "curve", "plan", "plot"]
+_HOMES = {
+    "TheoryPlan": "planner",
+    "check_constants": "falsify",
+    "curve": "planner",
+    "glm_constants": "glm",
+    "plan": "planner",
+    "plot": "planner",
+}
+
+__all__ = sorted(_HOMES)
 
 
 def __getattr__(name: str) -> Any:
     # Late, because the constants of this package are needed long before (and without) the planner.
-    if name not in __all__:
+    if name not in _HOMES:
         raise AttributeError(f"module 'dpbilevel.theory' has no attribute {name!r}")
-    return getattr(importlib.import_module("dpbilevel.theory.planner"), name)
+    return getattr(importlib.import_module(f"dpbilevel.theory.{_HOMES[name]}"), name)

@@ -1,7 +1,8 @@
 """The inequalities behind the theory planner, each with an explicit constant and the lemma it sharpens.
 
 Everything holds for every lambda >= 2 L1f/mu_g, for y without constraints, and for every data set that the constants
-bound: L0f, L1f, L0g and L1g each record's loss (a data-free term counts as part of each record), L2g and mu_g the mean.
+bound. The totals of L0f and L1g are taken for the per-record values too: a data-free term counts as part of each
+record, which is safe and costs a factor where the term is large.
 
     y*, y^lambda   minimisers over y of g and of f/lambda + g       F(x) = f(x, y*(x))
     L*_lambda(x) = min over y of f + lambda (g - min g)             L, its smoothness: `Constants`
@@ -207,59 +208,6 @@ def localisation_radii(start: float, scale: float, dimension: int, factor: float
     return tuple(radii)
 
 
-@dataclass(frozen=True)
-class Precondition:
-    """An inequality that a theorem asks for, with both sides in numbers.
-
-    >>> print(Precondition("alpha <= kappa^2 gap", 3.0, 2.0, "Theorem 1"))
-    alpha <= kappa^2 gap fails: 3 > 2, by a factor 1.5 (Theorem 1)
-    """
-
-    inequality: str
-    left: float
-    right: float
-    source: str
-
-    @property
-    def holds(self) -> bool:
-        """Whether the left side is at most the right one."""
-        return self.left <= self.right
-
-    @property
-    def factor(self) -> float:
-        """Left side over right side: above 1 it says by how much the inequality fails."""
-        return self.left / self.right if self.right > 0 else math.inf
-
-    def __str__(self) -> str:
-        verdict = f"holds: {self.left:.4g} <= {self.right:.4g}"
-        if not self.holds:
-            verdict = f"fails: {self.left:.4g} > {self.right:.4g}, by a factor {self.factor:.4g}"
-        return f"{self.inequality} {verdict} ({self.source})"
-
-
-def theorem_preconditions(constants: Constants, gap: float, alpha: float) -> tuple[Precondition, ...]:
-    """alpha <= l kappa^3 min{1/(2 kappa), L0g/L0f, L1g/L1f, gap/(l kappa)}, as four inequalities.
-
-    Theorems 1 to 3 of the paper ask for them so that lambda = l kappa^3/alpha is large enough and that L*_lambda starts
-    at most O(gap) above its infimum. The planner's own inequalities do without: it bounds lambda from below and keeps
-    L0f^2/(2 lambda mu_g) beside the gap. Where one fails, the planner's alpha still holds; the paper's does not apply.
-
-    >>> [condition.holds for condition in theorem_preconditions(_EXAMPLE, gap=1.0, alpha=60.0)]
-    [False, True, True, True]
-    """
-    largest, kappa = _largest(constants)
-    scale = largest * kappa**3
-    ratios = {
-        "1/(2 kappa)": 1 / (2 * kappa),
-        "L0g/L0f": _ratio(constants.lower_lipschitz, constants.upper_lipschitz),
-        "L1g/L1f": _ratio(constants.lower_smoothness, constants.upper_smoothness),
-        "gap/(l kappa)": gap / (largest * kappa),
-    }
-    return tuple(
-        Precondition(f"alpha <= l kappa^3 {name}", alpha, scale * ratio, "Theorem 1") for name, ratio in ratios.items()
-    )
-
-
 BIAS, INNER, OUTER, BATCH, GENERALISATION = "penalty bias", "inner error", "outer noise", "batch", "generalisation"
 FORMULAS = {
     BIAS: "B/lambda, B = sqrt(1 + k^2) (L0f/mu_g) (L1f + L2g L0f/(2 mu_g)), k = L1g/mu_g: Lemma kwon (ii)",
@@ -378,12 +326,3 @@ def _condition(constants: Constants) -> float:
 def _rough(constants: Constants) -> float:
     mu = constants.strong_convexity
     return constants.upper_smoothness + constants.lower_hessian_lipschitz * constants.upper_lipschitz / mu
-
-
-def _largest(constants: Constants) -> tuple[float, float]:
-    largest = max(value for name, value in vars(constants).items() if name != "strong_convexity")
-    return largest, largest / constants.strong_convexity
-
-
-def _ratio(above: float, below: float) -> float:
-    return above / below if below > 0 else math.inf

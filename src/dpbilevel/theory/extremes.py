@@ -60,7 +60,8 @@ def measured(problem: Levels, at: dict[str, Tree]) -> tuple[dict[str, jax.Array]
         return jax.jvp(lambda z: jax.grad(weighted)(z, weights), (z,), (direction,))[1]
 
     kinds = jnp.array([_UPPER, _LOWER, _LOWER_RECORD, _UPPER_RECORD], point.dtype)
-    here, there = (jax.vmap(jax.grad(weighted), (None, 0))(z, kinds) for z in (point, other))
+    slopes = jax.vmap(jax.vmap(jax.grad(weighted), (None, 0)), (0, None))
+    here, there = slopes(jnp.stack([point, other]), kinds)
     directions, products, cubic = _power_iterations(product, point, other, at["directions"][:-1])
     least, least_direction = _least_curvature(product, point, y_from, at["directions"][-1])
     distance = _distance(point, other)
