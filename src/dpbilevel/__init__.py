@@ -31,6 +31,8 @@ _HOMES = {
     "DPLocGD": "inner.loc_gd",
     "DPLocSGD": "inner.loc_gd",
     "DPBilevel": "methods.dp_bilevel",
+    "Refit": "methods.refit",
+    "Tracking": "methods.tracking",
     "Plan": "planning",
     "plan": "planning",
     "Solution": "solution",
@@ -78,6 +80,8 @@ if TYPE_CHECKING:
     from dpbilevel.inner.black_box import BlackBox
     from dpbilevel.inner.loc_gd import DPLocGD, DPLocSGD
     from dpbilevel.methods.dp_bilevel import DPBilevel
+    from dpbilevel.methods.refit import Refit
+    from dpbilevel.methods.tracking import Tracking
     from dpbilevel.planning import Plan, plan
     from dpbilevel.privacy.budget import Budget
     from dpbilevel.privacy.events import ApproximateDP, GaussianDP

@@ -13,8 +13,9 @@ import numpy as np
 from dpbilevel.constraints import Domain, contains
 from dpbilevel.errors import InvalidArgument, InvalidProblem, PrivacyLeakWarning
 from dpbilevel.facts import Facts
+from dpbilevel.methods.refit import Refit
 from dpbilevel.precision import is_double, user_float
-from dpbilevel.privacy.accounting import Chargeable
+from dpbilevel.privacy.accounting import Chargeable, is_gaussian
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.declared import DeclaredRelease
 from dpbilevel.privacy.release import all_charges
@@ -51,13 +52,14 @@ class Plan:
     sizes: Sizes
     budget: Budget
     program: Program
+    training: Program | None
     privacy: Privacy
     numbers: Mapping[str, tuple[Any, str]]
 
     @property
     def releases(self) -> tuple[Chargeable, ...]:
-        """All declared releases."""
-        return self.program.releases
+        """All declared releases, of tuning and of training."""
+        return (*self.program.releases, *(self.training.releases if self.training is not None else ()))
 
     def explain(self) -> str:
         """Every number with the reason for it, one a line."""
@@ -70,23 +72,44 @@ class Plan:
         return f"Plan({type(self.method).__name__}, {uses} releases on {self.sizes!r}: {self.privacy.label()})"
 
 
-def plan(problem: BilevelProblem, sizes: Sizes, budget: Budget, *, method: Method, start: tuple[Tree, Tree]) -> Plan:
-    """Plan a run from public facts: sizes and shapes, the budget, the method, the starting point.
+def plan(
+    problem: BilevelProblem,
+    sizes: Sizes,
+    budget: Budget,
+    *,
+    method: Method,
+    start: tuple[Tree, Tree],
+    refit: Refit | str | None = "auto",
+) -> Plan:
+    """Plan a run from public facts: sizes and shapes, the budget, the method, the starting point, the final training.
 
     Reads no record and charges nothing. Everything that can be wrong with the arguments is found here, by tracing the
     losses on shapes, so that `solve` fails before its charge or not at all.
     """
-    planned = prepare(problem, sizes, budget, method, start)
+    planned = prepare(problem, sizes, budget, method, start, refit)
     warn_of_caveats(planned, stacklevel=3)
     return planned
 
 
-def prepare(problem: BilevelProblem, sizes: Sizes, budget: Budget, method: Method, start: tuple[Tree, Tree]) -> Plan:
+def prepare(
+    problem: BilevelProblem,
+    sizes: Sizes,
+    budget: Budget,
+    method: Method,
+    start: tuple[Tree, Tree],
+    refit: Refit | str | None = "auto",
+) -> Plan:
     """What `plan` does, without its warnings."""
     _check_type("problem", problem, BilevelProblem, "dpb.BilevelProblem(...)")
     _check_type("sizes", sizes, Sizes, "records.sizes, or dpb.Sizes(...) to plan without data")
     _check_type("budget", budget, Budget, "dpb.Budget(epsilon, delta)")
     _check_type("method", method, Method, "a method such as dpb.DPBilevel(inner=dpb.DPLocGD(...))")
+    if refit == "auto":
+        refit = getattr(method, "default_refit", None)
+    if refit is not None and not isinstance(refit, Refit):
+        raise InvalidArgument(
+            f'refit={refit!r}: must be dpb.Refit(...), "auto" for the method\'s own, or None for none'
+        )
     x, y = checked_start(problem, start)
     _check_levels(problem, sizes)
     total = sum(map(sizes.count, sizes.roles))
@@ -97,7 +120,7 @@ def prepare(problem: BilevelProblem, sizes: Sizes, budget: Budget, method: Metho
         )
     shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), (x, y))
     leaves, structure = jax.tree.flatten(shapes)
-    planned = _planned(problem, sizes, budget, method, structure, tuple(leaves), is_double())
+    planned = _planned(problem, sizes, budget, method, refit, structure, tuple(leaves), is_double())
     # The remembered plan is shared between callers: they get dictionaries of their own.
     privacy = replace(planned.privacy, charges=dict(planned.privacy.charges))
     return replace(planned, privacy=privacy, numbers=dict(planned.numbers))
@@ -115,6 +138,7 @@ def _planned(
     sizes: Sizes,
     budget: Budget,
     method: Method,
+    refit: Refit | None,
     structure: Any,
     leaves: tuple[Any, ...],
     double: bool,
@@ -122,11 +146,32 @@ def _planned(
     # Remembered, because the compiled program hangs on it: a second run of the same problem does not compile again.
     x, y = jax.tree.unflatten(structure, leaves)
     inspection = inspect(problem, x, y, {level: sizes.record(level) for level in ("upper", "lower")})
-    program, numbers = method.program(Facts(problem, inspection, sizes, budget, (x, y)))
-    check_traceable(program, sizes, jax.eval_shape(program.start, x, y))
+    facts = Facts(problem, inspection, sizes, budget, (x, y))
+    program, training, numbers = _programs(facts, method, refit)
+    for part in (program, training):
+        if part is not None:
+            check_traceable(part, sizes, jax.eval_shape(part.start, x, y))
     caveats = (*inspection.caveats, *(r.assumption for r in program.releases if isinstance(r, DeclaredRelease)))
-    privacy = Privacy(all_charges(program.releases), budget, caveats, void=not budget.is_private)
-    return Plan(method, sizes, budget, program, privacy, numbers)
+    releases = (*program.releases, *(training.releases if training is not None else ()))
+    privacy = Privacy(all_charges(releases), budget, caveats, void=not budget.is_private)
+    return Plan(method, sizes, budget, program, training, privacy, numbers)
+
+
+def _programs(
+    facts: Facts, method: Method, refit: Refit | None
+) -> tuple[Program, Program | None, dict[str, tuple[Any, str]]]:
+    """The program of the method and that of the final training, each with its share of the budget."""
+    if refit is None:
+        program, numbers = method.program(facts)
+        return program, None, numbers
+    for gaussian in (True, False):
+        tuning, rest, share = refit.budgets(facts.budget, facts.sizes, gaussian)
+        program, numbers = method.program(replace(facts, budget=tuning))
+        if not facts.budget.is_private or all(map(is_gaussian, all_charges(program.releases).values())):
+            break  # otherwise shares of mu^2 mean nothing, and epsilon and delta are shared instead
+    training, more = refit.program(replace(facts, budget=rest))
+    reason = "tuning's; the rest trains the model at the final x"
+    return program, training, numbers | {"share of the budget for tuning": (share, reason)} | more
 
 
 def checked_start(problem: BilevelProblem, start: Any) -> tuple[Tree, Tree]:

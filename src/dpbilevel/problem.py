@@ -24,6 +24,10 @@ Loss = Callable[[Tree, Tree, Tree], Any]  # one record's loss: (x, y, record) ->
 Term = Callable[[Tree, Tree], Any]  # a data-free term: (x, y) -> scalar
 
 
+def _one(x: Tree) -> float:
+    return 1.0
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class BilevelProblem:
     """A bilevel problem over private records.
@@ -39,6 +43,11 @@ class BilevelProblem:
         public: arrays that the losses close over and that hold public facts only (a map from columns to groups,
             say). Any other closed-over array marks the result with a caveat, for it may be data that escapes the
             accounting.
+        lower_scale: x -> a positive number: by how much x multiplies the gradient of a lower record that counts fully
+            (for data weights w(x) with mean one, sum w^2 / sum w). Clips of the lower level grow with it, so that the
+            scale of weights and clips never work against each other; one by default.
+        upper_trains: whether f_i is a training loss for y as well (the same loss on cleaner records, say). The final
+            training may then use upper records too.
 
     >>> import dpbilevel as dpb
     >>> problem = dpb.BilevelProblem(
@@ -57,6 +66,8 @@ class BilevelProblem:
     lower_domain: Domain = field(default_factory=Everything)
     constants: Constants | None = None
     public: Sequence[Any] = ()
+    lower_scale: Callable[[Tree], Any] = _one
+    upper_trains: bool = False
 
     def __post_init__(self) -> None:
         check_domain("domain", self.domain)

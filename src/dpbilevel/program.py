@@ -129,9 +129,9 @@ class Program:
         """Uses of any release in one round: each has an index of its own in the key schedule."""
         return sum(stage.uses for stage in self.stages)
 
-    def keys(self, schedule: KeySchedule, first_round: int, rounds: int) -> npt.NDArray[np.uint32]:
-        """The noise and batch keys of some rounds: shape (rounds, uses per round, 2, 2)."""
-        first, number = first_round * self.uses_per_round, rounds * self.uses_per_round
+    def keys(self, schedule: KeySchedule, first: int, rounds: int) -> npt.NDArray[np.uint32]:
+        """The noise and batch keys of some rounds, from a first use on: shape (rounds, uses per round, 2, 2)."""
+        number = rounds * self.uses_per_round
         pairs = [schedule.keys(purpose, first, number) for purpose in ("noise", "batch")]
         return np.stack(pairs, axis=1).reshape(rounds, self.uses_per_round, 2, 2)
 

@@ -132,7 +132,7 @@ class Records:
         for stage in program.stages:
             if stage.release is not None:
                 receipt.redeem(stage.release, rounds * stage.steps)
-        keys = program.keys(schedule, receipt.advance(schedule, rounds), rounds)
+        keys = program.keys(schedule, receipt.advance(schedule, rounds * program.uses_per_round), rounds)
         precise = is_double()
         if not program.is_compiled:
             return _execute_with_calls(program, precise, _VAULT[self], state, keys)

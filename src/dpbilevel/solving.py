@@ -11,11 +11,13 @@ import jax
 import numpy as np
 
 from dpbilevel.errors import InvalidArgument, NotPrivateWarning
+from dpbilevel.methods.refit import Refit
 from dpbilevel.planning import Method, Plan, checked_start, prepare, warn_of_caveats
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.ledger import Ledger
 from dpbilevel.privacy.noise import KeySchedule
 from dpbilevel.problem import BilevelProblem
+from dpbilevel.program import Program
 from dpbilevel.records import Records
 from dpbilevel.solution import Solution
 
@@ -31,6 +33,7 @@ def solve(
     *,
     method: Method,
     start: tuple[Tree, Tree],
+    refit: Refit | str | None = "auto",
     ledger: Ledger | None = None,
     seed: int | None = None,
     progress: bool = True,
@@ -47,6 +50,9 @@ def solve(
         budget: what the run may spend; ``Budget(float("inf"))`` runs without noise or clipping.
         method: `DPBilevel`.
         start: (x0, y0), public.
+        refit: how the model is trained at the final x with the larger part of the budget, `Refit`; "auto" takes the
+            method's own (`Tracking` has one, `DPBilevel` returns the model of its last solve), None returns the tuned
+            y as it is.
         ledger: the data set's ledger; without one, the run stands alone and spends its budget.
         seed: fixes the noise for experiments. The solution is then reproducible, hence NOT private, and says so.
         progress: show a progress bar where the output is a terminal.
@@ -74,21 +80,28 @@ def solve(
     if ledger is not None and not isinstance(ledger, Ledger):
         raise InvalidArgument(f"ledger: must be dpb.Ledger(total), not {type(ledger).__name__}")
     schedule = KeySchedule(seed)
-    planned = prepare(problem, records.sizes, budget, method, start)
+    planned = prepare(problem, records.sizes, budget, method, start, refit)
     warn_of_caveats(planned, stacklevel=3)
     x, y = checked_start(problem, start)
     # Charged before a record is touched; whatever happens after this line, the charge stands.
     receipt = (ledger or Ledger(budget)).charge(planned.releases, budget, type(method).__name__)
     _warn_if_not_private(budget, schedule)
-    program = planned.program
-    chunk = _chunk(program.rounds)
-    state, history = program.start(x, y), []
-    with _progress_bar(progress, type(method).__name__, program.rounds) as advance:
-        for _ in range(0, program.rounds, chunk):
-            state, seen = records.execute(program, receipt, schedule, state, chunk)
+    program, training = planned.program, planned.training
+    rounds = program.rounds + (0 if training is None else training.rounds)
+
+    def executed(part: Program, x: Tree, y: Tree) -> tuple[tuple[Tree, Tree], list[Tree]]:
+        state, history, chunk = part.start(x, y), [], _chunk(part.rounds)
+        for _ in range(0, part.rounds, chunk):
+            state, seen = records.execute(part, receipt, schedule, state, chunk)
             history.append(jax.tree.map(np.asarray, seen))
             advance(chunk)
-    return _released(planned, schedule, records, jax.tree.map(np.asarray, program.finish(state)), history)
+        return part.finish(state), history
+
+    with _progress_bar(progress, type(method).__name__, rounds) as advance:
+        values, history = executed(program, x, y)
+        if training is not None:
+            values, _ = executed(training, values[0], y)
+    return _released(planned, schedule, records, jax.tree.map(np.asarray, values), history)
 
 
 def _released(

@@ -213,7 +213,8 @@ def released_values(
     compiled = jax.jit(all_runs)  # of this call alone: an audit must not run what was compiled before the code changed
     released = []
     for index, arrays in enumerate(data_sets):
-        keys = program.keys(schedule, index * trials * program.rounds, trials * program.rounds)
+        rounds = trials * program.rounds
+        keys = program.keys(schedule, index * rounds * program.uses_per_round, rounds)
         with sealed():
             runs = compiled(arrays, keys.reshape(trials, program.rounds, *keys.shape[1:]))
         released.append(jax.tree.map(np.asarray, runs))

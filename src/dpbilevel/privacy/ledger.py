@@ -48,18 +48,18 @@ class Receipt:
 
     def __init__(self, releases: Sequence[Chargeable]) -> None:
         self.__left = {id(release): (release, release.steps) for release in releases}
-        self.__rounds = 0
+        self.__used = 0
         self.__lock = threading.Lock()
 
-    def advance(self, schedule: KeySchedule, rounds: int) -> int:
-        """Take the next ``rounds`` rounds off the schedule; returns the first of them.
+    def advance(self, schedule: KeySchedule, uses: int) -> int:
+        """Take the next ``uses`` uses off the schedule; returns the index of the first of them.
 
         The position is kept here and not by the caller, and a schedule serves one receipt: otherwise two uses could
         draw the same noise, and their difference would be free of it.
         """
         with self.__lock:
             schedule.claim(self)
-            first, self.__rounds = self.__rounds, self.__rounds + rounds
+            first, self.__used = self.__used, self.__used + uses
             return first
 
     def redeem(self, release: Chargeable, uses: int) -> None:
