@@ -47,7 +47,7 @@ _HOMES = {
     "TrainerFailed": "errors",
 }
 
-_PACKAGES = ("audit", "theory")
+_PACKAGES = ("audit", "baselines", "theory")
 
 __all__ = sorted([*_HOMES, *_PACKAGES])
 
@@ -65,7 +65,7 @@ def __dir__() -> list[str]:
 
 
 if TYPE_CHECKING:
-    from dpbilevel import audit, theory
+    from dpbilevel import audit, baselines, theory
     from dpbilevel.constraints import Ball, Box, Everything, NonNegative, Simplex
     from dpbilevel.errors import (
         BudgetExceeded,

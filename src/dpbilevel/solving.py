@@ -115,7 +115,7 @@ def _released(
         numbers=planned.numbers,
         sizes={role: records.sizes.count(role) for role in records.sizes.roles},
         method=repr(planned.method),
-        version=_version(),
+        version=version(),
     )
 
 
@@ -151,7 +151,8 @@ def _progress_bar(wanted: bool, title: str, rounds: int) -> Iterator[Callable[[i
         yield lambda rounds_done: bar.advance(task, rounds_done)
 
 
-def _version() -> str:
+def version() -> str:
+    """The version of the library, as a result carries it."""
     try:
         return importlib.metadata.version("dpbilevel")
     except importlib.metadata.PackageNotFoundError:  # imported from source, not installed

@@ -38,6 +38,7 @@ Tree = Any
 Numbers = dict[str, tuple[Any, str]]
 
 MODEL, DIFFERENCE, VALIDATION, HYPERGRADIENT = "model", "difference", "validation gradient", "hypergradient"
+_CALM = 0.9  # of the averaged y and d at which hypergradients are taken: their noise is multiplied with each other
 _MEMORY = 0.95  # of the averaged x: about the last twenty steps
 
 
@@ -62,7 +63,7 @@ class Tracking:
     """
 
     steps: int = 200
-    penalty: float = 2.0
+    penalty: float = 3.0
     learning_rate: float = 0.3
     clip_norm: float = 1.0
     split: tuple[float, float, float] = (0.3, 0.3, 0.4)
@@ -75,7 +76,7 @@ class Tracking:
 
     def __post_init__(self) -> None:
         count("steps", self.steps, "it is the number of steps (try 200)")
-        positive("penalty", self.penalty, "it is lambda, the weight of the lower level (try 2.0)")
+        positive("penalty", self.penalty, "it is lambda, the weight of the lower level (try 3.0)")
         positive("learning_rate", self.learning_rate, "it is the step size of the model (try 0.3)")
         positive("clip_norm", self.clip_norm, "it bounds each record's gradient (try 1.0)")
         if not isinstance(self.split, tuple) or len(self.split) != 3:
@@ -111,7 +112,7 @@ class Tracking:
             rounds=self.steps,
             stages=self._stages(facts, releases, rules),
             start=lambda x, y: self._start(facts, rules, x, y),
-            observe=lambda state: {"x": state["x"]},
+            observe=lambda state: {"x": state["x"], "hypergradient": state["hypergradient"]},
             finish=lambda state: (state["x_average"], state["model"]["average"]),
         )
         return program, self._numbers(releases, shares)
@@ -190,17 +191,18 @@ class Tracking:
         def validation(state: State, answer: Tree | None) -> State:
             pull = state["pull"] if answer is None else optax.tree.add(state["pull"], answer)
             direction, moments = adam().update(pull, state["moments"])
-            d = moved(state["d"], direction, 3 * self.learning_rate)
+            left = 1 - state["step"] / self.steps
+            d = moved(state["d"], direction, 3 * self.learning_rate * left)
             if radius is not None:
                 d = into_ball(d, optax.tree.zeros_like(d), radius)
-            return state | {"d": d, "moments": moments}
+            return state | {"d": d, "d_average": averaged(state["d_average"], d, _CALM), "moments": moments}
 
         hypergradient = self._hypergradient(facts, rules)
         return [
             self._stage(releases[MODEL], model),
             self._stage(releases[DIFFERENCE], difference),
             self._stage(releases.get(VALIDATION), validation),
-            self._stage(releases.get(HYPERGRADIENT), hypergradient),
+            self._stage(releases.get(HYPERGRADIENT), hypergradient, self._calm_point),
         ]
 
     def _hypergradient(self, facts: Facts, rules: Tree) -> Callable[[State, Tree | None], State]:
@@ -211,7 +213,7 @@ class Tracking:
         }
 
         def hypergradient(state: State, answer: Tree | None) -> State:
-            x, y, z = self._point(state)
+            x, y, z = self._calm_point(state)
             change = optax.tree.sub(free["lower"](x, z), free["lower"](x, y))
             gradient = optax.tree.add(free["upper"](x, z), optax.tree.scale(self.penalty, change))
             if answer is not None:
@@ -227,13 +229,18 @@ class Tracking:
             kept, stepped = (jax.tree.map(lambda _, pair, i=i: pair[i], problem.domain, pairs) for i in (0, 1))
             x = project(problem.domain, stepped)
             average = averaged(state["x_average"], x, _MEMORY)
-            return state | {"x": x, "x_average": average, "rules": kept, "step": state["step"] + 1}
+            step = state["step"] + 1
+            return state | {"x": x, "x_average": average, "rules": kept, "step": step, "hypergradient": gradient}
 
         return hypergradient
 
     def _point(self, state: State) -> tuple[Tree, Tree, Tree]:
         y = state["model"]["y"]
         return state["x"], y, moved(y, state["d"], -1 / self.penalty)
+
+    def _calm_point(self, state: State) -> tuple[Tree, Tree, Tree]:
+        y = state["model"]["average"]
+        return state["x"], y, moved(y, state["d_average"], -1 / self.penalty)
 
     def _descent(self, facts: Facts) -> Descent:
         return Descent(self.steps, self.learning_rate, facts.problem.lower_domain)
@@ -244,19 +251,26 @@ class Tracking:
             "step": jnp.zeros((), jnp.float32),
             "x": x,
             "x_average": x,
+            "hypergradient": optax.tree.zeros_like(x),
             "model": self._descent(facts).start(y),
             "d": zero,
+            "d_average": zero,
             "pull": zero,
             "moments": adam().init(zero),
             "rules": jax.tree.map(lambda _, rule, part: rule.start(part), facts.problem.domain, rules, x),
         }
 
-    def _stage(self, release: Release | None, digest: Callable[[State, Tree], State]) -> Stage:
+    def _stage(
+        self,
+        release: Release | None,
+        digest: Callable[[State, Tree], State],
+        point: Callable[[State], tuple[Tree, Tree, Tree]] | None = None,
+    ) -> Stage:
         return Stage(
             release=release,
             steps=1,
             begin=lambda state: state,
-            query=lambda state, carry, step: self._point(state),
+            query=lambda state, carry, step: (point or self._point)(state),
             update=lambda state, carry, answer, step: digest(carry, answer),
             end=lambda state, carry: carry,
         )

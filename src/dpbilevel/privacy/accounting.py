@@ -99,7 +99,7 @@ def composed_epsilon(charges: Sequence[Charge], delta: float, adjacency: str) ->
     if is_gaussian(charges) or math.isinf(composed_mu(charges)):
         return gaussian_epsilon(composed_mu(charges), delta)
     sampled = float(_loss_distribution(_merged(charges), adjacency).get_epsilon_for_delta(delta))
-    return min(sampled, gaussian_epsilon(_mu_without_sampling(charges), delta))
+    return min(sampled, gaussian_epsilon(_mu_without_sampling(charges), delta), _as_declared(charges, delta))
 
 
 def composed_delta(charges: Sequence[Charge], epsilon: float, adjacency: str) -> float:
@@ -108,6 +108,13 @@ def composed_delta(charges: Sequence[Charge], epsilon: float, adjacency: str) ->
         return gaussian_delta(composed_mu(charges), epsilon)
     sampled = float(_loss_distribution(_merged(charges), adjacency).get_delta_for_epsilon(epsilon))
     return min(sampled, gaussian_delta(_mu_without_sampling(charges), epsilon))
+
+
+def _as_declared(charges: Sequence[Charge], delta: float) -> float:
+    """One call of a black box costs what it declares; the grid would round that up."""
+    (declared, steps), *others = [(charge.declared, charge.steps) for charge in charges]
+    alone = declared is not None and steps == 1 and not others and delta >= declared.delta
+    return declared.epsilon if declared is not None and alone else math.inf
 
 
 def _mu_without_sampling(charges: Sequence[Charge]) -> float:

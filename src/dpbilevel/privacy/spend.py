@@ -61,7 +61,10 @@ class Privacy:
         """How epsilon is computed."""
         if self.is_gaussian:
             return "exact Gaussian composition (mu-GDP)"
-        return "privacy loss distribution (dp_accounting, pessimistic)"
+        declared = any(charge.declared is not None for charges in self.charges.values() for charge in charges)
+        return "privacy loss distribution (dp_accounting, pessimistic)" + (
+            ", of what black boxes declare" if declared else ""
+        )
 
     @property
     def is_gaussian(self) -> bool:

@@ -1,0 +1,36 @@
+"""What baselines that are methods have in common: they can be solved with on their own."""
+
+from typing import Any
+
+from dpbilevel.facts import Facts
+from dpbilevel.privacy.budget import Budget
+from dpbilevel.privacy.ledger import Ledger
+from dpbilevel.problem import BilevelProblem
+from dpbilevel.program import Program
+from dpbilevel.records import Records
+from dpbilevel.solution import Solution
+from dpbilevel.solving import solve
+
+Tree = Any
+
+
+class Baseline:
+    """A method with `solve` as a function of its own, so that all baselines are called in the same way."""
+
+    def program(self, facts: Facts) -> tuple[Program, dict[str, tuple[Any, str]]]:
+        """Write the baseline out for a problem; no record is involved."""
+        raise NotImplementedError
+
+    def solve(
+        self,
+        problem: BilevelProblem,
+        records: Records,
+        budget: Budget,
+        *,
+        start: tuple[Tree, Tree],
+        ledger: Ledger | None = None,
+        seed: int | None = None,
+        progress: bool = True,
+    ) -> Solution:
+        """The same as ``dpb.solve(problem, records, budget, method=self, start=start, ...)``."""
+        return solve(problem, records, budget, method=self, start=start, ledger=ledger, seed=seed, progress=progress)

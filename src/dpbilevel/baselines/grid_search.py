@@ -1,0 +1,102 @@
+"""Grid search that pays for every run: what composition makes of it.
+
+k candidates share mu^2 equally. Every run trains and releases its score, all of them are charged, and the best released
+score wins. It is the honest version of what is usually done without counting. With two or three candidates it does
+well; each further one takes budget from all others.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from dpbilevel.baselines.baseline import Baseline
+from dpbilevel.baselines.candidates import check_list, fitted
+from dpbilevel.baselines.runs import ScoredRuns
+from dpbilevel.facts import Facts
+from dpbilevel.program import Program, Stage, State
+
+Tree = Any
+Numbers = dict[str, tuple[Any, str]]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class NaiveGridSearch(Baseline, ScoredRuns):
+    """Train and score every candidate with its part of the budget; the best score wins.
+
+    Args:
+        candidates: hyperparameters to try, public, each with the structure of x0.
+        training: settings of the training.
+        score: (x, y, record) -> what an upper record says against the model; None takes the upper loss.
+        score_range: what the score of one record is clipped to, public.
+        score_share: of mu^2, where the records that are scored train too.
+
+    The solution's history has the score of every candidate, in order.
+
+    >>> import numpy as np, dpbilevel as dpb
+    >>> from dpbilevel.baselines import NaiveGridSearch
+    >>> squared = lambda x, y, record: 0.5 * (y - x * record) ** 2
+    >>> problem = dpb.BilevelProblem(upper_loss=lambda x, y, record: 0.5 * (y - record) ** 2, lower_loss=squared)
+    >>> records = dpb.Records(upper=np.full(2000, 0.5), lower=np.full(2000, 0.5))
+    >>> search = NaiveGridSearch(candidates=[-1.0, 1.0], score_range=(0.0, 1.0))
+    >>> best = search.solve(problem, records, dpb.Budget(3.0, 1e-5), start=(0.0, 0.0))
+    >>> float(best.x), best.history["score"].shape
+    (1.0, (2,))
+    """
+
+    candidates: Sequence[Tree]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "candidates", check_list(self.candidates))
+
+    def program(self, facts: Facts) -> tuple[Program, Numbers]:
+        """One round a candidate: train, score, keep the better one."""
+        number = len(self.candidates)
+        tried = [fitted(candidate, facts.point[0], facts.problem.domain) for candidate in self.candidates]
+        stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *tried)
+
+        def begin(state: State) -> tuple[Tree, Tree]:
+            return jax.tree.map(lambda leaf: leaf[state["index"]], stacked), state["start"]
+
+        stages, numbers = self.stages(facts, number, begin)
+        program = Program(
+            rounds=number,
+            stages=[*stages, _keeping_the_best()],
+            start=_start,
+            observe=lambda state: {"x": state["x"], "score": state["score"]},
+            finish=lambda state: (state["best"]["x"], state["best"]["y"]),
+        )
+        reason = "each trains and is scored with an equal share of mu^2"
+        return program, {"candidates": (number, reason)} | numbers
+
+
+def _start(x: Tree, y: Tree) -> State:
+    worst = jnp.full((), jnp.inf, jnp.float32)
+    return {
+        "index": jnp.zeros((), jnp.int32),
+        "start": y,
+        "x": x,
+        "y": y,
+        "score": worst,
+        "best": {"x": x, "y": y, "score": worst},
+    }
+
+
+def _keeping_the_best() -> Stage:
+    def update(state: State, carry: State, answer: Tree, step: jax.Array) -> State:
+        found = {name: carry[name] for name in ("x", "y", "score")}
+        better = found["score"] < carry["best"]["score"]
+        best = jax.tree.map(lambda new, old: jnp.where(better, new, old), found, carry["best"])
+        return carry | {"best": best, "index": carry["index"] + 1}
+
+    return Stage(
+        release=None,
+        steps=1,
+        begin=lambda state: state,
+        query=lambda state, carry, step: (),
+        update=update,
+        end=lambda state, carry: carry,
+    )

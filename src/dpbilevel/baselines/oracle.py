@@ -1,0 +1,149 @@
+"""The ceiling of a benchmark: hyperparameters known in advance, and training settings chosen by their results.
+
+NOT PRIVATE. The hyperparameters are given by somebody who knows, and several trainings are run of which only the best
+is kept, judged on public test data, without a charge for any of them. That is of no use but as a mark that no private
+method can hope to pass, and every result says so.
+"""
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from dpbilevel.arguments import count, positive
+from dpbilevel.baselines.runs import check_training
+from dpbilevel.baselines.untuned import FixedDefault
+from dpbilevel.errors import InvalidArgument, NotPrivateWarning
+from dpbilevel.methods.refit import Refit
+from dpbilevel.privacy.budget import Budget
+from dpbilevel.privacy.ledger import Ledger
+from dpbilevel.problem import BilevelProblem
+from dpbilevel.records import Records
+from dpbilevel.solution import Solution
+from dpbilevel.solving import solve
+
+Tree = Any
+Score = Callable[[Tree, Tree], Any]
+
+SETTINGS = tuple(Refit(clip_norm=clip, learning_rate=rate) for clip in (0.5, 1.0, 2.0) for rate in (0.1, 0.3))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class OracleHyperparameters:
+    """Train at the given x with the whole budget, in several ways, and keep the best. For benchmarks only: NOT private.
+
+    Args:
+        x: the hyperparameters, known in advance.
+        score: (x, y) -> a number, small is good, computed on PUBLIC test data.
+        settings: trainings to try.
+        weight_scales: factors of the problem's ``lower_scale`` to try with each: they weigh upper records that train
+            too against lower ones. By default a half, one and two where upper records train, and one elsewhere.
+        repeats: runs of each setting; settings are judged by their mean score.
+
+    >>> import numpy as np, warnings, dpbilevel as dpb
+    >>> from dpbilevel.baselines import OracleHyperparameters
+    >>> problem = dpb.BilevelProblem(
+    ...     upper_term=lambda x, y: (x + y - 1) ** 2, lower_loss=lambda x, y, record: 0.5 * (y - record) ** 2
+    ... )
+    >>> records = dpb.Records(lower=np.linspace(0, 1, 2000))
+    >>> ceiling = OracleHyperparameters(x=0.5, score=lambda x, y: abs(y - 0.5), settings=[dpb.Refit()])
+    >>> with warnings.catch_warnings(action="ignore"):
+    ...     best = ceiling.solve(problem, records, dpb.Budget(3.0, 1e-5), start=(0.0, 0.0))
+    >>> best.privacy.void, float(best.x)
+    (True, 0.5)
+    """
+
+    x: Tree
+    score: Score
+    settings: Sequence[Refit] = SETTINGS
+    weight_scales: Sequence[float] | None = None
+    repeats: int = 1
+
+    def __post_init__(self) -> None:
+        if not callable(self.score):
+            raise InvalidArgument("score: must be a function (x, y) -> number on public test data")
+        for name, tried in (("settings", self.settings), ("weight_scales", self.weight_scales or (1.0,))):
+            if not isinstance(tried, Sequence) or not len(tried):
+                raise InvalidArgument(f"{name}: must be a list with at least one entry")
+        for training in self.settings:
+            check_training(training)
+        for scale in self.weight_scales or ():
+            positive("weight_scales", scale, "it multiplies the weight of lower records (try 1.0)")
+        count("repeats", self.repeats, "it is how often each setting is run")
+
+    def solve(
+        self,
+        problem: BilevelProblem,
+        records: Records,
+        budget: Budget,
+        *,
+        start: tuple[Tree, Tree],
+        ledger: Ledger | None = None,
+        seed: int | None = None,
+        progress: bool = True,
+    ) -> Solution:
+        """Train at x in all settings and return the best. Each training has the whole budget; nothing is charged.
+
+        Of ``start``, only y0 is used.
+        """
+        if ledger is not None:
+            raise InvalidArgument("ledger: must be None; an oracle is not private, and no ledger can account for it")
+        if not isinstance(start, tuple) or len(start) != 2:
+            raise InvalidArgument("start: must be a pair (x0, y0) of pytrees of real arrays")
+        seeds = [None if seed is None else self.repeats * seed + index for index in range(self.repeats)]
+        best: tuple[float, Solution] | None = None
+        scales = self.weight_scales or ((0.5, 1.0, 2.0) if problem.upper_trains else (1.0,))
+        for scale in scales:
+            scaled = problem if scale == 1 else replace(problem, lower_scale=_times(scale, problem.lower_scale))
+            for training in self.settings:
+                method = FixedDefault(training=training)
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore", NotPrivateWarning)  # one warning, below, says it all
+                    runs = [
+                        solve(
+                            scaled, records, budget, method=method, start=(self.x, start[1]), seed=s, progress=progress
+                        )
+                        for s in seeds
+                    ]
+                score = float(np.mean([np.asarray(self.score(run.x, run.y)) for run in runs]))
+                if best is None or score < best[0]:
+                    best = score, self._marked(runs[0], scale, len(scales))
+        assert best is not None, "there is at least one setting"
+        warnings.warn(
+            "OracleHyperparameters: knows its hyperparameters and keeps the best of runs that nobody accounted for; "
+            "its result is a ceiling for benchmarks and NOT private",
+            NotPrivateWarning,
+            stacklevel=2,
+        )
+        return best[1]
+
+    def _marked(self, solution: Solution, scale: float, scales: int) -> Solution:
+        runs = len(self.settings) * scales * self.repeats
+        caveat = f"an oracle's: x was known in advance, and this is the best of {runs} runs that no ledger has charged"
+        privacy = replace(solution.privacy, caveats=(*solution.privacy.caveats, caveat), void=True)
+        numbers = dict(solution.numbers) | {"weight scale": (scale, "of the lower records; the best of those tried")}
+        return replace(solution, privacy=privacy, numbers=numbers, method=f"OracleHyperparameters: {solution.method}")
+
+
+def oracle(
+    problem: BilevelProblem,
+    records: Records,
+    budget: Budget,
+    x: Tree,
+    start: tuple[Tree, Tree],
+    *,
+    score: Score,
+    settings: Sequence[Refit] = SETTINGS,
+    weight_scales: Sequence[float] | None = None,
+    repeats: int = 1,
+    seed: int | None = None,
+) -> Solution:
+    """`OracleHyperparameters` as one call: the best training at a known x. For benchmarks only, NOT private."""
+    ceiling = OracleHyperparameters(x=x, score=score, settings=settings, weight_scales=weight_scales, repeats=repeats)
+    return ceiling.solve(problem, records, budget, start=start, seed=seed, progress=False)
+
+
+def _times(scale: float, lower_scale: Callable[[Tree], Any]) -> Callable[[Tree], Any]:
+    return lambda x: scale * lower_scale(x)

@@ -1,0 +1,264 @@
+"""Private random search: the best of a random, secret number of runs (Papernot and Steinke 2022).
+
+Each run draws hyperparameters from a public prior, trains at them privately, and scores the model privately. Only the
+best run is released: its x, its y and its score. The number of runs K is drawn after the charge, from the law that the
+accountant was told, and is never told to anybody: not in the solution, not by the progress bar. (How long the search
+took would tell it too. It is in nobody's hands but yours: keep it to yourself.)
+
+**How it is charged.** The whole search is one release, (epsilon, delta) by the Rényi accountant of `selection`. It is
+charged to the data set's ledger, and redeemed before K is drawn. Every run then has a ledger of its own that holds
+exactly what the accountant assumed of a run, mu-GDP for each role, so that no run can do more than that.
+"""
+
+import contextlib
+import math
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dpbilevel.baselines.candidates import check_list, fitted, typed
+from dpbilevel.baselines.runs import ScoredRuns, with_mu
+from dpbilevel.baselines.selection import NumberOfRuns, run_mu
+from dpbilevel.constraints import project
+from dpbilevel.errors import InvalidArgument, NotPrivateWarning
+from dpbilevel.facts import Facts
+from dpbilevel.planning import Plan, checked_start, prepare, warn_of_caveats
+from dpbilevel.privacy.accounting import Chargeable
+from dpbilevel.privacy.budget import Budget
+from dpbilevel.privacy.declared import DeclaredRelease
+from dpbilevel.privacy.events import ApproximateDP
+from dpbilevel.privacy.ledger import Ledger
+from dpbilevel.privacy.noise import KeySchedule
+from dpbilevel.privacy.release import all_charges
+from dpbilevel.privacy.spend import Privacy
+from dpbilevel.problem import BilevelProblem
+from dpbilevel.program import Program, State
+from dpbilevel.records import Records
+from dpbilevel.solution import Solution
+from dpbilevel.solving import version
+
+Tree = Any
+Numbers = dict[str, tuple[Any, str]]
+Prior = Callable[[jax.Array], Tree]
+
+SEARCH = "best of a secret number of runs"
+_GRID = 1e-4  # of the epsilons that a ledger can charge beside others; a search asks for a multiple of it
+
+
+@dataclass(frozen=True, kw_only=True)  # equal by its settings: a second search does not compile again
+class OneRun(ScoredRuns):
+    """One run of the search as a method: train at x, score, and leave x, y and the score in the state."""
+
+    def program(self, facts: Facts) -> tuple[Program, Numbers]:
+        """One round of two stages."""
+        stages, numbers = self.stages(facts, 1, lambda state: (state["x"], state["y"]))
+        program = Program(
+            rounds=1,
+            stages=stages,
+            start=lambda x, y: {"x": x, "y": y, "score": jnp.zeros((), jnp.float32)},
+            observe=lambda state: {},
+            finish=lambda state: (state["x"], state["y"]),
+        )
+        return program, numbers
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PrivateRandomSearch(ScoredRuns):
+    """Train and score hyperparameters from a public prior, a random number of times, and release the best run only.
+
+    Args:
+        candidates: the prior, public: a list of hyperparameters, each equally likely in each run, or a function from a
+            JAX random key to hyperparameters (projected into the problem's domain).
+        mean_runs: E[K], the expected number of runs, each of which trains once.
+        shape: eta of K's law: 1 is geometric, 0 logarithmic, ``float("inf")`` Poisson (K may be zero then, and the
+            starting point is returned), anything else above -1 truncated negative binomial.
+        training: settings of the training.
+        score: (x, y, record) -> what an upper record says against the model; None takes the upper loss.
+        score_range: what the score of one record is clipped to, public.
+        score_share: of mu^2, where the records that are scored train too.
+
+    Full batch only: no Rényi accountant covers Poisson samples under replace-one.
+
+    >>> import numpy as np, dpbilevel as dpb
+    >>> from dpbilevel.baselines import PrivateRandomSearch
+    >>> problem = dpb.BilevelProblem(
+    ...     upper_loss=lambda x, y, record: 0.5 * (y - record) ** 2,
+    ...     lower_loss=lambda x, y, record: 0.5 * (y - x * record) ** 2,
+    ... )
+    >>> records = dpb.Records(upper=np.full(2000, 0.5), lower=np.full(2000, 0.5))
+    >>> search = PrivateRandomSearch(candidates=[-1.0, 0.0, 1.0], mean_runs=20, score_range=(0.0, 1.0))
+    >>> best = search.solve(problem, records, dpb.Budget(3.0, 1e-5), start=(0.0, 0.0), progress=False)
+    >>> float(best.x) in (-1.0, 0.0, 1.0), round(best.privacy.epsilon(), 3)
+    (True, 3.0)
+    """
+
+    candidates: Sequence[Tree] | Prior
+    mean_runs: float = 10.0
+    shape: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not callable(self.candidates):
+            object.__setattr__(self, "candidates", check_list(self.candidates))
+        NumberOfRuns(self.mean_runs, self.shape)
+
+    @property
+    def runs(self) -> NumberOfRuns:
+        """The law of the number of runs."""
+        return NumberOfRuns(self.mean_runs, self.shape)
+
+    def solve(
+        self,
+        problem: BilevelProblem,
+        records: Records,
+        budget: Budget,
+        *,
+        start: tuple[Tree, Tree],
+        ledger: Ledger | None = None,
+        seed: int | None = None,
+        progress: bool = True,
+    ) -> Solution:
+        """Search on private records within a budget; the arguments are those of `dpb.solve`.
+
+        Guarantee: the returned solution, as a whole, is (budget.epsilon, budget.delta)-DP under ``budget.adjacency``,
+        as long as the number of runs stays unknown. Everything is charged before the first record is read.
+        """
+        _check(records, ledger, budget)
+        draws = KeySchedule(seed)
+        planned, charged = self._plan(problem, records, budget, start)
+        warn_of_caveats(planned, stacklevel=3)
+        x, y = checked_start(problem, start)
+        draw = self._prior(problem, x)
+        draw(draws, 0)  # a prior that does not fit is found here, not after the charge
+        # Charged before a record is touched; whatever happens after this line, the charge stands.
+        receipt = (ledger or Ledger(budget)).charge(charged, budget, type(self).__name__)
+        if seed is not None and budget.is_private:
+            warnings.warn(
+                "seed is fixed: the noise can be recomputed, so this solution is reproducible and NOT private; leave "
+                "seed out for a private run",
+                NotPrivateWarning,
+                stacklevel=2,
+            )
+        for release in charged:
+            receipt.redeem(release, release.steps)  # all of it: the search is one release, and happens once
+        number = self.runs.quantile(_uniform(draws, "noise", 0))
+        tried = [draw(draws, 1 + index) for index in range(number)]
+        best = planned.program.start(x, y) | {"score": jnp.full((), jnp.inf, jnp.float32)}
+        with _working(progress, type(self).__name__):
+            for index, candidate in enumerate(tried):
+                found = _one_run(planned, records, (candidate, y), KeySchedule(_own_seed(draws, index, seed)))
+                # Ties, if float32 has any, go to the earlier run; runs are alike, so that is as good as a coin.
+                best = found if found["score"] < best["score"] else best
+        return self._released(planned, charged, budget, records, best, seed)
+
+    def _plan(
+        self, problem: BilevelProblem, records: Records, budget: Budget, start: tuple[Tree, Tree]
+    ) -> tuple[Plan, tuple[Chargeable, ...]]:
+        """The plan of one run, and what the ledger charges for all of them."""
+        run = OneRun(
+            training=self.training, score=self.score, score_range=self.score_range, score_share=self.score_share
+        )
+        if not budget.is_private or budget.delta is None:
+            planned = prepare(problem, records.sizes, budget, run, start, None)
+            return planned, planned.releases
+        # A whisker below the multiple, which rounding could otherwise lift over the next.
+        epsilon = math.floor(budget.epsilon / _GRID * (1 + 1e-13)) * _GRID * (1 - 1e-9)
+        if epsilon <= 0:
+            raise InvalidArgument(
+                f"epsilon={budget.epsilon!r}: must be at least {_GRID:g} for a random search (try 1.0)"
+            )
+        mu = run_mu(self.runs, epsilon, budget.delta)
+        planned = prepare(problem, records.sizes, with_mu(budget, mu), run, start, None)
+        roles = {role: records.sizes.count(role) for role in planned.privacy.charges}
+        event = ApproximateDP(epsilon, budget.delta)
+        whole = DeclaredRelease(name=SEARCH, roles=roles, event=event, steps=1, adjacency=budget.adjacency)
+        return planned, (whole,)
+
+    def _prior(self, problem: BilevelProblem, x: Tree) -> Callable[[KeySchedule, int], Tree]:
+        """The hyperparameters of each run. They are public, and independent of the records."""
+        prior = self.candidates
+        if callable(prior):
+            return lambda draws, index: project(
+                problem.domain, typed(prior(jnp.asarray(draws.keys("batch", index, 1)[0])), x)
+            )
+        listed = [fitted(candidate, x, problem.domain) for candidate in prior]
+        return lambda draws, index: listed[int(_uniform(draws, "batch", index) * len(listed))]
+
+    def _released(
+        self,
+        planned: Plan,
+        charged: tuple[Chargeable, ...],
+        budget: Budget,
+        records: Records,
+        best: State,
+        seed: int | None,
+    ) -> Solution:
+        privacy = Privacy(all_charges(charged), budget, planned.privacy.caveats)
+        numbers: Numbers = {
+            "runs": (self.mean_runs, "expected; how many there were is secret"),
+            "shape": (self.shape, "of the law of the number of runs"),
+        }
+        if budget.is_private:
+            reason = "of each run, so that the best of them costs the budget (Papernot and Steinke 2022)"
+            numbers |= {"accountant": ("Rényi", "dp_accounting's, of repeated selection")}
+            numbers |= {"mu": (planned.budget.mu, reason)}
+        return Solution(
+            x=jax.tree.map(np.asarray, best["x"]),
+            y=jax.tree.map(np.asarray, best["y"]),
+            privacy=replace(privacy, void=not budget.is_private or seed is not None),
+            history={"score": np.asarray(best["score"])[None]},
+            numbers=numbers | dict(planned.numbers),
+            sizes={role: records.sizes.count(role) for role in records.sizes.roles},
+            method=repr(self),
+            version=version(),
+        )
+
+
+def _one_run(planned: Plan, records: Records, start: tuple[Tree, Tree], schedule: KeySchedule) -> State:
+    """Train and score once, on a ledger that holds the budget of one run and no more."""
+    receipt = Ledger(planned.budget).charge(planned.releases, planned.budget, "one run")
+    state, _ = records.execute(planned.program, receipt, schedule, planned.program.start(*start), 1)
+    return state
+
+
+def _uniform(draws: KeySchedule, purpose: str, index: int) -> float:
+    """A number strictly between 0 and 1, from 52 bits of a key."""
+    high, low = map(int, draws.keys(purpose, index, 1)[0])
+    return (((high << 32 | low) >> 12) + 0.5) / 2**52
+
+
+def _own_seed(draws: KeySchedule, index: int, seed: int | None) -> int | None:
+    """A seed for each run of a search with a fixed seed; secret runs take a secret each from the operating system."""
+    return None if seed is None else int.from_bytes(draws.keys("noise", 1 + 2 * index, 2).tobytes(), "big")
+
+
+def _check(records: Any, ledger: Any, budget: Any) -> None:
+    for name, value, expected, remedy in (
+        ("records", records, Records, "dpb.Records(...); wrap your arrays in it"),
+        ("budget", budget, Budget, "dpb.Budget(epsilon, delta)"),
+    ):
+        if not isinstance(value, expected):
+            raise InvalidArgument(f"{name}: must be {remedy}, not {type(value).__name__}")
+    if ledger is not None and not isinstance(ledger, Ledger):
+        raise InvalidArgument(f"ledger: must be dpb.Ledger(total), not {type(ledger).__name__}")
+
+
+@contextlib.contextmanager
+def _working(wanted: bool, title: str) -> Iterator[None]:
+    """A bar that says that something is going on, and neither how much nor for how long: both would tell K."""
+    try:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn
+    except ImportError:  # a machine with JAX and the accounting packages alone
+        wanted = False
+    if not wanted or not Console(stderr=True).is_terminal:
+        yield
+        return
+    with Progress(TextColumn("{task.description}"), BarColumn(), console=Console(stderr=True)) as bar:
+        bar.add_task(title, total=None)
+        yield

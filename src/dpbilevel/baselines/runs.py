@@ -1,0 +1,223 @@
+"""A run of a search: train the model at given hyperparameters, then release what validation records say of it.
+
+Both parts are stages of one program, each with a release of its own: the training of `Refit`, unchanged, and the score,
+
+    score = mean over upper records of the loss, clipped to a public range  +  noise.
+
+The range is shifted to lie around zero before noise is added, which halves what a record can do. Where the upper
+records also train, training and score share their budget; elsewhere each has its role's budget to itself.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from dpbilevel.arguments import positive
+from dpbilevel.errors import InvalidArgument, InvalidProblem
+from dpbilevel.facts import Facts
+from dpbilevel.methods.refit import Refit
+from dpbilevel.privacy.accounting import gaussian_epsilon
+from dpbilevel.privacy.budget import Budget
+from dpbilevel.privacy.calibration import calibrate, with_shares
+from dpbilevel.privacy.release import Contribution, Release
+from dpbilevel.program import Program, Stage, State
+from dpbilevel.tracing import closed_over_arrays, trace_loss
+
+Tree = Any
+Numbers = dict[str, tuple[Any, str]]
+Loss = Callable[[Tree, Tree, Tree], Any]
+
+SCORE = "score"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ScoredRuns:
+    """How the runs of a search train and are judged.
+
+    Args:
+        training: settings of the training, as of the final training of `solve`.
+        score: (x, y, record) -> what an upper record says against the model, small is good; None takes the upper loss
+            with the upper term.
+        score_range: what the score of one record is clipped to, public.
+        score_share: of mu^2, where the records that are scored train too.
+    """
+
+    training: Refit = field(default_factory=Refit)
+    score: Loss | None = None
+    score_range: tuple[float, float] = (0.0, 2.0)
+    score_share: float = 0.1
+
+    def __post_init__(self) -> None:
+        check_training(self.training)
+        if self.score is not None and not callable(self.score):
+            raise InvalidArgument("score: must be a function (x, y, record) -> number, or None for the upper loss")
+        check_range("score_range", self.score_range)
+        if not positive("score_share", self.score_share, "of mu^2 (try 0.1)") < 1:
+            raise InvalidArgument(f"score_share={self.score_share!r}: must lie between 0 and 1 (try 0.1)")
+
+    def stages(
+        self, facts: Facts, rounds: int, begin: Callable[[State], tuple[Tree, Tree]]
+    ) -> tuple[list[Stage], Numbers]:
+        """The two stages of a run, for ``rounds`` runs that share the budget of ``facts``.
+
+        ``begin`` says at which x, and from which y, a round trains. A round leaves "x", "y" and "score" in the state.
+        """
+        contribution, role = self._contribution(facts)
+        budget = portion(facts.budget, 1 / rounds)
+        program, numbers = self.training.program(replace(facts, budget=budget))
+        training = only_release(program)
+        shared = role in training.contributions
+        if shared:
+            budget = portion(facts.budget, (1 - self.score_share) / rounds)
+            program, numbers = self.training.program(replace(facts, budget=budget))
+            training = only_release(program)
+        declared = [replace(training, steps=rounds * training.steps)]
+        if contribution is not None and role is not None:
+            score = Release(
+                name=SCORE,
+                contributions={role: contribution},
+                noise=1.0,
+                steps=rounds,
+                adjacency=facts.budget.adjacency,
+            )
+            declared.append(with_shares(score, {role: self.score_share if shared else 1.0}, facts.budget))
+        releases = calibrate(declared, facts.budget)
+
+        def trained(state: State, x: Tree, y: Tree) -> State:
+            return state | {"x": x, "y": y}
+
+        scoring = releases[1] if len(releases) > 1 else None
+        stages = [training_stage(program, releases[0], begin, trained), self._scoring_stage(facts, scoring)]
+        if scoring is None:
+            return stages, numbers | {"score": (0, "free: the upper level reads no record")}
+        return stages, numbers | {
+            "score: range": (self.score_range, "what one record's score is clipped to, as given"),
+            "score: noise": (scoring.noise, "of the mean that is released"),
+        }
+
+    def _contribution(self, facts: Facts) -> tuple[Contribution | None, str | None]:
+        problem, sizes = facts.problem, facts.sizes
+        loss = self.score or problem.upper_loss
+        if loss is None:
+            return None, None
+        role = sizes.role_of("upper")
+        if role is None:
+            raise InvalidProblem("score: has no upper records to read; pass Records(upper=...), or leave score out")
+        if self.score is not None:
+            check_pure("score", self.score, facts, "upper")
+        private = facts.budget.is_private
+        bounded = within(self.score_range, lambda point, record: loss(point[0], point[1], record), private)
+        half = (self.score_range[1] - self.score_range[0]) / 2
+        return Contribution(bounded, half if private else math.inf, sizes.count(role)), role
+
+    def _scoring_stage(self, facts: Facts, release: Release | None) -> Stage:
+        term = facts.problem.term("upper")
+        middle = sum(self.score_range) / 2
+
+        def update(state: State, carry: State, answer: Tree, step: jax.Array) -> State:
+            x, y = carry["x"], carry["y"]
+            value = jnp.zeros(()) if answer is None else middle + answer
+            free = term(x, y) if self.score is None else 0.0
+            return carry | {"score": (value + free).astype(carry["score"].dtype)}
+
+        return Stage(
+            release=release,
+            steps=1,
+            begin=lambda state: state,
+            query=lambda state, carry, step: (carry["x"], carry["y"]),
+            update=update,
+            end=lambda state, carry: carry,
+        )
+
+
+def within(
+    bounds: tuple[float, float], loss: Callable[[Tree, Tree], Any], private: bool
+) -> Callable[[Tree, Tree], jax.Array]:
+    """A loss clipped to public bounds and shifted to lie around zero; what is not a number counts as the worst.
+
+    Without privacy nothing is clipped.
+    """
+    low, high = bounds
+
+    def shifted(point: Tree, record: Tree) -> jax.Array:
+        value = loss(point, record)
+        if private:
+            value = jnp.clip(jnp.nan_to_num(value, nan=high, posinf=high, neginf=low), low, high)
+        return value - (low + high) / 2
+
+    return shifted
+
+
+def training_stage(
+    program: Program,
+    release: Release,
+    begin: Callable[[State], tuple[Tree, Tree]],
+    end: Callable[[State, Tree, Tree], State],
+) -> Stage:
+    """A whole training program as one stage of a larger one: its rounds become the stage's steps."""
+    (stage,) = program.stages
+    assert isinstance(stage, Stage), "a training has one stage, which reads records through its release"
+
+    def update(state: State, carry: State, answer: Tree, step: jax.Array) -> State:
+        return stage.end(carry, stage.update(carry, stage.begin(carry), answer, jnp.zeros_like(step)))
+
+    return Stage(
+        release=release,
+        steps=program.rounds,
+        begin=lambda state: program.start(*begin(state)),
+        query=lambda state, carry, step: stage.query(carry, stage.begin(carry), jnp.zeros_like(step)),
+        update=update,
+        end=lambda state, carry: end(state, *program.finish(carry)),
+    )
+
+
+def only_release(program: Program) -> Release:
+    """The release of a training program."""
+    (release,) = program.releases
+    assert isinstance(release, Release), "a training has one release"
+    return release
+
+
+def portion(budget: Budget, share: float) -> Budget:
+    """The budget of a share of mu^2; full-batch Gaussian parts compose to the whole, exactly."""
+    if not budget.is_private or budget.delta is None:
+        return budget
+    return with_mu(budget, budget.mu * math.sqrt(share))
+
+
+def with_mu(budget: Budget, mu: float) -> Budget:
+    """A budget of the same delta and relation that spends exactly mu."""
+    return Budget(gaussian_epsilon(mu, budget.delta or 0.0), budget.delta, budget.adjacency)
+
+
+def check_pure(name: str, loss: Loss, facts: Facts, level: str) -> None:
+    """Trace a function of the caller's on shapes: a real scalar, no side effects, no arrays of its own."""
+    traced = trace_loss(name, loss, *facts.point, facts.sizes.record(level))
+    if closed_over_arrays(traced, facts.problem.public):
+        raise InvalidProblem(
+            f"{name}: closes over an array that was not declared public; list it in public=... of the problem, or pass "
+            "it as part of the records"
+        )
+
+
+def check_training(training: Any) -> None:
+    """Raise unless the settings of the training are such."""
+    if not isinstance(training, Refit):
+        raise InvalidArgument(f"training={training!r}: must be dpb.Refit(...), the settings of the training")
+
+
+def check_range(name: str, bounds: Any) -> None:
+    """Raise unless ``bounds`` is a pair of finite numbers in order."""
+    if (
+        not isinstance(bounds, tuple)
+        or len(bounds) != 2
+        or not all(isinstance(bound, int | float) and math.isfinite(bound) for bound in bounds)
+        or not bounds[0] < bounds[1]
+    ):
+        raise InvalidArgument(
+            f"{name}={bounds!r}: must be a pair (low, high) of finite numbers, to which losses are clipped (try (0, 2))"
+        )

@@ -1,0 +1,99 @@
+"""Training without any tuning: on all records at the starting x, or on the validation records alone.
+
+The first is what everybody has. The second is the simple idea for records that may be wrong: leave them out. It needs
+no hyperparameters, and is hard to beat where there are many validation records and a large budget.
+"""
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from dpbilevel.baselines.baseline import Baseline
+from dpbilevel.baselines.runs import check_training, only_release
+from dpbilevel.errors import InvalidProblem
+from dpbilevel.facts import Facts
+from dpbilevel.methods.refit import Refit
+from dpbilevel.program import Program, Stage
+from dpbilevel.records import Sizes
+
+Numbers = dict[str, tuple[Any, str]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FixedDefault(Baseline):
+    """Train at the starting x with the whole budget: *untuned*.
+
+    Upper records train too where the problem declares it (``upper_trains``).
+
+    Args:
+        training: settings of the training.
+
+    >>> import numpy as np, dpbilevel as dpb
+    >>> from dpbilevel.baselines import FixedDefault
+    >>> problem = dpb.BilevelProblem(
+    ...     upper_term=lambda x, y: (x + y - 1) ** 2, lower_loss=lambda x, y, record: 0.5 * (y - record) ** 2
+    ... )
+    >>> records = dpb.Records(lower=np.linspace(0, 1, 2000))
+    >>> untuned = FixedDefault().solve(problem, records, dpb.Budget(3.0, 1e-5), start=(0.0, 0.0))
+    >>> float(untuned.x), bool(abs(untuned.y - 0.5) < 0.1)
+    (0.0, True)
+    """
+
+    training: Refit = field(default_factory=Refit)
+
+    def __post_init__(self) -> None:
+        check_training(self.training)
+
+    def program(self, facts: Facts) -> tuple[Program, Numbers]:
+        """The training, unchanged."""
+        return self.training.program(facts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpperRecordsOnly(Baseline):
+    """Train on the upper records alone, by the upper loss, with the whole budget; the lower records are not read.
+
+    The regulariser, the lower level's data-free term, counts as it does in any training, at the starting x.
+
+    Args:
+        training: settings of the training.
+
+    >>> import numpy as np, dpbilevel as dpb
+    >>> from dpbilevel.baselines import UpperRecordsOnly
+    >>> squared = lambda x, y, record: 0.5 * (y - record) ** 2
+    >>> problem = dpb.BilevelProblem(upper_loss=squared, lower_loss=squared)
+    >>> records = dpb.Records(upper=np.linspace(0, 1, 2000), lower=np.full(50, -9.0))
+    >>> clean = UpperRecordsOnly().solve(problem, records, dpb.Budget(3.0, 1e-5), start=(0.0, 0.0))
+    >>> bool(abs(clean.y - 0.5) < 0.1), list(clean.privacy.charges)
+    (True, ['upper'])
+    """
+
+    training: Refit = field(default_factory=Refit)
+
+    def __post_init__(self) -> None:
+        check_training(self.training)
+
+    def program(self, facts: Facts) -> tuple[Program, Numbers]:
+        """The training, with upper records in the place of the lower ones."""
+        problem, sizes = facts.problem, facts.sizes
+        role = sizes.role_of("upper")
+        if problem.upper_loss is None or role is None:
+            raise InvalidProblem(
+                "upper_loss: is missing, so that there are no upper records to train on; give the loss and "
+                "Records(upper=...), or use FixedDefault()"
+            )
+        # The training reads the lower level. Seen through these facts, that level is the upper one.
+        swapped = replace(problem, lower_loss=problem.upper_loss, lower_scale=_one, upper_trains=False)
+        seen = sizes if role == "both" else Sizes(lower=sizes.upper)
+        program, numbers = self.training.program(replace(facts, problem=swapped, sizes=seen))
+        (stage,) = program.stages
+        (contribution,) = only_release(program).contributions.values()
+        release = replace(only_release(program), contributions={role: contribution})
+        assert isinstance(stage, Stage), "a training reads records through its release"
+        numbers = {name: value for name, value in numbers.items() if not name.endswith("clip (lower)")}
+        numbers["training: records"] = (role, "of the upper level alone")
+        numbers[f"training: clip ({role})"] = (contribution.clip, "bounds one record's part of the mean")
+        return replace(program, stages=[replace(stage, release=release)]), numbers
+
+
+def _one(x: Any) -> float:
+    return 1.0

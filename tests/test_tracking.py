@@ -1,0 +1,210 @@
+"""Difference tracking: known solutions, sensitivities, the spend, and noise that the penalty does not multiply."""
+
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from problems import CASES, leak, quadratic, ridge, sources
+
+import dpbilevel as dpb
+from dpbilevel.privacy.noise import KeySchedule
+from dpbilevel.privacy.release import Release
+from dpbilevel.records import sealed
+
+NO_PRIVACY, BUDGET = dpb.Budget(math.inf), dpb.Budget(1.0, 1e-4)
+
+
+def solve(case, budget, refit=None, **settings):
+    return dpb.solve(
+        case.problem,
+        case.records(),
+        budget,
+        method=dpb.Tracking(**settings),
+        start=case.start,
+        refit=refit,
+        seed=0,
+        progress=False,
+    )
+
+
+def left(case, x) -> float:
+    """The part of the gap to the solution that is left, in the hyperobjective."""
+    start, value, best = (case.value(point) for point in (case.start[0], x, case.solution))
+    return (value - best) / (start - best)
+
+
+@pytest.mark.parametrize("name", ["leak", "sources", "quadratic", "quadratic_both"])
+def test_comes_near_the_known_solution_without_privacy(name):
+    """Steps are of fixed sizes and hyperparameters share votes: made for noise, not for the last digit."""
+    case = CASES[name]()
+    assert left(case, solve(case, NO_PRIVACY, penalty=100.0).x) < {"leak": 1e-3, "sources": 0.02}.get(name, 0.2)
+
+
+def test_error_of_the_hypergradient_is_flat_in_the_penalty_while_the_double_loop_multiplies_it():
+    """x is held still, so that all steps estimate one hypergradient; two decades of the penalty, the same noise."""
+    case = quadratic(n=2000)
+    held = dataclasses.replace(case.problem, domain=dpb.Box(case.start[0], case.start[0] + 1e-6))
+    exact = np.array([(case.value(1e-4 * e) - case.value(-1e-4 * e)) / 2e-4 for e in np.eye(3)])
+    tracked, double = [], []
+    for penalty in (30.0, 300.0, 3000.0):
+        settings = {"start": case.start, "seed": 0, "progress": False}
+        solution = dpb.solve(
+            held, case.records(), BUDGET, method=dpb.Tracking(penalty=penalty, clip_norm=4.0), refit=None, **settings
+        )
+        error = np.asarray(solution.history["hypergradient"])[100:] - exact
+        tracked.append(np.sqrt(np.mean(error**2)))
+        inner = dpb.DPLocGD(**(case.inner | {"steps": 10, "rounds": 1}))
+        # A clip that does not grow with the penalty would cut the noisy difference off, and the signal with it.
+        method = dpb.DPBilevel(inner=inner, penalty=penalty, steps=10, step_size=1e-3, clip_norm=penalty)
+        solution = dpb.solve(case.problem, case.records(), BUDGET, method=method, **settings)
+        path = np.concatenate([np.asarray(case.start[0])[None], solution.history["x"]])
+        double.append(np.sqrt(np.mean((-np.diff(path, axis=0) / 1e-3 - exact) ** 2)))
+    assert max(tracked) < 1.3 * min(tracked)
+    assert double[1] > 5 * double[0]
+    assert double[2] > 5 * double[1]
+
+
+@pytest.mark.parametrize("name", list(CASES))
+def test_no_record_moves_an_answer_by_more_than_the_sensitivity(name):
+    """Every release of tracking and of the final training, at random points, for ordinary, huge and broken records."""
+    case = CASES[name]()
+    problem = dataclasses.replace(case.problem, upper_trains=True)
+    sizes = case.records().sizes
+    plan = dpb.plan(problem, sizes, BUDGET, method=dpb.Tracking(steps=4), start=case.start, refit=dpb.Refit(steps=3))
+    rng = np.random.default_rng(1)
+    keys = jnp.asarray(rng.integers(0, 2**32, size=(2, 2), dtype=np.uint32))
+    for release in plan.releases:
+        assert isinstance(release, Release)
+        for role in release.contributions:
+            for value in (-50.0, 1e30, np.nan):
+                moved = _movement(case, release, role, value, keys, rng)
+                assert moved <= release.sensitivity(role) * (1 + 1e-6)
+
+
+def _movement(case, release, role, value, keys, rng) -> float:
+    arrays = {name: jax.tree.map(np.array, tree) for name, tree in case.data.items()}
+    present = {name: np.ones(len(jax.tree.leaves(tree)[0]), bool) for name, tree in arrays.items()}
+    changed = {name: jax.tree.map(np.copy, tree) for name, tree in arrays.items()}
+    for leaf in jax.tree.leaves(changed[role]):
+        if np.issubdtype(leaf.dtype, np.floating):
+            leaf[0] = value
+    x, y = (jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), part) for part in case.start)
+    y, z = (jax.tree.map(lambda leaf: leaf + jnp.asarray(rng.normal(size=leaf.shape), leaf.dtype), y) for _ in "yz")
+    point = (x, y) if release.name == "training" else (x, y, z)
+    answers = []
+    for data in (arrays, changed):
+        held = {
+            name: (jax.tree.map(lambda leaf: jnp.asarray(leaf, _narrow(leaf)), tree), jnp.asarray(present[name]))
+            for name, tree in data.items()
+        }
+        with sealed():
+            answers.append(jax.tree.map(np.asarray, release.answer(held, point, keys)))
+    differences = [a.astype(float) - b for a, b in zip(*map(jax.tree.leaves, answers), strict=True)]
+    return math.sqrt(sum(float(np.sum(d**2)) for d in differences))
+
+
+def _narrow(leaf) -> str:
+    return "float32" if np.issubdtype(leaf.dtype, np.floating) else "int32"
+
+
+@pytest.mark.parametrize("name", list(CASES))
+def test_spends_its_budget_and_no_more(name):
+    case = CASES[name]()
+    for refit in (None, dpb.Refit(steps=5)):
+        plan = dpb.plan(
+            case.problem, case.records().sizes, BUDGET, method=dpb.Tracking(steps=7), start=case.start, refit=refit
+        )
+        # A role may end below its share where one Gaussian has to cover another role that needs more noise.
+        assert 0.9 < plan.privacy.epsilon() <= 1.0
+
+
+def test_a_free_hypergradient_is_not_released():
+    case = ridge()
+    plan = dpb.plan(case.problem, case.records().sizes, BUDGET, method=dpb.Tracking(), start=case.start)
+    assert [release.name for release in plan.releases] == ["model", "difference", "validation gradient", "training"]
+    assert plan.numbers["hypergradient"][0] == 0
+
+
+def test_batches_are_accounted_for():
+    case = quadratic(n=500)
+    method = dpb.Tracking(steps=10, sampling=dpb.Poisson(0.2))
+    for refit in (None, dpb.Refit(steps=5)):
+        plan = dpb.plan(
+            case.problem, case.records().sizes, dpb.Budget(2.0, 1e-4), method=method, start=case.start, refit=refit
+        )
+        assert 0 < plan.privacy.epsilon() <= 2.0
+        assert not plan.privacy.is_gaussian
+    solution = solve(case, dpb.Budget(2.0, 1e-4), steps=10, sampling=dpb.Poisson(0.2))
+    assert np.isfinite(solution.x).all()
+
+
+def test_the_difference_is_kept_within_its_bound_where_constants_are_known():
+    """||d|| <= L0f/mu_g: z then is within L0f/(penalty mu_g) of y, so that the hypergradient of the leak is bounded."""
+    case = leak()
+    constants = dpb.Constants(
+        upper_lipschitz=0.1,
+        upper_smoothness=1.0,
+        lower_lipschitz=2.0,
+        lower_smoothness=1.0,
+        lower_hessian_lipschitz=0.0,
+        strong_convexity=1.0,
+    )
+    bound = dataclasses.replace(case, problem=dataclasses.replace(case.problem, constants=constants))
+    steps = {"steps": 30, "penalty": 10.0}
+    gaps = []
+    for posed in (bound, case):
+        plan = dpb.plan(
+            posed.problem, posed.records().sizes, BUDGET, method=dpb.Tracking(**steps), start=case.start, refit=None
+        )
+        state = plan.program.start(*(jnp.asarray(part, jnp.float32) for part in case.start))
+        d = plan.program.stages[2].update(state, state | {"pull": jnp.full(3, 5.0)}, None, 0)["d"]
+        gaps.append(float(jnp.linalg.norm(d)))
+    assert gaps[0] <= 0.1 * (1 + 1e-6) < gaps[1]
+
+
+def test_weights_and_clips_do_not_work_against_each_other():
+    """Twice the loss with twice the scale is the same run: clips grow with the scale, and noise with the clips."""
+    case = sources()
+    doubled = dataclasses.replace(
+        case.problem,
+        lower_loss=lambda x, y, record: 2 * case.problem.lower_loss(x, y, record),
+        lower_scale=lambda x: 2.0,
+    )
+    plain = solve(case, dpb.Budget(5.0, 1e-3), steps=20)
+    twice = solve(dataclasses.replace(case, problem=doubled), dpb.Budget(5.0, 1e-3), steps=20)
+    np.testing.assert_allclose(plain.y, twice.y, atol=2e-3)
+
+
+def test_tuning_and_training_never_share_noise(monkeypatch):
+    """All keys that a run takes have indices of their own, for noise and for batches."""
+    taken: dict[str, list[int]] = {"noise": [], "batch": []}
+    true_keys = KeySchedule.keys
+
+    def counted(self, purpose, first, number):
+        taken[purpose] += range(first, first + number)
+        return true_keys(self, purpose, first, number)
+
+    monkeypatch.setattr(KeySchedule, "keys", counted)
+    solve(leak(), BUDGET, refit=dpb.Refit(steps=6), steps=10)
+    for indices in taken.values():
+        assert len(indices) == len(set(indices)) == 10 * 2 + 6
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"steps": 0}, "steps=0"),
+        ({"penalty": -1.0}, "penalty=-1.0"),
+        ({"learning_rate": 0.0}, "learning_rate=0.0"),
+        ({"clip_norm": math.inf}, "clip_norm=inf"),
+        ({"split": (1.0, 1.0)}, "split=.*three shares"),
+        ({"split": (1.0, 1.0, 0.0)}, "split=0.0"),
+        ({"sampling": 0.1}, "sampling=0.1"),
+    ],
+)
+def test_bad_arguments_are_named(settings, message):
+    with pytest.raises(dpb.InvalidArgument, match=message):
+        dpb.Tracking(**settings)
