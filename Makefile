@@ -12,7 +12,7 @@ WORKERS ?= 2
 # Debian ships a Python without ensurepip, so a candidate counts only once it has run this.
 USABLE := import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))
 
-.PHONY: help demo test test-fast lint format clean
+.PHONY: help demo test test-fast lint format clean bench-rates bench-results bench-utility
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile
@@ -34,6 +34,17 @@ lint: $(READY)  ## check style, format and types
 format: $(READY)  ## mend style and format
 	$(PY) -m ruff check --fix-only .
 	$(PY) -m ruff format .
+
+bench-rates: $(READY)  ## measure the exponents of the theorems (a quarter of an hour)
+	$(PY) benchmarks/rates.py
+
+bench-results: $(READY)  ## draw the other pages of docs/results (a few minutes)
+	$(PY) benchmarks/sampling_costs.py
+	$(PY) benchmarks/theory_curves.py
+	$(PY) benchmarks/leak.py
+
+bench-utility: $(READY)  ## compare methods on real data (hours; ARGS=--quick takes ten minutes)
+	$(PY) benchmarks/utility.py $(ARGS)
 
 clean:  ## remove caches and build outputs (not .venv)
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -98,7 +98,7 @@ def test_a_faint_coordinate_follows_the_common_vote_and_a_sure_one_itself():
     x = np.asarray(x)
     assert x[:4].max() < -10
     assert x[4] < -3
-    assert x[5] > 10
+    assert x[5] > 8
 
 
 def test_votes_do_not_depend_on_the_scale_of_the_loss():

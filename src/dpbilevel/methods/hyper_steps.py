@@ -31,9 +31,9 @@ _SHARPNESS = 3.0  # how fast a weight falls in the evidence against it, in stand
 _SETTLING = 0.1  # of the steps, before hyperparameters move at full length
 _LARGEST_STEP = 0.3  # of a weight's logarithm, falling linearly to zero, where noise is too small to set the pace
 _STEP = 0.15  # of other coordinates, falling linearly to zero: 200 steps can move one by fifteen
-_FAINT = 0.5  # a vote of this size is followed to no part by its own coordinate: three times what noise shows
-_TURN, _RECOVERY = 0.5, 1.02  # of a step's length, where its direction turns and where it does not
-_MEMORY, _LONG_MEMORY = 0.9, 0.95  # of running sizes and means
+_FAINT = 0.5  # a vote up to this size is not followed by its own coordinate: twice what noise alone shows
+_TURN, _RECOVERY = 0.3, 1.02  # of a step's length, where its direction turns and where it does not
+_MEMORY = 0.9  # of running sizes and means
 _SMALLEST = 1e-6  # of a non-negative number: zero could never be left in logarithms
 
 
@@ -119,9 +119,9 @@ class CommonSteps:
         if self.logarithmic:
             leaf = jnp.maximum(leaf, _SMALLEST)
             slope = leaf * slope
-        started = 1 - _LONG_MEMORY ** (step + 1.0)
-        size = _LONG_MEMORY * state["size"] + (1 - _LONG_MEMORY) * slope**2
-        mean = _LONG_MEMORY * state["mean"] + (1 - _LONG_MEMORY) * slope
+        started = 1 - _MEMORY ** (step + 1.0)
+        size = _MEMORY * state["size"] + (1 - _MEMORY) * slope**2
+        mean = _MEMORY * state["mean"] + (1 - _MEMORY) * slope
         square = size / started + 1e-24
         signal = jnp.maximum(0, 1 - self.around.noise**2 / square)
         vote = signal * mean / started / jnp.sqrt(square)  # between -1 and 1, whatever the gradient's size

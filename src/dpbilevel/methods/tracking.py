@@ -7,12 +7,14 @@ scaled difference d = penalty (z - y) itself. With z = y + d/penalty, one step i
     d <- d - eta_d [ penalty (grad_y g(x, z) - grad_y g(x, y)) + grad_y f(x, z) ]
     x <- step(x, [ grad_x f(x, z) + penalty (grad_x g(x, z) - grad_x g(x, y)) ])
 
-where [.] is released. Each record's vectors are differences of gradients at nearby points, bounded by L1g ||d|| and not
-by the penalty, and noise in y cancels in them. As the penalty grows, d solves (grad^2 g) d = -grad f by differences of
-gradients alone. Adam, averaging and the rules of `hyper_steps` are post-processing and cost nothing.
+where [.] is released, all of it in one pass over the records. Each record's vectors are differences of gradients at
+nearby points, bounded by L1g ||d|| and not by the penalty, and noise in y cancels in them. As the penalty grows, d
+solves (grad^2 g) d = -grad f by differences of gradients alone. Adam, averaging and the rules of `hyper_steps` are
+post-processing and cost nothing.
 """
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,6 +29,7 @@ from dpbilevel.facts import Facts
 from dpbilevel.methods.contributions import Levels, by_role, shares_by_role
 from dpbilevel.methods.descent import Descent, adam, averaged, moved
 from dpbilevel.methods.hyper_steps import Rule, Surroundings, rule_for, unit_of
+from dpbilevel.methods.joint import Part, Vector, joined, separated, shared
 from dpbilevel.methods.refit import Refit
 from dpbilevel.privacy.calibration import calibrate, with_shares
 from dpbilevel.privacy.release import Release
@@ -36,8 +39,10 @@ from dpbilevel.program import Program, Stage, State
 
 Tree = Any
 Numbers = dict[str, tuple[Any, str]]
+Parts = Mapping[str, Mapping[str, Part]]  # level -> name -> what a record of the level adds
 
-MODEL, DIFFERENCE, VALIDATION, HYPERGRADIENT = "model", "difference", "validation gradient", "hypergradient"
+MODEL, DIFFERENCE, HYPERGRADIENT = "model", "difference", "hypergradient"
+_PASSES = {"lower": "training pass", "upper": "validation pass"}
 _CALM = 0.9  # of the averaged y and d at which hypergradients are taken: their noise is multiplied with each other
 _MEMORY = 0.95  # of the averaged x: about the last twenty steps
 
@@ -87,15 +92,19 @@ class Tracking:
 
     def program(self, facts: Facts) -> tuple[Program, Numbers]:
         """Declare all releases and write the algorithm out as a program; no record is involved."""
-        contributions = {name: by_role(levels, facts) for name, levels in self._levels(facts).items()}
-        contributions = {name: parts for name, parts in contributions.items() if parts}
-        weights = dict(zip((MODEL, DIFFERENCE, HYPERGRADIENT), self.split, strict=True)) | {VALIDATION: self.split[1]}
+        parts = self._parts(facts)
+        private = facts.budget.is_private
+        levels: dict[str, Levels] = {
+            _PASSES[level]: {level: (joined(mine, clipped=private), 1.0)} for level, mine in parts.items()
+        }
+        contributions = {name: by_role(level, facts) for name, level in levels.items()}
+        weights = {_PASSES[level]: sum(self._weights()[name] for name in mine) for level, mine in parts.items()}
         shares = shares_by_role(weights, contributions)
         declared = [
             with_shares(
                 Release(
                     name=name,
-                    contributions=parts,
+                    contributions=roles,
                     noise=1.0,
                     steps=self.steps,
                     sampling=self.sampling,
@@ -104,120 +113,136 @@ class Tracking:
                 shares[name],
                 facts.budget,
             )
-            for name, parts in contributions.items()
+            for name, roles in contributions.items()
         ]
         releases = {release.name: release for release in calibrate(declared, facts.budget)}
-        rules = self._rules(facts, releases.get(HYPERGRADIENT))
+        rules = self._rules(facts, parts, releases)
         program = Program(
             rounds=self.steps,
-            stages=self._stages(facts, releases, rules),
-            start=lambda x, y: self._start(facts, rules, x, y),
+            stages=self._stages(facts, parts, releases, rules),
+            start=lambda x, y: self._start(facts, parts, rules, x, y),
             observe=lambda state: {"x": state["x"], "hypergradient": state["hypergradient"]},
             finish=lambda state: (state["x_average"], state["model"]["average"]),
         )
-        return program, self._numbers(releases, shares)
+        return program, self._numbers(parts, releases)
 
-    def _levels(self, facts: Facts) -> dict[str, Levels]:
-        """What one record adds to each release, by level, with its clip."""
+    def _weights(self) -> dict[str, float]:
+        return dict(zip((MODEL, DIFFERENCE, HYPERGRADIENT), self.split, strict=True))
+
+    def _parts(self, facts: Facts) -> dict[str, dict[str, Part]]:
+        """Level to what one record of it adds, at points (x, y, z, calm y, calm z)."""
         problem, clip, penalty = facts.problem, self.clip_norm, self.penalty
-        lower_slope, reads = jax.grad(problem.lower_loss, 1), facts.inspection.hypergradient_reads
+        reads = facts.inspection.hypergradient_reads
+        lower_x, lower_y = (jax.grad(problem.lower_loss, argument) for argument in (0, 1))
 
         def model(point: Tree, record: Tree) -> Tree:
-            x, y, _ = point
-            return optax.tree.scale(1 / problem.lower_scale(x), lower_slope(x, y, record))
+            x, y, *_ = point
+            return optax.tree.scale(1 / problem.lower_scale(x), lower_y(x, y, record))
 
         def difference(point: Tree, record: Tree) -> Tree:
-            x, y, z = point
-            change = optax.tree.sub(lower_slope(x, z, record), lower_slope(x, y, record))
+            x, y, z, *_ = point
+            change = optax.tree.sub(lower_y(x, z, record), lower_y(x, y, record))
             return optax.tree.scale(penalty / problem.lower_scale(x), change)
 
-        levels: dict[str, Levels] = {
-            MODEL: {"lower": (model, clip)},
-            DIFFERENCE: {"lower": (difference, clip / 2)},
-            HYPERGRADIENT: {},
-        }
+        def lower_part(point: Tree, record: Tree) -> Tree:
+            x, _, _, y, z = point
+            change = optax.tree.sub(lower_x(x, z, record), lower_x(x, y, record))
+            return _in_units(problem.domain, optax.tree.scale(penalty, change))
+
+        lower = {MODEL: (model, clip), DIFFERENCE: (difference, clip / 2)}
         if "lower" in reads:
-            lower_x = jax.grad(problem.lower_loss)
-
-            def lower_part(point: Tree, record: Tree) -> Tree:
-                x, y, z = point
-                change = optax.tree.sub(lower_x(x, z, record), lower_x(x, y, record))
-                return _in_units(problem.domain, optax.tree.scale(penalty, change))
-
-            levels[HYPERGRADIENT]["lower"] = (lower_part, clip)
+            lower[HYPERGRADIENT] = (lower_part, clip)
+        parts = {"lower": shared(lower, self._weights())}
         if problem.upper_loss is not None:
-            upper_y, upper_x = jax.grad(problem.upper_loss, 1), jax.grad(problem.upper_loss)
-            levels[VALIDATION] = {"upper": (lambda point, record: upper_y(point[0], point[2], record), clip)}
+            upper_x, upper_y = (jax.grad(problem.upper_loss, argument) for argument in (0, 1))
+            upper: dict[str, tuple[Vector, float]] = {
+                DIFFERENCE: (lambda point, record: upper_y(point[0], point[2], record), clip)
+            }
             if "upper" in reads:
-                levels[HYPERGRADIENT]["upper"] = (
-                    lambda point, record: _in_units(problem.domain, upper_x(point[0], point[2], record)),
+                upper[HYPERGRADIENT] = (
+                    lambda point, record: _in_units(problem.domain, upper_x(point[0], point[4], record)),
                     clip,
                 )
-        return levels
+            parts["upper"] = shared(upper, self._weights())
+        return parts
 
-    def _rules(self, facts: Facts, release: Release | None) -> Tree:
-        """A rule for each set of the domain, with the public numbers of the hypergradient's release."""
+    def _rules(self, facts: Facts, parts: Parts, releases: Mapping[str, Release]) -> Tree:
+        """A rule for each set of the domain, with the public numbers of the hypergradient's releases."""
+        reading = [level for level, mine in parts.items() if HYPERGRADIENT in mine]
+        units = {level: parts[level][HYPERGRADIENT].unit for level in reading}
+        noise = math.hypot(*(units[level] * releases[_PASSES[level]].noise for level in reading))
+        clips = [parts[level][HYPERGRADIENT].clip for level in reading] if facts.budget.is_private else []
+        counts = [facts.sizes.count(facts.sizes.role_of(level) or level) for level in reading]
 
         def rule(convex_set: ConvexSet, x: Tree) -> Rule:
             unit = unit_of(convex_set, x)
-            parts = () if release is None else tuple(release.contributions.values())
             around = Surroundings(
                 steps=self.steps,
-                noise=0.0 if release is None else release.noise / unit,
-                clip=0.0 if release is None or not facts.budget.is_private else max(p.clip for p in parts) / unit,
-                records=max((part.count for part in parts), default=1),
+                noise=noise / unit,
+                clip=max(clips, default=0.0) / unit,
+                records=max(counts, default=1),
             )
             return rule_for(convex_set, around)
 
         return jax.tree.map(rule, facts.problem.domain, facts.point[0])
 
-    def _stages(self, facts: Facts, releases: dict[str, Release], rules: Tree) -> list[Stage]:
+    def _stages(self, facts: Facts, parts: Parts, releases: Mapping[str, Release], rules: Tree) -> list[Stage]:
+        def kept(level: str) -> Callable[[State, Tree | None], State]:
+            def keep(state: State, answer: Tree | None) -> State:
+                return state if answer is None else state | {level: separated(answer, parts[level])}
+
+            return keep
+
+        digest = self._digest(facts, parts, rules)
+        return [
+            self._stage(releases[_PASSES["lower"]], kept("lower")),
+            self._stage(releases.get(_PASSES["upper"]), lambda state, answer: digest(kept("upper")(state, answer))),
+        ]
+
+    def _digest(self, facts: Facts, parts: Parts, rules: Tree) -> Callable[[State], State]:
+        """What a step does with the answers of both passes."""
         problem, descent = facts.problem, self._descent(facts)
         terms = {level: jax.grad(problem.term(level), 1) for level in ("upper", "lower")}
         constants = problem.constants
         radius = None if constants is None else constants.upper_lipschitz / constants.strong_convexity
+        hypergradient = self._hypergradient(facts, parts, rules)
 
-        def model(state: State, answer: Tree) -> State:
-            x, y, _ = self._point(state)
-            gradient = optax.tree.add(optax.tree.scale(problem.lower_scale(x), answer), terms["lower"](x, y))
-            return state | {"model": descent.move(state["model"], gradient)}
-
-        def difference(state: State, answer: Tree) -> State:
-            x, y, z = self._point(state)
+        def digest(state: State) -> State:
+            x, y, z, *_ = self._point(state)
+            scale, lower = problem.lower_scale(x), state["lower"]
+            gradient = optax.tree.add(optax.tree.scale(scale, lower[MODEL]), terms["lower"](x, y))
             free = optax.tree.scale(self.penalty, optax.tree.sub(terms["lower"](x, z), terms["lower"](x, y)))
-            released = optax.tree.scale(problem.lower_scale(x), answer)
-            return state | {"pull": optax.tree.add(released, optax.tree.add(free, terms["upper"](x, z)))}
-
-        def validation(state: State, answer: Tree | None) -> State:
-            pull = state["pull"] if answer is None else optax.tree.add(state["pull"], answer)
+            pull = optax.tree.add(
+                optax.tree.scale(scale, lower[DIFFERENCE]), optax.tree.add(free, terms["upper"](x, z))
+            )
+            if "upper" in parts:
+                pull = optax.tree.add(pull, state["upper"][DIFFERENCE])
             direction, moments = adam().update(pull, state["moments"])
             left = 1 - state["step"] / self.steps
             d = moved(state["d"], direction, 3 * self.learning_rate * left)
             if radius is not None:
                 d = into_ball(d, optax.tree.zeros_like(d), radius)
-            return state | {"d": d, "d_average": averaged(state["d_average"], d, _CALM), "moments": moments}
+            changed = {"model": descent.move(state["model"], gradient), "d": d, "moments": moments}
+            changed["d_average"] = averaged(state["d_average"], d, _CALM)
+            return hypergradient(state) | changed
 
-        hypergradient = self._hypergradient(facts, rules)
-        return [
-            self._stage(releases[MODEL], model),
-            self._stage(releases[DIFFERENCE], difference),
-            self._stage(releases.get(VALIDATION), validation),
-            self._stage(releases.get(HYPERGRADIENT), hypergradient, self._calm_point),
-        ]
+        return digest
 
-    def _hypergradient(self, facts: Facts, rules: Tree) -> Callable[[State, Tree | None], State]:
+    def _hypergradient(self, facts: Facts, parts: Parts, rules: Tree) -> Callable[[State], State]:
         problem, reads = facts.problem, facts.inspection.hypergradient_reads
         free = {
             level: free_gradient(problem, level, level in reads, facts.sizes.record(level))
             for level in ("upper", "lower")
         }
 
-        def hypergradient(state: State, answer: Tree | None) -> State:
-            x, y, z = self._calm_point(state)
+        def hypergradient(state: State) -> State:
+            x, _, _, y, z = self._point(state)
             change = optax.tree.sub(free["lower"](x, z), free["lower"](x, y))
             gradient = optax.tree.add(free["upper"](x, z), optax.tree.scale(self.penalty, change))
-            if answer is not None:
-                gradient = optax.tree.add(gradient, _in_units(problem.domain, answer, inverse=True))
+            for level in parts:
+                if HYPERGRADIENT in parts[level]:
+                    released = _in_units(problem.domain, state[level][HYPERGRADIENT], inverse=True)
+                    gradient = optax.tree.add(gradient, released)
             pairs = jax.tree.map(
                 lambda _, rule, kept, part, slope: rule.move(kept, part, slope, state["step"]),
                 problem.domain,
@@ -234,59 +259,59 @@ class Tracking:
 
         return hypergradient
 
-    def _point(self, state: State) -> tuple[Tree, Tree, Tree]:
-        y = state["model"]["y"]
-        return state["x"], y, moved(y, state["d"], -1 / self.penalty)
-
-    def _calm_point(self, state: State) -> tuple[Tree, Tree, Tree]:
-        y = state["model"]["average"]
-        return state["x"], y, moved(y, state["d_average"], -1 / self.penalty)
+    def _point(self, state: State) -> tuple[Tree, Tree, Tree, Tree, Tree]:
+        """(x, y, z), and y and z averaged over the last steps, at which hypergradients are taken."""
+        y, calm = state["model"]["y"], state["model"]["average"]
+        back = -1 / self.penalty
+        return state["x"], y, moved(y, state["d"], back), calm, moved(calm, state["d_average"], back)
 
     def _descent(self, facts: Facts) -> Descent:
         return Descent(self.steps, self.learning_rate, facts.problem.lower_domain)
 
-    def _start(self, facts: Facts, rules: Tree, x: Tree, y: Tree) -> State:
-        zero = optax.tree.zeros_like(y)
-        return {
+    def _start(self, facts: Facts, parts: Parts, rules: Tree, x: Tree, y: Tree) -> State:
+        zero, still = optax.tree.zeros_like(y), optax.tree.zeros_like(x)
+        nothing = {MODEL: zero, DIFFERENCE: zero, HYPERGRADIENT: still}
+        answers = {level: {name: nothing[name] for name in mine} for level, mine in parts.items()}
+        return answers | {
             "step": jnp.zeros((), jnp.float32),
             "x": x,
             "x_average": x,
-            "hypergradient": optax.tree.zeros_like(x),
+            "hypergradient": still,
             "model": self._descent(facts).start(y),
             "d": zero,
             "d_average": zero,
-            "pull": zero,
             "moments": adam().init(zero),
             "rules": jax.tree.map(lambda _, rule, part: rule.start(part), facts.problem.domain, rules, x),
         }
 
-    def _stage(
-        self,
-        release: Release | None,
-        digest: Callable[[State, Tree], State],
-        point: Callable[[State], tuple[Tree, Tree, Tree]] | None = None,
-    ) -> Stage:
+    def _stage(self, release: Release | None, digest: Callable[[State, Tree | None], State]) -> Stage:
         return Stage(
             release=release,
             steps=1,
             begin=lambda state: state,
-            query=lambda state, carry, step: (point or self._point)(state),
+            query=lambda state, carry, step: self._point(state),
             update=lambda state, carry, answer, step: digest(carry, answer),
             end=lambda state, carry: carry,
         )
 
-    def _numbers(self, releases: dict[str, Release], shares: dict[str, dict[str, float]]) -> Numbers:
+    def _numbers(self, parts: Parts, releases: Mapping[str, Release]) -> Numbers:
         numbers: Numbers = {
             "steps": (self.steps, "fewer leave the difference behind, more only divide the budget"),
             "penalty": (self.penalty, "a bias of about 1/penalty; it multiplies no noise"),
             "learning rate": (self.learning_rate, "of y, by Adam, falling linearly to zero; three times that for d"),
         }
-        for name, release in releases.items():
-            for role, contribution in release.contributions.items():
-                numbers[f"{name}: clip ({role})"] = (contribution.clip, "bounds one record's whole vector")
-                numbers[f"{name}: share of mu^2 ({role})"] = (shares[name][role], "split, over the role's releases")
-            numbers[f"{name}: noise"] = (release.noise, "spends the budget over all steps")
-        if HYPERGRADIENT not in releases:
+        for level, mine in parts.items():
+            release = releases[_PASSES[level]]
+            numbers[f"{release.name}: noise"] = (
+                release.noise,
+                "on a vector of norm one, spends the budget over all steps",
+            )
+            for name, part in mine.items():
+                numbers[f"{release.name}: clip of the {name}"] = (part.clip, "bounds one record's vector")
+                numbers[f"{release.name}: share of the {name}"] = (part.share, "of the pass's mu^2")
+                reason = "its clip over the root of its share, times the noise of the pass"
+                numbers[f"{release.name}: noise of the {name}"] = (part.unit * release.noise, reason)
+        if not any(HYPERGRADIENT in mine for mine in parts.values()):
             numbers[HYPERGRADIENT] = (0, "free: no x-gradient reads a record, so that its step needs no noise")
         return numbers
 

@@ -28,6 +28,7 @@ class DeclaredRelease:
         steps: calls in the whole run.
         adjacency: the neighbouring relation that the event refers to.
 
+    >>> from dpbilevel.privacy.events import GaussianDP
     >>> release = DeclaredRelease(name="training", roles={"lower": 100}, event=GaussianDP(0.1), steps=25)
     >>> release.charges()[0].mu
     0.5
