@@ -77,10 +77,12 @@ class CappedWeights:
         noise = self.total * around.noise
         pace = _LARGEST_STEP * schedule(step, around.steps)
         now = _size(size, time)
-        signal = jnp.maximum(0, 1 - (noise / now) ** 2)
+        # Noise turns gradients all the time: only turns of what is signal for the most part count.
+        signal = jnp.maximum(0, 1 - 2 * (noise / now) ** 2)
         mean = _MEMORY * state["mean"] + (1 - _MEMORY) * excess
         damping = _damped(state["damping"], state["mean"], mean, signal)
-        unit = jnp.maximum(noise * math.sqrt(around.steps) / _SHARPNESS, now / pace) / damping
+        beyond = jnp.sqrt(jnp.maximum(now**2 - noise**2, 0)) + 1e-12  # the size of what is not noise
+        unit = jnp.maximum(noise * math.sqrt(around.steps) / _SHARPNESS, beyond / pace) / damping
         # An average over the records of one weight (about n/K of them) strays by chance, the same way in every step.
         chance = self.total * around.clip / (2 * math.sqrt(flat.size * around.records))
         noise_square, strayed = state["noise"] + (noise / unit) ** 2, state["chance"] + chance / unit
