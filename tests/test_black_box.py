@@ -215,12 +215,13 @@ def test_errors_of_a_trainer_never_carry_what_it_says_about_records():
     def train(x, lower, upper, upper_weight):
         raise RuntimeError(secret)
 
-    with pytest.raises(dpb.TrainerFailed, match="raised RuntimeError; its message is withheld") as caught:
+    with pytest.raises(dpb.TrainerFailed, match="kind and message are withheld") as caught:
         tune(train)
     error = caught.value
     assert error.__cause__ is None
     assert error.__context__ is None
     assert secret not in str(error)
+    assert "RuntimeError" not in str(error), "which error it was may depend on records"
 
 
 @pytest.mark.parametrize(

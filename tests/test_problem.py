@@ -260,3 +260,30 @@ def test_with_the_true_verdict_the_same_step_reads_records_and_is_charged(two_da
     (planned, one), (_, other) = steps
     assert [release.name for release in planned.releases] == ["lower solve", "penalised solve", "hypergradient"]
     assert one != other
+
+
+def test_a_scale_that_closes_over_data_is_a_caveat():
+    """It multiplies released answers, so data in it would leave through them; a declared public array is fine."""
+    weights = np.arange(3.0)
+    shapes = jax.ShapeDtypeStruct((3,), "float32")
+    record = {"upper": None, "lower": shapes}
+
+    def caveats(**settings):
+        problem = dpb.BilevelProblem(
+            upper_term=lambda x, y: jnp.sum(x * y),
+            lower_loss=lambda x, y, record: jnp.sum((y - record) ** 2),
+            **settings,
+        )
+        return inspect(problem, shapes, shapes, record).caveats
+
+    def scale(x):
+        return 1.0 + jnp.sum(weights * x**2)
+
+    (caveat,) = caveats(lower_scale=scale)
+    assert caveat.startswith("lower_scale closes over an array")
+    assert not caveats(lower_scale=scale, public=[weights])
+    assert not caveats()
+    with pytest.raises(dpb.InvalidProblem, match="lower_scale: must return one real number"):
+        caveats(lower_scale=lambda x: x)
+    with pytest.raises(dpb.InvalidProblem, match="lower_scale: must be a function"):
+        caveats(lower_scale=2.0)

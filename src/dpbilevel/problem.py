@@ -78,6 +78,8 @@ class BilevelProblem:
             raise InvalidProblem(
                 "upper_loss, upper_term: give at least one of them; there is nothing to minimise over x"
             )
+        if not callable(self.lower_scale):
+            raise InvalidProblem("lower_scale: must be a function from x to a positive number, or left out for one")
         for name in ("upper_loss", "upper_term", "lower_term"):
             if getattr(self, name) is not None and not callable(getattr(self, name)):
                 raise InvalidProblem(f"{name}: must be a function, or None to leave it out")
@@ -113,6 +115,9 @@ def inspect(problem: BilevelProblem, x: Tree, y: Tree, records: dict[str, Tree])
     for level in ("upper", "lower"):
         loss = problem.loss(level)
         traced = {f"{level}_term": trace_loss(f"{level}_term", problem.term(level), x, y)}
+        if level == "lower":
+            # It multiplies what is released: data that it closes over would escape the accounting like a loss's.
+            traced["lower_scale"] = trace_loss("lower_scale", lambda x, y: jnp.asarray(problem.lower_scale(x)), x, y)
         if loss is not None:
             traced[f"{level}_loss"] = trace_loss(f"{level}_loss", loss, x, y, records[level])
             if gradient_reads_record(loss, x, y, records[level]):

@@ -1,5 +1,6 @@
 """What baselines that are methods have in common: they can be solved with on their own."""
 
+from abc import ABC, abstractmethod
 from typing import Any
 
 from dpbilevel.facts import Facts
@@ -14,12 +15,12 @@ from dpbilevel.solving import solve
 Tree = Any
 
 
-class Baseline:
+class Baseline(ABC):
     """A method with `solve` as a function of its own, so that all baselines are called in the same way."""
 
+    @abstractmethod
     def program(self, facts: Facts) -> tuple[Program, dict[str, tuple[Any, str]]]:
         """Write the baseline out for a problem; no record is involved."""
-        raise NotImplementedError
 
     def solve(
         self,

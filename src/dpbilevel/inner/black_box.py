@@ -90,12 +90,12 @@ class BlackBox:
 
 def _guarded(train: Train, *arguments: Any) -> Tree:
     """Call a trainer, and keep what it may say about records out of its errors."""
-    kind = None
     try:
         return train(*arguments)
-    except Exception as error:
-        kind = type(error).__name__
+    except Exception:
+        pass
     # Raised here and not above: an exception that is raised while another is handled carries that one along.
     raise TrainerFailed(
-        f"train: raised {kind}; its message is withheld, for it may quote records. Try the trainer on synthetic records"
+        "train: raised an error; its kind and message are withheld, for both may tell of records. Try the trainer on "
+        "synthetic records"
     )
