@@ -12,7 +12,7 @@ WORKERS ?= 2
 # Debian ships a Python without ensurepip, so a candidate counts only once it has run this.
 USABLE := import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))
 
-.PHONY: help demo test test-fast lint format clean bench-rates bench-results bench-utility
+.PHONY: help demo test test-fast lint format clean bench-rates bench-penalty bench-results bench-utility
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile
@@ -37,6 +37,9 @@ format: $(READY)  ## mend style and format
 
 bench-rates: $(READY)  ## measure the exponents of the theorems (a quarter of an hour)
 	$(PY) benchmarks/rates.py
+
+bench-penalty: $(READY)  ## measure the error of a hypergradient against the penalty (two minutes)
+	$(PY) benchmarks/penalty.py
 
 bench-results: $(READY)  ## draw the other pages of docs/results (a few minutes)
 	$(PY) benchmarks/sampling_costs.py

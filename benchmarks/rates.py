@@ -344,7 +344,8 @@ def tables(results: list[dict[str, Any]], errors: list[dict[str, Any]]) -> tuple
 
 def machine() -> str:
     """Commit and processor, without the host's name."""
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout
+    command = ["git", "describe", "--always", "--dirty", "--exclude", "*"]
+    commit = subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout
     lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
     model = [line.split(": ")[1] for line in lines if "model name" in line] or [platform.machine()]
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()

@@ -12,7 +12,7 @@ K, STEPS, CLIP, RECORDS = 12, 200, 12.0, 30_000
 
 
 def around(noise: float, clip: float = CLIP) -> Surroundings:
-    return Surroundings(steps=STEPS, noise=noise, clip=clip, records=RECORDS)
+    return Surroundings(steps=STEPS, noise=noise, clip=clip, records=RECORDS, unsettled=1.0)
 
 
 def runs(rule, x, slopes, noise: float, seeds) -> np.ndarray:
@@ -50,7 +50,7 @@ def test_noise_alone_leaves_weights_uniform():
 
 def test_twin_that_normalises_noise_wanders():
     """Without the threshold the same noise moves weights by more than a half."""
-    rule = CappedWeights(1.0, Surroundings(steps=STEPS, noise=0.0, clip=0.0, records=RECORDS))
+    rule = CappedWeights(1.0, Surroundings(steps=STEPS, noise=0.0, clip=0.0, records=RECORDS, unsettled=1.0))
     finals = runs(rule, UNIFORM, lambda x: jnp.zeros(K), 0.5, range(50))[:, -1]
     assert np.mean(finals.min(1) * K < 1 / 1.5) > 0.5
 
@@ -73,7 +73,7 @@ def test_weights_stay_on_the_simplex_and_start_where_they_are_told():
 def test_weights_find_an_interior_solution_without_noise():
     """F(x) = |x - target|^2/2 on the simplex: the minimiser is the target, and swings die out."""
     target = jnp.asarray([0.5, 0.3, 0.15, 0.05])
-    rule = CappedWeights(1.0, Surroundings(steps=STEPS, noise=0.0, clip=0.0, records=RECORDS))
+    rule = CappedWeights(1.0, Surroundings(steps=STEPS, noise=0.0, clip=0.0, records=RECORDS, unsettled=1.0))
     path = run(rule, np.full(4, 0.25), lambda x: x - target, 0.0, 0)
     np.testing.assert_allclose(path[-20:].mean(0), target, atol=0.01)
 

@@ -1,4 +1,4 @@
-"""Difference tracking: known solutions, sensitivities, the spend, and noise that the penalty does not multiply."""
+"""Difference tracking: known solutions, sensitivities, the spend (its error against the penalty: test_penalty)."""
 
 import dataclasses
 import functools
@@ -44,30 +44,6 @@ def test_comes_near_the_known_solution_without_privacy(name):
     assert left(case, solve(case, NO_PRIVACY, penalty=100.0).x) < {"leak": 1e-3, "sources": 0.02}.get(name, 0.2)
 
 
-def test_error_of_the_hypergradient_is_flat_in_the_penalty_while_the_double_loop_multiplies_it():
-    """x is held still, so that all steps estimate one hypergradient; two decades of the penalty, the same noise."""
-    case = quadratic(n=2000)
-    held = dataclasses.replace(case.problem, domain=dpb.Box(case.start[0], case.start[0] + 1e-6))
-    exact = np.array([(case.value(1e-4 * e) - case.value(-1e-4 * e)) / 2e-4 for e in np.eye(3)])
-    tracked, double = [], []
-    for penalty in (30.0, 300.0, 3000.0):
-        settings = {"start": case.start, "seed": 0, "progress": False}
-        solution = dpb.solve(
-            held, case.records(), BUDGET, method=dpb.Tracking(penalty=penalty, clip_norm=4.0), refit=None, **settings
-        )
-        error = np.asarray(solution.history["hypergradient"])[100:] - exact
-        tracked.append(np.sqrt(np.mean(error**2)))
-        inner = dpb.DPLocGD(**(case.inner | {"steps": 10, "rounds": 1}))
-        # A clip that does not grow with the penalty would cut the noisy difference off, and the signal with it.
-        method = dpb.DPBilevel(inner=inner, penalty=penalty, steps=10, step_size=1e-3, clip_norm=penalty)
-        solution = dpb.solve(case.problem, case.records(), BUDGET, method=method, **settings)
-        path = np.concatenate([np.asarray(case.start[0])[None], solution.history["x"]])
-        double.append(np.sqrt(np.mean((-np.diff(path, axis=0) / 1e-3 - exact) ** 2)))
-    assert max(tracked) < 1.3 * min(tracked)
-    assert double[1] > 5 * double[0]
-    assert double[2] > 5 * double[1]
-
-
 @pytest.mark.parametrize("name", list(CASES))
 def test_no_record_moves_an_answer_by_more_than_the_sensitivity(name):
     """Every release of tracking and of the final training, at random points, for ordinary, huge and broken records."""
@@ -94,7 +70,7 @@ def _movement(case, release, role, value, keys, rng) -> float:
             leaf[0] = value
     x, y = (jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), part) for part in case.start)
     y, z = (jax.tree.map(lambda leaf: leaf + jnp.asarray(rng.normal(size=leaf.shape), leaf.dtype), y) for _ in "yz")
-    point = (x, y) if release.name == "training" else (x, y, z, z, y)
+    point = (x, y, jnp.float32(1.5)) if release.name == "training" else (x, y, z, z, y)
     answers = []
     for data in (arrays, changed):
         held = {

@@ -19,27 +19,30 @@ from dpbilevel.privacy.accounting import Charge
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 
 
-@pytest.fixture(scope="module")
-def utility():
+@pytest.fixture(scope="module", autouse=True)
+def _benchmarks_import_each_other():
     sys.path.insert(0, str(BENCHMARKS))
-    yield importlib.import_module("utility")
+    yield
     sys.path.remove(str(BENCHMARKS))
 
 
-@pytest.fixture
-def tasks(utility):
-    return utility.task_list
+def _module(name):
+    return pytest.fixture(lambda: importlib.import_module(name))
+
+
+utility, methods, results = map(_module, ("utility", "utility_methods", "utility_results"))
+tasks, data, problems, oracles = map(_module, ("tasks", "task_data", "task_problems", "task_oracles"))
 
 
 @pytest.fixture
-def toy(tasks, monkeypatch):
+def toy(tasks, data, monkeypatch):
     """Four sources, two of them with wrong labels, in three dimensions."""
     draws = np.random.default_rng(0)
     columns = draws.normal(size=(1200, 2))
-    rows = tasks._unit_rows([columns])
+    rows = data.unit_rows([columns])
     labels = (columns[:, 0] > 0).astype(np.int32)
-    data = rows[:1000], labels[:1000], rows[1000:], labels[1000:]
-    build = functools.partial(tasks._sources, data=data, classes=2, sources=4, bad=2, flipped=0.7, validation=300)
+    parts = rows[:1000], labels[:1000], rows[1000:], labels[1000:]
+    build = functools.partial(tasks._sources, data=parts, classes=2, sources=4, bad=2, flipped=0.7, validation=300)
     monkeypatch.setitem(tasks._TASKS, "toy", lambda name, directory, seed: build(name, seed))
     return build("toy", 0)
 
@@ -66,43 +69,43 @@ def broken_by_budget(problem, records, budget, start, seed):
     return dpb.solve(problem, records, budget, method=method, start=start, seed=seed)
 
 
-def test_no_method_knows_its_task(utility):
-    assert {utility.UNTUNED, utility.OURS, "double loop"} <= set(utility.METHODS)
-    assert utility.ORACLE not in utility.METHODS  # a ceiling, no method
-    complaints = [c for name, method in utility.METHODS.items() for c in utility.override_complaints(name, method)]
+def test_no_method_knows_its_task(methods):
+    assert {methods.UNTUNED, methods.OURS, "double loop"} <= set(methods.METHODS)
+    assert methods.ORACLE not in methods.METHODS  # a ceiling, no method
+    complaints = [c for name, method in methods.METHODS.items() for c in methods.override_complaints(name, method)]
     assert not complaints, "\n".join(complaints)
 
 
 @pytest.mark.parametrize("broken", [broken_argument, broken_by_size, broken_by_choice, broken_by_budget])
-def test_overrides_are_found(utility, broken):
-    assert utility.override_complaints("broken", broken)
+def test_overrides_are_found(methods, broken):
+    assert methods.override_complaints("broken", broken)
 
 
 # ---------------------------------------------------------------------------------------------------- arithmetic
 
 
-def test_gap_closed_is_a_ratio_of_means_with_the_worst_pair(utility):
-    gap = utility.gap_closed([0.6, 0.8], [0.35, 0.45], [0.3, 0.4])
+def test_gap_closed_is_a_ratio_of_means_with_the_worst_pair(results):
+    gap = results.gap_closed([0.6, 0.8], [0.35, 0.45], [0.3, 0.4])
     assert gap.mean == pytest.approx((0.25 + 0.35) / (0.3 + 0.4))
     assert gap.worst == pytest.approx(0.25 / 0.3)
-    assert utility.gap_closed([0.6], [0.3], [0.3]).mean == pytest.approx(1.0)
-    assert math.isnan(utility.gap_closed([0.6], [0.3], [0.3]).half_width)
+    assert results.gap_closed([0.6], [0.3], [0.3]).mean == pytest.approx(1.0)
+    assert math.isnan(results.gap_closed([0.6], [0.3], [0.3]).half_width)
 
 
-def test_the_interval_of_the_gap_covers(utility):
+def test_the_interval_of_the_gap_covers(results):
     draws, hits, repetitions = np.random.default_rng(0), 0, 400
     for _ in range(repetitions):
         split = draws.normal(0, 0.02, 10)  # moves all losses of a repetition together
         untuned, method, oracle = (m + split + draws.normal(0, 0.01, 10) for m in (0.6, 0.35, 0.3))
-        gap = utility.gap_closed(untuned, method, oracle)
+        gap = results.gap_closed(untuned, method, oracle)
         hits += abs(gap.mean - 0.25 / 0.3) <= gap.half_width
     assert 0.91 <= hits / repetitions <= 0.98
 
 
-def test_small_gaps_are_not_counted(utility):
-    assert utility.is_counted([0.5], [0.48])
-    assert not utility.is_counted([0.5], [0.495])
-    assert not utility.is_counted([0.5], [0.6])
+def test_small_gaps_are_not_counted(results):
+    assert results.is_counted([0.5], [0.48])
+    assert not results.is_counted([0.5], [0.495])
+    assert not results.is_counted([0.5], [0.6])
 
 
 def outcome(task, method, epsilon, seed, loss, **more):
@@ -123,41 +126,41 @@ def outcome(task, method, epsilon, seed, loss, **more):
     }
 
 
-def results_of(utility, losses, task="adult-sources", epsilon=1.0):
+def results_of(results, losses, task="adult-sources", epsilon=1.0):
     made = [outcome(task, method, epsilon, seed, loss) for method, each in losses.items() for seed, loss in each]
-    return {utility.key_of(o["task"], o["method"], o["epsilon"], o["seed"]): o for o in made}
+    return {results.key_of(o["task"], o["method"], o["epsilon"], o["seed"]): o for o in made}
 
 
-def test_the_table_compares_the_same_repetitions_only(utility):
+def test_the_table_compares_the_same_repetitions_only(results):
     losses = {"untuned": [(0, 0.6), (1, 0.7)], "tracking": [(0, 0.33), (5, 9.0)], "oracle": [(0, 0.3), (1, 0.3)]}
-    table = utility.Table(results_of(utility, losses))
+    table = results.Table(results_of(results, losses))
     assert table.gap("adult-sources", "tracking", 1.0).mean == pytest.approx(0.9)
     assert table.gap("adult-sources", "tracking", 3.0) is None
 
 
 @pytest.mark.parametrize(("loss", "verdict"), [(0.31, "met"), (0.4, "**missed**")])
-def test_targets_are_judged_as_measured(utility, loss, verdict):
+def test_targets_are_judged_as_measured(results, loss, verdict):
     losses = {"untuned": [(0, 0.6)], "tracking": [(0, loss)], "oracle": [(0, 0.3)]}
-    rows = utility.verdicts(utility.Table(results_of(utility, losses)))
+    rows = results.verdicts(results.Table(results_of(results, losses)))
     assert [row[2] for row in rows if row[0].startswith("adult-sources, ε = 1: gap")] == [verdict]
 
 
-def test_the_shuffled_control_is_judged(utility):
+def test_the_shuffled_control_is_judged(results):
     losses = {"untuned": [(0, 0.6)], "tracking": [(0, 0.63)]}
-    results = results_of(utility, losses, task=utility.SHUFFLED)
-    results[utility.key_of(utility.SHUFFLED, "tracking", 1.0, 0)]["x"] = [0.5, 0.2, 0.2, 0.1]
-    assert [row[2] for row in utility.verdicts(utility.Table(results))] == ["**missed**", "**missed**"]
+    measured = results_of(results, losses, task=results.SHUFFLED)
+    measured[results.key_of(results.SHUFFLED, "tracking", 1.0, 0)]["x"] = [0.5, 0.2, 0.2, 0.1]
+    assert [row[2] for row in results.verdicts(results.Table(measured))] == ["**missed**", "**missed**"]
 
 
 # --------------------------------------------------------------------------------------------------------- files
 
 
-def test_results_merge_by_key(utility, tmp_path):
+def test_results_merge_by_key(utility, results, tmp_path):
     first, second = tmp_path / "one.json", tmp_path / "two.json"
-    utility.write_results(first, results_of(utility, {"untuned": [(0, 0.6), (1, 0.7)]}))
-    utility.write_results(second, results_of(utility, {"untuned": [(1, 0.5)], "oracle": [(0, 0.3)]}))
+    results.write_results(first, results_of(results, {"untuned": [(0, 0.6), (1, 0.7)]}))
+    results.write_results(second, results_of(results, {"untuned": [(1, 0.5)], "oracle": [(0, 0.3)]}))
     utility.main(["--merge", str(second), "--out", str(first)])
-    found = utility.read_results(first)
+    found = results.read_results(first)
     assert {key: o["test_loss"] for key, o in found.items()} == {
         "adult-sources|untuned|1|0": 0.6,
         "adult-sources|untuned|1|1": 0.5,
@@ -165,7 +168,7 @@ def test_results_merge_by_key(utility, tmp_path):
     }
     second.write_text(json.dumps({"format": "another"}))
     with pytest.raises(ValueError, match=r"two\.json"):
-        utility.read_results(second)
+        results.read_results(second)
 
 
 # --------------------------------------------------------------------------------------------------------- tasks
@@ -187,13 +190,13 @@ def test_names_say_what_there_is(tasks):
         tasks.load("nonsense", "", 0)
 
 
-def test_tuning_without_privacy_finds_a_stationary_point(tasks):
+def test_tuning_without_privacy_finds_a_stationary_point(oracles, problems):
     """The hypergradient of the exact solver against differences of its own validation loss."""
     draws = np.random.default_rng(1)
     rows = draws.normal(size=(300, 4))
     labels = (rows[:, 0] + draws.normal(size=300) > 0).astype(float)
     groups = np.array([0, 0, 1, 1])
-    model = tasks._Exact(tasks._logistic, (rows[:200], labels[:200]), (rows[200:], labels[200:]))
+    model = oracles._Exact(problems.logistic, (rows[:200], labels[:200]), (rows[200:], labels[200:]))
 
     def value(x):
         _, hessian = model.solve(np.ones(200), np.exp(x[groups]))
@@ -204,14 +207,14 @@ def test_tuning_without_privacy_finds_a_stationary_point(tasks):
     slope = -np.bincount(groups, np.exp(x[groups]) * model.y * adjoint, 2)
     steps = 1e-4 * np.eye(2)
     np.testing.assert_allclose(slope, [(value(x + s)[0] - value(x - s)[0]) / 2e-4 for s in steps], atol=1e-6)
-    found = tasks._tuned_penalties(tasks._logistic, (rows[:200], labels[:200]), (rows[200:], labels[200:]), groups)
+    found = oracles.tuned_penalties(problems.logistic, (rows[:200], labels[:200]), (rows[200:], labels[200:]), groups)
     assert value(found)[0] <= value(x)[0]
 
 
 # ------------------------------------------------------------------------------------------------------ toy run
 
 
-def test_a_run_from_start_to_report(utility, toy, tmp_path, monkeypatch):
+def test_a_run_from_start_to_report(utility, results, toy, tmp_path, monkeypatch):
     pytest.importorskip("matplotlib")
     short = {
         "untuned": lambda problem, records, budget, start, seed: dpb.solve(
@@ -229,18 +232,20 @@ def test_a_run_from_start_to_report(utility, toy, tmp_path, monkeypatch):
     target = tmp_path / "utility.json"
     call = ["--tasks", "toy", "--epsilons", "1", "--seeds", "2", "--out", str(target)]
     utility.main(call)
-    results = utility.read_results(target)
-    assert set(results) == {f"toy|{method}|1|{seed}" for method in ("untuned", "tracking", "oracle") for seed in (0, 1)}
-    assert results["toy|untuned|1|0"]["passes"] == pytest.approx(5)
-    assert results["toy|oracle|1|0"]["note"]["x"] == "good sources"
-    assert all(np.isfinite(o["test_loss"]) and len(o["x"]) == 4 for o in results.values())
+    measured = results.read_results(target)
+    assert set(measured) == {
+        f"toy|{method}|1|{seed}" for method in ("untuned", "tracking", "oracle") for seed in (0, 1)
+    }
+    assert measured["toy|untuned|1|0"]["passes"] == pytest.approx(5)
+    assert measured["toy|oracle|1|0"]["note"]["x"] == "good sources"
+    assert all(np.isfinite(o["test_loss"]) and len(o["x"]) == 4 for o in measured.values())
 
-    changed = {key: o | {"test_loss": 1.0} for key, o in results.items()}
-    utility.write_results(target, changed)
+    changed = {key: o | {"test_loss": 1.0} for key, o in measured.items()}
+    results.write_results(target, changed)
     utility.main(call)  # all there: nothing is run again
-    assert utility.read_results(target) == changed
+    assert results.read_results(target) == changed
 
-    utility.write_results(target, results)
+    results.write_results(target, measured)
     utility.main(["--report", "--out", str(target)])
     page = (tmp_path / "utility.md").read_text("utf-8")
     assert "toy" in page
@@ -269,10 +274,10 @@ def test_passes_count_batches_by_their_part(utility):
     assert utility.passes_of(solution) == pytest.approx(30 * 200.1)
 
 
-def test_candidates_of_searches_lie_in_the_domain(utility, toy):
+def test_candidates_of_searches_lie_in_the_domain(methods, toy):
     penalties = dpb.BilevelProblem(lower_loss=lambda x, y, r: y, upper_term=lambda x, y: y, domain=dpb.Box(-12.0, 2.0))
     for problem, start in ((toy.problem, toy.start), (penalties, (np.zeros(3), 0.0))):
-        drawn = [utility.prior_of(problem, start)(jax.random.key(seed)) for seed in range(20)]
-        for x in [*drawn, *utility.grid_of(problem, start)]:
+        drawn = [methods.prior_of(problem, start)(jax.random.key(seed)) for seed in range(20)]
+        for x in [*drawn, *methods.grid_of(problem, start)]:
             assert np.shape(x) == np.shape(start[0])
             assert contains(problem.domain, x)

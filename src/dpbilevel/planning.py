@@ -14,6 +14,7 @@ from dpbilevel.constraints import Domain, contains
 from dpbilevel.errors import InvalidArgument, InvalidProblem, PrivacyLeakWarning
 from dpbilevel.facts import Facts
 from dpbilevel.methods.refit import Refit
+from dpbilevel.methods.tracking import Tracking
 from dpbilevel.precision import is_double, user_float
 from dpbilevel.privacy.accounting import Chargeable, is_gaussian
 from dpbilevel.privacy.budget import Budget
@@ -37,6 +38,9 @@ class Method(Protocol):
 
     def program(self, facts: Facts) -> tuple[Program, dict[str, tuple[Any, str]]]:
         """Write the method out for a problem; the second value explains every number in it."""
+
+
+DEFAULT_METHOD: Method = Tracking()
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,8 +81,8 @@ def plan(
     sizes: Sizes,
     budget: Budget,
     *,
-    method: Method,
     start: tuple[Tree, Tree],
+    method: Method = DEFAULT_METHOD,
     refit: Refit | str | None = "auto",
 ) -> Plan:
     """Plan a run from public facts: sizes and shapes, the budget, the method, the starting point, the final training.

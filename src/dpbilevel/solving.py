@@ -12,7 +12,7 @@ import numpy as np
 
 from dpbilevel.errors import InvalidArgument, NotPrivateWarning
 from dpbilevel.methods.refit import Refit
-from dpbilevel.planning import Method, Plan, checked_start, prepare, warn_of_caveats
+from dpbilevel.planning import DEFAULT_METHOD, Method, Plan, checked_start, prepare, warn_of_caveats
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.ledger import Ledger
 from dpbilevel.privacy.noise import KeySchedule
@@ -31,8 +31,8 @@ def solve(
     records: Records,
     budget: Budget,
     *,
-    method: Method,
     start: tuple[Tree, Tree],
+    method: Method = DEFAULT_METHOD,
     refit: Refit | str | None = "auto",
     ledger: Ledger | None = None,
     seed: int | None = None,
@@ -48,8 +48,8 @@ def solve(
         problem: what to minimise.
         records: the private records.
         budget: what the run may spend; ``Budget(float("inf"))`` runs without noise or clipping.
-        method: `DPBilevel`.
         start: (x0, y0), public.
+        method: `Tracking` unless told otherwise, `DPBilevel` for the paper's algorithm.
         refit: how the model is trained at the final x with the larger part of the budget, `Refit`; "auto" takes the
             method's own (`Tracking` has one, `DPBilevel` returns the model of its last solve), None returns the tuned
             y as it is.

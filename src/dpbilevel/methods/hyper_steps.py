@@ -29,11 +29,16 @@ State = Any
 _MARGIN = 1.0  # standard deviations beyond the largest of K that noise and chance would show
 _SHARPNESS = 3.0  # how fast a weight falls in the evidence against it, in standard deviations at the end of the run
 _SETTLING = 0.1  # of the steps, before hyperparameters move at full length
-_LARGEST_STEP = 0.3  # of a weight's logarithm, falling linearly to zero, where noise is too small to set the pace
 _STEP = 0.15  # of other coordinates, falling linearly to zero: 200 steps can move one by fifteen
-_FAINT = 0.5  # a vote up to this size is not followed by its own coordinate: twice what noise alone shows
-_TURN, _RECOVERY = 0.3, 1.02  # of a step's length, where its direction turns and where it does not
-_MEMORY = 0.9  # of running sizes and means
+_TURN = 0.3  # of a step's length, where its direction turns
+
+# Pairs: without noise, and where noise rules the model's gradients.
+_LARGEST_STEP = (0.05, 0.1)  # of a weight's logarithm, falling linearly to zero: faster ones leave the model behind
+_FAINT = (0.0, 0.6)  # a vote up to this size is not followed by its own coordinate
+_RECOVERY = (1.02, 1.1)  # of a step's length, while its direction stays: turns by noise are soon forgotten
+_MEMORY = (0.9, 0.95)  # of running sizes and means
+_UNSETTLED = 0.1  # noise on the model's gradient, against what one record may add, from which on noise rules
+
 _SMALLEST = 1e-6  # of a non-negative number: zero could never be left in logarithms
 
 
@@ -46,12 +51,20 @@ class Surroundings:
         noise: standard deviation of the noise on each coordinate of the gradient, 0 where it is free.
         clip: largest norm of one record's part of the gradient.
         records: how many records are averaged.
+        unsettled: norm of the noise on gradients of the model, against what one record may add: it reaches the
+            hypergradient through the model and the difference, even where the hypergradient itself is free.
     """
 
     steps: int
     noise: float
     clip: float
     records: int
+    unsettled: float
+
+    def between(self, pair: tuple[float, float]) -> float:
+        """A setting between its values without noise and where noise rules."""
+        without, ruled = pair
+        return without + (ruled - without) / math.hypot(1, _UNSETTLED / max(self.unsettled, 1e-12))
 
 
 @dataclass(frozen=True)
@@ -72,17 +85,18 @@ class CappedWeights:
         slope = self.total * ravel_pytree(gradient)[0]
         around, share, time = self.around, flat / self.total, step + 1.0
         excess = slope - jnp.sum(share * slope)
-        size = _running(state["size"], excess)
+        memory = around.between(_MEMORY)
+        size = memory * state["size"] + (1 - memory) * jnp.mean(excess**2)
         # Of the largest change of a logarithm in one step, and of noise that the whole run would add up.
         noise = self.total * around.noise
-        pace = _LARGEST_STEP * schedule(step, around.steps)
-        now = _size(size, time)
+        pace = around.between(_LARGEST_STEP) * schedule(step, around.steps)
+        now = jnp.sqrt(size / (1 - memory**time)) + 1e-12
         # Noise turns gradients all the time: only turns of what is signal for the most part count.
         signal = jnp.maximum(0, 1 - 2 * (noise / now) ** 2)
-        mean = _MEMORY * state["mean"] + (1 - _MEMORY) * excess
-        damping = _damped(state["damping"], state["mean"], mean, signal)
-        beyond = jnp.sqrt(jnp.maximum(now**2 - noise**2, 0)) + 1e-12  # the size of what is not noise
-        unit = jnp.maximum(noise * math.sqrt(around.steps) / _SHARPNESS, beyond / pace) / damping
+        mean = memory * state["mean"] + (1 - memory) * excess
+        damping = _damped(state["damping"], state["mean"], mean, around.between(_RECOVERY), signal)
+        steepest = jnp.max(jnp.abs(mean)) / (1 - memory**time) + 1e-12
+        unit = jnp.maximum(noise * math.sqrt(around.steps) / _SHARPNESS, steepest / pace) / damping
         # An average over the records of one weight (about n/K of them) strays by chance, the same way in every step.
         chance = self.total * around.clip / (2 * math.sqrt(flat.size * around.records))
         noise_square, strayed = state["noise"] + (noise / unit) ** 2, state["chance"] + chance / unit
@@ -121,17 +135,19 @@ class CommonSteps:
         if self.logarithmic:
             leaf = jnp.maximum(leaf, _SMALLEST)
             slope = leaf * slope
-        started = 1 - _MEMORY ** (step + 1.0)
-        size = _MEMORY * state["size"] + (1 - _MEMORY) * slope**2
-        mean = _MEMORY * state["mean"] + (1 - _MEMORY) * slope
+        memory, recovery = self.around.between(_MEMORY), self.around.between(_RECOVERY)
+        started = 1 - memory ** (step + 1.0)
+        size = memory * state["size"] + (1 - memory) * slope**2
+        mean = memory * state["mean"] + (1 - memory) * slope
         square = size / started + 1e-24
         signal = jnp.maximum(0, 1 - self.around.noise**2 / square)
         vote = signal * mean / started / jnp.sqrt(square)  # between -1 and 1, whatever the gradient's size
         common = jnp.mean(vote)
-        damping = _damped(state["damping"], state["mean"], mean)
-        common_damping = _damped(state["common damping"], state["vote"], common)
-        faint = (_FAINT / jnp.maximum(jnp.abs(vote), _FAINT)) ** 2
-        own = (1 - faint) / (1 - _FAINT**2)  # as in Stein's shrinkage: nothing of a faint vote, all of a unanimous one
+        damping = _damped(state["damping"], state["mean"], mean, recovery)
+        common_damping = _damped(state["common damping"], state["vote"], common, recovery)
+        least = self.around.between(_FAINT)
+        faint = (least / jnp.maximum(jnp.abs(vote), least + 1e-12)) ** 2
+        own = (1 - faint) / (1 - least**2)  # as in Stein's shrinkage: nothing of a faint vote, all of a unanimous one
         by = -_STEP * schedule(step, self.around.steps) * (own * damping * vote + (1 - own) * common_damping * common)
         kept = {"size": size, "mean": mean, "vote": common, "damping": damping, "common damping": common_damping}
         return kept, (leaf * jnp.exp(by) if self.logarithmic else leaf + by).astype(leaf.dtype)
@@ -159,15 +175,9 @@ def schedule(step: jax.Array, steps: int) -> jax.Array:
     return jnp.minimum((step + 1) / (_SETTLING * steps), 1.0) * (1 - step / steps)
 
 
-def _damped(damping: jax.Array, before: jax.Array, now: jax.Array, signal: Any = 1.0) -> jax.Array:
+def _damped(
+    damping: jax.Array, before: jax.Array, now: jax.Array, recovery: float, signal: jax.Array | float = 1.0
+) -> jax.Array:
     """Steps of one size swing around a solution, the more so as gradients lag behind: each turn shortens them."""
     turned = before * now < 0
-    return jnp.where(turned, damping * _TURN**signal, jnp.minimum(damping * _RECOVERY, 1.0))
-
-
-def _running(size: jax.Array, gradient: jax.Array) -> jax.Array:
-    return _MEMORY * size + (1 - _MEMORY) * jnp.mean(gradient**2)
-
-
-def _size(running: jax.Array, time: jax.Array) -> jax.Array:
-    return jnp.sqrt(running / (1 - _MEMORY**time)) + 1e-12
+    return jnp.where(turned, damping * _TURN**signal, jnp.minimum(damping * recovery, 1.0))

@@ -3,13 +3,19 @@
 The training objective is g(x, .) at the released x. Where the problem declares its upper loss to be a training loss,
 upper records take part, each with the weight of a lower record that counts fully. Every record stays in its role, so
 that roles still compose in parallel.
+
+The clip follows the norms of records' gradients (Andrew et al. 2021): each pass also releases which part of the records
+is within it, for a hundredth of mu^2, and it moves until that is `_WITHIN`. A clip above all norms would add noise for
+nothing, one well below them bends the gradient towards the usual record.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import optax
 
 from dpbilevel.arguments import count, positive
@@ -17,6 +23,7 @@ from dpbilevel.errors import InvalidArgument
 from dpbilevel.facts import Facts
 from dpbilevel.methods.contributions import Levels, by_role, shares_by_role
 from dpbilevel.methods.descent import Descent
+from dpbilevel.methods.joint import Part, Vector, joined, separated, shared
 from dpbilevel.privacy.accounting import gaussian_epsilon
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.calibration import calibrate, with_shares
@@ -29,6 +36,10 @@ Tree = Any
 Numbers = dict[str, tuple[Any, str]]
 
 TRAINING = "training"
+GRADIENT, WITHIN = "gradient", "within the clip"
+_SHARES = {GRADIENT: 0.99, WITHIN: 0.01}  # of mu^2
+_WITHIN = 0.99  # part of the records that the clip leaves as they are: those beyond it can be a class or a source
+_WANDERING = 0.3  # of the clip's logarithm, by noise over the whole run; its pace is at most one
 _NOISY = 0.006  # sqrt(d_y)/(mu n) at which the clip has fallen by a third
 _LEAST_SHARE, _MOST_SHARE = 0.1, 0.2
 _PLENTY = 1000.0  # mu times records: a signal at which the share lies half-way
@@ -40,9 +51,10 @@ class Refit:
 
     Args:
         steps: gradient steps.
-        learning_rate: of Adam, falling linearly to zero.
-        clip_norm: C, the norm of a usual record's gradient. Records are clipped to less where noise in all of y's
-            coordinates is large against the number of records: C/sqrt(1 + (v/0.006)^2), v = sqrt(d_y)/(mu n).
+        learning_rate: of Adam, in units of 1/C, falling linearly to zero.
+        clip_norm: C, where the clip starts before it follows the norms of records' gradients. Records are clipped to
+            less than that where noise in all of y's coordinates is large against the number of records, by a factor
+            of sqrt(1 + (v/0.006)^2) with v = sqrt(d_y)/(mu n).
         share: of mu^2 that is left to *tuning*; between 0.1 and 0.2 by default, more where there are few records or a
             small epsilon and the signal is faint.
     """
@@ -92,13 +104,20 @@ class Refit:
         program = Program(
             rounds=self.steps,
             stages=[self._stage(facts, release)],
-            start=lambda x, y: {"x": x, "model": self._descent(facts).start(y)},
+            start=lambda x, y: {
+                "x": x,
+                "model": self._descent(facts).start(y),
+                "clip": jnp.asarray(self.clip_norm, jnp.float32),
+            },
             observe=lambda state: {},
             finish=lambda state: (state["x"], state["model"]["average"]),
         )
         numbers: Numbers = {
             "training: steps": (self.steps, "at the final x"),
-            "training: learning rate": (self.learning_rate, "by Adam, falling linearly to zero"),
+            "training: learning rate": (
+                self.learning_rate / self.clip_norm,
+                "by Adam, falling linearly to zero, in units of 1/C",
+            ),
             "training: records": (
                 ", ".join(contributions),
                 "upper records train too, as the problem declares"
@@ -107,58 +126,79 @@ class Refit:
             ),
             "training: noise": (release.noise, "spends training's share of the budget over all steps"),
         }
-        for role, contribution in contributions.items():
-            numbers[f"training: clip ({role})"] = (contribution.clip, "bounds one record's part of the pooled mean")
+        numbers["training: clip"] = (self.clip_norm, f"to begin with; it then follows the norm that {_WITHIN:.0%} keep")
+        numbers["training: cut of the clip"] = (self._cut(facts), "noise is large against the number of records")
         return program, numbers
 
     def _levels(self, facts: Facts) -> Levels:
         problem, sizes = facts.problem, facts.sizes
         lower_slope = jax.grad(problem.lower_loss, 1)
 
-        def lower(point: Tree, record: Tree) -> Tree:
-            x, y = point
+        def lower(x: Tree, y: Tree, record: Tree) -> Tree:
             return optax.tree.scale(1 / problem.lower_scale(x), lower_slope(x, y, record))
 
-        if not problem.upper_trains or problem.upper_loss is None or sizes.both is not None:
-            return {"lower": (lower, self._clip(facts, sizes.count(sizes.role_of("lower") or "lower")))}
-        upper_slope = jax.grad(problem.upper_loss, 1)
-        # A mean over both roles together: each role's mean counts with its part of the records.
-        total = sizes.count("lower") + sizes.count("upper")
-        parts = {level: sizes.count(level) / total for level in ("lower", "upper")}
-        clip = self._clip(facts, total)
-        return {
-            "lower": (
-                lambda point, record: optax.tree.scale(parts["lower"], lower(point, record)),
-                clip * parts["lower"],
-            ),
-            "upper": (
-                lambda point, record: optax.tree.scale(parts["upper"], upper_slope(*point, record)),
-                clip * parts["upper"],
-            ),
-        }
+        slopes = {"lower": lower}
+        if self._pools(facts) and problem.upper_loss is not None:
+            slopes["upper"] = jax.grad(problem.upper_loss, 1)
+        total = self._records(facts)
 
-    def _clip(self, facts: Facts, records: int) -> float:
-        """The clip: a smaller one saves noise in proportion, and bends the gradients of ever more records."""
-        noise = math.sqrt(facts.y_dimension) / (facts.budget.mu * records)
-        return self.clip_norm / math.sqrt(1 + (noise / _NOISY) ** 2)
+        def level(name: str) -> tuple[Vector, float]:
+            # A mean over all records together: each role's mean counts with its part of the records.
+            part = sizes.count(sizes.role_of(name) or name) / total
+            vector = joined(self._parts(facts, slopes[name]), clipped=facts.budget.is_private)
+            return lambda point, record: optax.tree.scale(part, vector(point, record)), part
+
+        return {name: level(name) for name in slopes}
+
+    def _parts(self, facts: Facts, slope: Callable[[Tree, Tree, Tree], Tree]) -> dict[str, Part]:
+        """What a record adds at points (x, y, clip): its gradient in units of the clip, and whether that is within."""
+        cut = self._cut(facts)
+
+        def gradient(point: Tree, record: Tree) -> Tree:
+            x, y, clip = point
+            return optax.tree.scale(1 / (cut * clip), slope(x, y, record))
+
+        def within(point: Tree, record: Tree) -> jax.Array:
+            return jnp.where(cut * optax.tree.norm(gradient(point, record)) <= 1, 0.5, -0.5)
+
+        return shared({GRADIENT: (gradient, 1.0), WITHIN: (within, 0.5)}, _SHARES)
+
+    def _pools(self, facts: Facts) -> bool:
+        """Whether upper records train too."""
+        return facts.problem.upper_trains and facts.problem.upper_loss is not None and facts.sizes.both is None
+
+    def _records(self, facts: Facts) -> int:
+        levels = ("lower", "upper") if self._pools(facts) else ("lower",)
+        return sum(facts.sizes.count(facts.sizes.role_of(level) or level) for level in levels)
+
+    def _cut(self, facts: Facts) -> float:
+        """Of the clip: a smaller one saves noise in proportion, and bends the gradients of ever more records."""
+        noise = math.sqrt(facts.y_dimension) / (facts.budget.mu * self._records(facts))
+        return 1 / math.sqrt(1 + (noise / _NOISY) ** 2)
 
     def _stage(self, facts: Facts, release: Release) -> Stage:
         problem = facts.problem
-        descent, term = self._descent(facts), jax.grad(problem.term("lower"), 1)
+        descent, term, cut = self._descent(facts), jax.grad(problem.term("lower"), 1), self._cut(facts)
+        parts = self._parts(facts, jax.grad(problem.lower_loss, 1))  # their units are those of every level
+        noise = parts[WITHIN].unit * release.noise * math.sqrt(self.steps)
+        pace = 1 / math.hypot(1, noise / _WANDERING)
 
         def update(state: State, carry: Tree, answer: Tree, step: jax.Array) -> State:
-            x, model = carry["x"], carry["model"]
-            gradient = optax.tree.add(optax.tree.scale(problem.lower_scale(x), answer), term(x, model["y"]))
-            return carry | {"model": descent.move(model, gradient)}
+            x, model, clip = carry["x"], carry["model"], carry["clip"]
+            told = separated(answer, parts)
+            scale = problem.lower_scale(x) * cut * clip
+            gradient = optax.tree.add(optax.tree.scale(scale, told[GRADIENT]), term(x, model["y"]))
+            clip = clip * jnp.exp(pace * (_WITHIN - 0.5 - told[WITHIN]))
+            return carry | {"model": descent.move(model, gradient), "clip": clip.astype(jnp.float32)}
 
         return Stage(
             release=release,
             steps=1,
             begin=lambda state: state,
-            query=lambda state, carry, step: (carry["x"], carry["model"]["y"]),
+            query=lambda state, carry, step: (carry["x"], carry["model"]["y"], carry["clip"]),
             update=update,
             end=lambda state, carry: carry,
         )
 
     def _descent(self, facts: Facts) -> Descent:
-        return Descent(self.steps, self.learning_rate, facts.problem.lower_domain)
+        return Descent(self.steps, self.learning_rate / self.clip_norm, facts.problem.lower_domain)

@@ -45,6 +45,11 @@ MODEL, DIFFERENCE, HYPERGRADIENT = "model", "difference", "hypergradient"
 _PASSES = {"lower": "training pass", "upper": "validation pass"}
 _CALM = 0.9  # of the averaged y and d at which hypergradients are taken: their noise is multiplied with each other
 _MEMORY = 0.95  # of the averaged x: about the last twenty steps
+_DIFFERENCE_RATE = 1.5  # of d's steps against y's: larger ones follow noise, smaller ones come too late
+# Clips lie below what a record may add: as long as most records add less than a clip, noise falls with it and the
+# mean does not; further down each record votes with its direction, of which a mean needs fewer records still.
+_LOWER_DIFFERENCE, _UPPER_GRADIENT = 0.2, 0.25  # of C
+_LOSS_DIFFERENCE = 0.3  # of the hypergradient: for weights it is a difference of losses, whatever the rows' norm
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,14 +59,16 @@ class Tracking:
     Guarantee: everything that is released, x, y and the history included, satisfies the budget of `solve` for the
     stated neighbouring relation, whatever the losses and records are.
 
-    The defaults are for per-record losses whose gradients in y have a norm of about one (rows of norm one).
+    One number describes the data: ``clip_norm``, the norm of rows. Rows twice as long with twice the clip are the same
+    problem with half the y, and are solved alike.
 
     Args:
         steps: T.
         penalty: lambda. It limits the bias, about 1/penalty, and multiplies no noise.
-        learning_rate: of y, by Adam, falling linearly to zero.
-        clip_norm: C, bound on each record's gradient in y; the other bounds are C/2 for the difference, C for the
-            validation gradient and for the hypergradient (in natural units of x).
+        learning_rate: of y, by Adam, in units of 1/C, falling linearly to zero.
+        clip_norm: C, bound on each record's gradient in y, about the norm of rows. Validation gradients are clipped
+            at C/4, differences at C/5, and hypergradients (in natural units of x) at 0.3 for the lower level, where
+            they are differences of losses, and at 1 for the upper.
         split: how the mu^2 of a role is shared between model, difference and hypergradient, in this order; releases
             that a role takes no part in, or that cost nothing, leave their share to the others.
         sampling: of each release's batch.
@@ -149,19 +156,19 @@ class Tracking:
             change = optax.tree.sub(lower_x(x, z, record), lower_x(x, y, record))
             return _in_units(problem.domain, optax.tree.scale(penalty, change))
 
-        lower = {MODEL: (model, clip), DIFFERENCE: (difference, clip / 2)}
+        lower = {MODEL: (model, clip), DIFFERENCE: (difference, clip * _LOWER_DIFFERENCE)}
         if "lower" in reads:
-            lower[HYPERGRADIENT] = (lower_part, clip)
+            lower[HYPERGRADIENT] = (lower_part, _LOSS_DIFFERENCE)
         parts = {"lower": shared(lower, self._weights())}
         if problem.upper_loss is not None:
             upper_x, upper_y = (jax.grad(problem.upper_loss, argument) for argument in (0, 1))
             upper: dict[str, tuple[Vector, float]] = {
-                DIFFERENCE: (lambda point, record: upper_y(point[0], point[2], record), clip)
+                DIFFERENCE: (lambda point, record: upper_y(point[0], point[2], record), clip * _UPPER_GRADIENT)
             }
             if "upper" in reads:
                 upper[HYPERGRADIENT] = (
                     lambda point, record: _in_units(problem.domain, upper_x(point[0], point[4], record)),
-                    clip,
+                    1.0,
                 )
             parts["upper"] = shared(upper, self._weights())
         return parts
@@ -172,6 +179,7 @@ class Tracking:
         units = {level: parts[level][HYPERGRADIENT].unit for level in reading}
         noise = math.hypot(*(units[level] * releases[_PASSES[level]].noise for level in reading))
         clips = [parts[level][HYPERGRADIENT].clip for level in reading] if facts.budget.is_private else []
+        unsettled = max(release.noise for release in releases.values()) * math.sqrt(facts.y_dimension)
         counts = [facts.sizes.count(facts.sizes.role_of(level) or level) for level in reading]
 
         def rule(convex_set: ConvexSet, x: Tree) -> Rule:
@@ -181,6 +189,7 @@ class Tracking:
                 noise=noise / unit,
                 clip=max(clips, default=0.0) / unit,
                 records=max(counts, default=1),
+                unsettled=unsettled,
             )
             return rule_for(convex_set, around)
 
@@ -203,7 +212,7 @@ class Tracking:
         """What a step does with the answers of both passes."""
         problem, descent = facts.problem, self._descent(facts)
         terms = {level: jax.grad(problem.term(level), 1) for level in ("upper", "lower")}
-        constants = problem.constants
+        constants, rate = problem.constants, self.learning_rate / self.clip_norm
         radius = None if constants is None else constants.upper_lipschitz / constants.strong_convexity
         hypergradient = self._hypergradient(facts, parts, rules)
 
@@ -219,7 +228,7 @@ class Tracking:
                 pull = optax.tree.add(pull, state["upper"][DIFFERENCE])
             direction, moments = adam().update(pull, state["moments"])
             left = 1 - state["step"] / self.steps
-            d = moved(state["d"], direction, 3 * self.learning_rate * left)
+            d = moved(state["d"], direction, _DIFFERENCE_RATE * rate * left)
             if radius is not None:
                 d = into_ball(d, optax.tree.zeros_like(d), radius)
             changed = {"model": descent.move(state["model"], gradient), "d": d, "moments": moments}
@@ -266,7 +275,7 @@ class Tracking:
         return state["x"], y, moved(y, state["d"], back), calm, moved(calm, state["d_average"], back)
 
     def _descent(self, facts: Facts) -> Descent:
-        return Descent(self.steps, self.learning_rate, facts.problem.lower_domain)
+        return Descent(self.steps, self.learning_rate / self.clip_norm, facts.problem.lower_domain)
 
     def _start(self, facts: Facts, parts: Parts, rules: Tree, x: Tree, y: Tree) -> State:
         zero, still = optax.tree.zeros_like(y), optax.tree.zeros_like(x)
@@ -298,7 +307,10 @@ class Tracking:
         numbers: Numbers = {
             "steps": (self.steps, "fewer leave the difference behind, more only divide the budget"),
             "penalty": (self.penalty, "a bias of about 1/penalty; it multiplies no noise"),
-            "learning rate": (self.learning_rate, "of y, by Adam, falling linearly to zero; three times that for d"),
+            "learning rate": (
+                self.learning_rate / self.clip_norm,
+                f"of y, by Adam, falling linearly to zero, in units of 1/C; {_DIFFERENCE_RATE:g} times that for d",
+            ),
         }
         for level, mine in parts.items():
             release = releases[_PASSES[level]]

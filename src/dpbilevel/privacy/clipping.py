@@ -28,7 +28,10 @@ _OVERFLOW = 2.0**100
 SMALLEST_CLIP, LARGEST_CLIP = 2.0**-60, 2.0**60
 
 _CHUNK = 128
-_ELEMENTS = 2**20  # of per-record vectors at any time: 4 MiB, about the size of a cache
+# Elements of per-record vectors at any time. 4 MiB are about a processor's cache; accelerators wait for each block, and
+# 256 MiB keep them busy. A block never has more records than _BLOCK, for which the bound on float64 sums was made.
+_ELEMENTS, _ELEMENTS_ON_ACCELERATORS = 2**20, 2**26
+_BLOCK = 2**20
 
 
 def clipped_sum(vector: Callable[[Tree], Tree], records: Tree, present: jax.Array, clip: float) -> jax.Array:
@@ -47,7 +50,8 @@ def clipped_sum(vector: Callable[[Tree], Tree], records: Tree, present: jax.Arra
     one = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), records)
     dimension = sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(vector, one)))
     largest = max(1, dimension, sum(leaf.size for leaf in jax.tree.leaves(one)))
-    at_once = max(1, min(number, _ELEMENTS // largest))
+    elements = _ELEMENTS if jax.default_backend() == "cpu" else _ELEMENTS_ON_ACCELERATORS
+    at_once = max(1, min(number, _BLOCK, elements // largest))
     chunk = min(at_once, _CHUNK)
     block = at_once // chunk * chunk
 

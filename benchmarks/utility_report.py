@@ -1,0 +1,132 @@
+"""The page and the figure of the utility benchmark: docs/results/utility.{md,svg}, from its results."""
+
+import math
+import statistics
+from pathlib import Path
+
+from utility_methods import ORACLE, UNTUNED
+from utility_results import DELTA, LEAST_GAP, Results, Table, estimated, verdicts
+
+from dpbilevel.tables import markdown_table
+
+PAGE = """# Utility: how much of the tuning gap each method closes
+
+Made by `python benchmarks/utility.py`; tasks are in `benchmarks/tasks.py`. Every method spends the same ε in total at
+δ = {delta:g}, replace-one, with one set of settings for all tasks: no method is told which task it works on. *Untuned*
+trains at the starting hyperparameters with the whole budget. *Oracle* trains with the whole budget at hyperparameters
+that are known or were found without privacy, and its clip and learning rate are chosen on test data: a ceiling and no
+method. Repetitions draw splits, corruption and noise anew; {repetitions}. Noise has fixed seeds so that the numbers
+repeat, so that none of these runs is private itself.
+
+Gap closed = (untuned − method)/(untuned − oracle). Cells: mean ± half of the 95% interval (worst repetition). Tasks
+where oracle and untuned differ by less than {least:.0%} are reported, marked †, and not counted.
+
+## Targets
+
+{targets}
+
+{gaps}
+
+![Gap closed by task and method](utility.svg)
+
+{losses}
+
+## Cost
+
+Median over tasks, repetitions and ε of passes over the data (each use of a release reads its records once) and of wall
+seconds (with compilation, where it was needed; devices: {devices}).
+
+{costs}
+
+Commits: {commits}.
+"""
+
+
+def report(results: Results, target: Path) -> None:
+    """Write the page and the figure beside the results."""
+    table = Table(results)
+    gaps, losses = [], []
+    for epsilon in table.epsilons:
+        gaps += [f"## Gap closed at ε = {epsilon:g}", "", _gap_table(table, epsilon), ""]
+        losses += [f"## Test loss and accuracy at ε = {epsilon:g}", "", _loss_table(table, epsilon), ""]
+    counts = sorted({len(cell) for cell in table.cells.values()})
+    page = PAGE.format(
+        delta=DELTA,
+        repetitions=f"{counts[0]} of them" if len(counts) == 1 else f"{counts[0]} to {counts[-1]} of them by cell",
+        least=LEAST_GAP,
+        targets=markdown_table(["target", "measured", ""], verdicts(table)),
+        gaps="\n".join(gaps).strip(),
+        losses="\n".join(losses).strip(),
+        costs=_cost_table(table),
+        devices=", ".join(sorted({outcome["device"] for outcome in results.values()})),
+        commits=", ".join(sorted({outcome["commit"] for outcome in results.values()})),
+    )
+    target.with_suffix(".md").write_text(page, encoding="utf-8")
+    _figure(table, target.with_suffix(".svg"))
+
+
+def _label(table: Table, task: str, epsilon: float) -> str:
+    return task if table.counted(task, epsilon) else f"{task} †"
+
+
+def _gap_table(table: Table, epsilon: float) -> str:
+    methods = [method for method in table.methods if method not in (UNTUNED, ORACLE)]
+    rows = []
+    for task in table.tasks:
+        found = [table.gap(task, method, epsilon) for method in methods]
+        rows.append([_label(table, task, epsilon), *("" if gap is None else str(gap) for gap in found)])
+    medians = [table.median_gap(method, epsilon) for method in methods]
+    rows.append(["median of counted tasks", *("" if median is None else f"{median:.3f}" for median in medians)])
+    return markdown_table(["task", *methods], rows)
+
+
+def _loss_table(table: Table, epsilon: float) -> str:
+    rows = []
+    for task in table.tasks:
+        cells = []
+        for method in table.methods:
+            losses, accuracies = (table.values(task, method, epsilon, field) for field in ("test_loss", "accuracy"))
+            cells.append(f"{estimated(losses).text(4)}; {statistics.fmean(accuracies):.3f}" if losses else "")
+        rows.append([_label(table, task, epsilon), *cells])
+    return markdown_table(["task", *table.methods], rows)
+
+
+def _cost_table(table: Table) -> str:
+    rows = []
+    for method in table.methods:
+        mine = [o for (_, name, _), cell in table.cells.items() if name == method for o in cell.values()]
+        medians = [statistics.median(outcome[field] for outcome in mine) for field in ("passes", "wall_seconds")]
+        rows.append([method, f"{medians[0]:,.0f}", f"{medians[1]:.1f}"])
+    return markdown_table(["method", "passes", "seconds"], rows)
+
+
+def _figure(table: Table, target: Path) -> None:
+    import matplotlib  # only here: a machine that runs the benchmark need not have it
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    methods = [method for method in table.methods if method not in (UNTUNED, ORACLE)]
+    size = (4.2 * len(table.epsilons) + 1, 0.42 * len(table.tasks) + 1.8)
+    with plt.rc_context({"svg.hashsalt": "utility"}):  # the same figure for the same results
+        figure, panels = plt.subplots(
+            1, len(table.epsilons), figsize=size, sharey=True, squeeze=False, layout="constrained"
+        )
+        for epsilon, axes in zip(table.epsilons, panels[0], strict=True):
+            for at, method in enumerate(methods):
+                found = [(row, table.gap(task, method, epsilon)) for row, task in enumerate(table.tasks)]
+                shown = [
+                    (row, gap) for row, gap in found if gap is not None and table.counted(table.tasks[row], epsilon)
+                ]
+                heights = [row + 0.6 * ((at + 0.5) / len(methods) - 0.5) for row, _ in shown]
+                widths = [0 if math.isnan(gap.half_width) else gap.half_width for _, gap in shown]
+                means = [gap.mean for _, gap in shown]
+                axes.errorbar(means, heights, xerr=widths, fmt="o", markersize=4, linewidth=1, label=method)
+            axes.axvline(1, color="grey", linewidth=0.8)
+            axes.axvline(0, color="grey", linewidth=0.8, linestyle=":")
+            axes.set(title=f"ε = {epsilon:g}", xlabel="gap closed", xlim=(-0.25, 1.15))
+            axes.set_yticks(range(len(table.tasks)), table.tasks)
+        panels[0][0].invert_yaxis()
+        figure.legend(*panels[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=max(1, len(methods)))
+        figure.savefig(target, metadata={"Date": None})
+        plt.close(figure)
