@@ -33,7 +33,7 @@ _STEP = 0.15  # of other coordinates, falling linearly to zero: 200 steps can mo
 _TURN = 0.3  # of a step's length, where its direction turns
 
 # Pairs: without noise, and where noise rules the model's gradients.
-_LARGEST_STEP = (0.05, 0.1)  # of a weight's logarithm, falling linearly to zero: faster ones leave the model behind
+_LARGEST_STEP = (0.05, 0.2)  # of a weight's logarithm, falling linearly to zero: faster ones leave the model behind
 _FAINT = (0.0, 0.6)  # a vote up to this size is not followed by its own coordinate
 _RECOVERY = (1.02, 1.1)  # of a step's length, while its direction stays: turns by noise are soon forgotten
 _MEMORY = (0.9, 0.95)  # of running sizes and means
