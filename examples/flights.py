@@ -1,8 +1,8 @@
 """Will a flight from New York arrive late? Penalties tuned on private records, all within one budget.
 
 A logistic regression with one L2 penalty per group of columns. Untuned, every penalty keeps its starting value and the
-whole budget trains the model. Tuned, part of the budget tunes the penalties on validation records, and what the ledger
-has left trains the model at the tuned penalties. Both spend the same (epsilon, delta) in total.
+whole budget trains the model. Tuned, a small share of the budget tunes the penalties on validation records, and the
+rest trains the model at the tuned penalties. Both spend the same (epsilon, delta) in total.
 
     python examples/flights.py          (or: make demo)
 
@@ -27,8 +27,7 @@ import dpbilevel as dpb
 # Public facts, declared and not measured: ranges, categories, and which rows are read.
 CARRIERS = ["9E", "AA", "AS", "B6", "DL", "EV", "F9", "FL", "HA", "MQ", "OO", "UA", "US", "VX", "WN", "YV"]
 AIRPORTS = ["EWR", "JFK", "LGA"]
-TOTAL = dpb.Budget(epsilon=1.0, delta=1e-6)
-TUNING = dpb.Budget(epsilon=0.5, delta=1e-6)  # a quarter of mu^2, about
+BUDGET = dpb.Budget(epsilon=1.0, delta=1e-6)
 START, LOWEST, HIGHEST = -3.0, -7.0, 0.0  # logarithms of penalties
 
 
@@ -77,17 +76,11 @@ def penalised_logistic_regression(widths: Sequence[int]) -> dpb.BilevelProblem:
         lower_term=lambda x, y: 0.5 * jnp.sum(jnp.exp(x)[group_of_column] * y**2),
         domain=dpb.Box(LOWEST, HIGHEST),
         public=[group_of_column],
+        upper_trains=True,  # validation flights are flights like any other: they train the final model too
     )
 
 
-def inner(steps: int, rounds: int | None = None) -> dpb.DPLocGD:
-    # Rows have norm 1: a record's gradient is at most 1 long, and the loss is 1/4-smooth before its penalty.
-    return dpb.DPLocGD(
-        strong_convexity=float(np.exp(LOWEST)), smoothness=1.25, radius=15.0, clip_norm=1.0, steps=steps, rounds=rounds
-    )
-
-
-def main(rows: int = 100_000, tuning_steps: int = 20, solve_steps: int = 25, training_steps: int = 300) -> None:
+def main(rows: int = 100_000, steps: int = 200) -> None:
     console = Console()
     features, late, widths = load(rows)
     test, validation, training = (slice(0, rows // 5), slice(rows // 5, 2 * rows // 5), slice(2 * rows // 5, rows))
@@ -95,38 +88,33 @@ def main(rows: int = 100_000, tuning_steps: int = 20, solve_steps: int = 25, tra
     problem = penalised_logistic_regression(list(widths.values()))
     console.print(f"{rows:,} flights, {features.shape[1]} columns in {len(widths)} groups; {records!r}")
 
-    tune = dpb.DPBilevel(inner=inner(solve_steps), steps=tuning_steps, step_size=40.0, output="last")
-    # One outer step that spends nearly everything on the lower solve: private training at fixed penalties.
-    train = dpb.DPBilevel(inner=inner(training_steps, rounds=1), steps=1, step_size=1.0, split=(98.0, 1.0, 1.0))
     start = (np.full(len(widths), START), np.zeros(features.shape[1]))
-
-    untuned = dpb.solve(problem, records, TOTAL, method=train, start=start)
-
-    ledger = dpb.Ledger(TOTAL)
-    tuned = dpb.solve(problem, records, TUNING, method=tune, start=start, ledger=ledger)
-    rest = ledger.remaining()
-    final = dpb.solve(problem, records, rest, method=train, start=(tuned.x, tuned.y), ledger=ledger)
+    training_only = dpb.Refit(steps=steps)
+    untuned = dpb.solve(problem, records, BUDGET, start=start, method=training_only, refit=None)
+    ledger = dpb.Ledger(BUDGET)
+    tuned = dpb.solve(
+        problem, records, BUDGET, start=start, method=dpb.Tracking(steps=steps), refit=training_only, ledger=ledger
+    )
 
     def on_test(y: np.ndarray) -> tuple[str, str]:
         margins = np.where(late[test], 1.0, -1.0) * (features[test] @ y)
         return f"{np.logaddexp(0, -margins).mean():.3f}", f"{100 * (margins > 0).mean():.1f}%"
 
-    results = Table("", "log-loss", "accuracy", "epsilon", title=f"Test flights, delta = {TOTAL.delta:g}, replace-one")
+    results = Table("", "log-loss", "accuracy", "epsilon", title=f"Test flights, delta = {BUDGET.delta:g}, replace-one")
     results.add_row("untuned", *on_test(untuned.y), f"{untuned.privacy.epsilon():.3f}")
-    results.add_row("tuned", *on_test(final.y), f"{ledger.spent():.3f}")
+    results.add_row("tuned", *on_test(tuned.y), f"{ledger.spent():.3f}")
     console.print(results)
 
-    spend = Table("run", "role", "records", "epsilon", title="Spend per role (roles hold disjoint records)")
-    for name, solution in (("tune", tuned), ("train", final)):
-        for role in solution.privacy.charges:
-            spend.add_row(name, role, f"{solution.sizes[role]:,}", f"{solution.privacy.epsilon(role=role):.3f}")
+    spend = Table("role", "records", "epsilon", title="Spend per role (roles hold disjoint records)")
+    for role in tuned.privacy.charges:
+        spend.add_row(role, f"{tuned.sizes[role]:,}", f"{tuned.privacy.epsilon(role=role):.3f}")
     console.print(spend)
 
     penalties = Table("group", "penalty at start", "tuned", title="Penalties (released)")
     for name, value in zip(widths, tuned.x, strict=True):
         penalties.add_row(name, f"{np.exp(START):.4f}", f"{np.exp(value):.4f}")
     console.print(penalties)
-    console.print(f"Saved {final.save('flights.json')} and {final.report('flights.md')}; {ledger!r}")
+    console.print(f"Saved {tuned.save('flights.json')} and {tuned.report('flights.md')}; {ledger!r}")
 
 
 if __name__ == "__main__":

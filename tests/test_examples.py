@@ -13,7 +13,7 @@ def test_flights(tmp_path, monkeypatch, capsys):
     pytest.importorskip("rich")
     monkeypatch.chdir(tmp_path)
     main = runpy.run_path(str(EXAMPLES / "flights.py"))["main"]
-    main(rows=20_000, tuning_steps=4, solve_steps=10, training_steps=20)
+    main(rows=20_000, steps=10)
     printed = capsys.readouterr().out
     for word in ("untuned", "tuned", "upper", "lower", "departure delay", "flights.json"):
         assert word in printed

@@ -9,6 +9,7 @@ import pytest
 from problems import leak, quadratic, ridge, sources
 
 import dpbilevel as dpb
+from dpbilevel import planning
 
 BUDGET = dpb.Budget(1.0, 1e-4)
 NO_PRIVACY = dpb.Budget(math.inf)
@@ -106,3 +107,40 @@ def test_refit_must_be_one():
     case = leak()
     with pytest.raises(dpb.InvalidArgument, match="refit='yes'"):
         dpb.plan(case.problem, case.records().sizes, BUDGET, method=dpb.Tracking(), start=case.start, refit="yes")
+
+
+def _mean_error(records: int, scale: float) -> float:
+    """Of the trained mean of points whose distance from it is about ``scale``, over five runs."""
+    points = np.random.default_rng(3).normal(size=(records, 5)).astype(np.float32) * scale / np.sqrt(5)
+    problem = dpb.BilevelProblem(
+        upper_term=lambda x, y: x**2, lower_loss=lambda x, y, record: 0.5 * ((y - record) ** 2).sum()
+    )
+    errors = []
+    for seed in range(5):
+        solution = dpb.solve(
+            problem,
+            dpb.Records(lower=points),
+            dpb.Budget(1.0, 1e-6),
+            method=dpb.Refit(learning_rate=0.05),
+            start=(0.0, np.zeros(5)),
+            refit=None,
+            seed=seed,
+            progress=False,
+        )
+        errors.append(np.sum((solution.y - points.mean(0)) ** 2))
+    return float(np.sqrt(np.mean(errors)))
+
+
+def test_the_clip_follows_the_norms_of_gradients(monkeypatch):
+    """Gradients of norm 0.02 under a clip that starts at one: a clip that stays there pays for noise to the end."""
+    followed = _mean_error(20_000, 0.02)
+    monkeypatch.setattr("dpbilevel.methods.refit._WANDERING", 1e-9)
+    planning._planned.cache_clear()
+    stayed = _mean_error(20_000, 0.02)
+    planning._planned.cache_clear()
+    assert followed < stayed / 1.8
+
+
+def test_few_records_do_not_drive_the_clip_away():
+    """What the count of records within the clip says of 60 records is noise: the clip may not walk off with it."""
+    assert _mean_error(60, 1.0) < 2.0

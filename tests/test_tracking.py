@@ -198,3 +198,45 @@ def test_tuning_and_training_never_share_noise(monkeypatch):
 def test_bad_arguments_are_named(settings, message):
     with pytest.raises(dpb.InvalidArgument, match=message):
         dpb.Tracking(**settings)
+
+
+def test_is_the_default_method():
+    case = CASES["ridge"]()
+    sizes = case.records().sizes
+    assert isinstance(dpb.plan(case.problem, sizes, BUDGET, start=case.start).method, dpb.Tracking)
+
+
+@pytest.mark.parametrize("factor", [0.25, 4.0])
+def test_rows_of_any_norm_are_solved_alike(factor):
+    """Rows four times as long under four times the clip: the same weights, and a quarter of the model."""
+    rng = np.random.default_rng(0)
+    rows, source = rng.normal(size=(600, 4)).astype(np.float32), rng.integers(0, 3, 600).astype(np.int32)
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    labels = np.sign(rows[:, 0] + 0.1).astype(np.float32) * np.where(source == 1, -1, 1).astype(np.float32)
+    problem = dpb.BilevelProblem(
+        upper_loss=lambda x, y, record: jax.nn.softplus(-record[1] * (record[0] @ y)),
+        lower_loss=lambda x, y, record: 3 * x[record[2]] * jax.nn.softplus(-record[1] * (record[0] @ y)),
+        domain=dpb.Simplex(),
+        upper_trains=True,
+    )
+
+    def solved(scale):
+        upper, lower = np.arange(600) < 200, np.arange(600) >= 200
+        records = dpb.Records(
+            upper=(scale * rows[upper], np.abs(labels[upper])),
+            lower=(scale * rows[lower], labels[lower], source[lower]),
+        )
+        return dpb.solve(
+            problem,
+            records,
+            dpb.Budget(20.0, 1e-4),
+            method=dpb.Tracking(steps=30, clip_norm=scale),
+            start=(np.full(3, 1 / 3), np.zeros(4)),
+            refit=dpb.Refit(steps=20, clip_norm=scale),
+            seed=0,
+            progress=False,
+        )
+
+    plain, scaled = solved(1.0), solved(factor)
+    np.testing.assert_allclose(scaled.x, plain.x, rtol=1e-3)
+    np.testing.assert_allclose(factor * scaled.y, plain.y, rtol=1e-3, atol=1e-4)
