@@ -97,8 +97,9 @@ class CappedWeights:
         damping = _damped(state["damping"], state["mean"], mean, around.between(_RECOVERY), signal)
         steepest = jnp.max(jnp.abs(mean)) / (1 - memory**time) + 1e-12
         unit = jnp.maximum(noise * math.sqrt(around.steps) / _SHARPNESS, steepest / pace) / damping
-        # An average over the records of one weight (about n/K of them) strays by chance, the same way in every step.
-        chance = self.total * around.clip / (2 * math.sqrt(flat.size * around.records))
+        # An average over the records of one weight (about n/K of them) strays by chance, the same way in every step;
+        # what lies between -C and C has a standard deviation of at most C (Popoviciu).
+        chance = self.total * around.clip / math.sqrt(flat.size * around.records)
         noise_square, strayed = state["noise"] + (noise / unit) ** 2, state["chance"] + chance / unit
         threshold = math.sqrt(2 * math.log(max(flat.size, 2))) + _MARGIN
         explained = threshold * jnp.sqrt(noise_square + strayed**2)
