@@ -46,7 +46,8 @@ of norm {size:.2f}, is known in closed form. x is held still, so that all steps 
 Tracking takes its default of {tracking_steps} steps, of which the second half counts. The double loop takes its default
 of {double_steps}, all of which count; a larger share of the budget goes into each of them, which is why one of them is
 the more exact at small λ. Its clip is 1 + λ/10: a constant one would cut the noisy difference off, and the signal with
-it.
+it. Tracking's default clips lie below many records' gradients here: what its mean of a run is off by is what they cut
+off, the same at every λ.
 
 ![Error of the hypergradient against the penalty](penalty.svg)
 
