@@ -116,7 +116,7 @@ class Refit:
             "training: steps": (self.steps, "at the final x"),
             "training: learning rate": (
                 self.learning_rate / self.clip_norm,
-                "by Adam, falling linearly to zero, in units of 1/C",
+                f"{self.learning_rate:g}/C, by Adam, falling linearly to zero",
             ),
             "training: records": (
                 ", ".join(contributions),
@@ -124,10 +124,13 @@ class Refit:
                 if len(contributions) > 1
                 else "of the lower level alone",
             ),
-            "training: noise": (release.noise, "spends training's share of the budget over all steps"),
+            "training: noise": (
+                release.noise,
+                f"on a mean of {self._records(facts)} vectors of norm at most one, spends the budget over all steps",
+            ),
         }
         numbers["training: clip"] = (self.clip_norm, f"to begin with; it then follows the norm that {_WITHIN:.0%} keep")
-        numbers["training: cut of the clip"] = (self._cut(facts), "noise is large against the number of records")
+        numbers["training: cut of the clip"] = (self._cut(facts), "less where noise is large against n")
         return program, numbers
 
     def _levels(self, facts: Facts) -> Levels:

@@ -309,7 +309,7 @@ class Tracking:
             "penalty": (self.penalty, "a bias of about 1/penalty; it multiplies no noise"),
             "learning rate": (
                 self.learning_rate / self.clip_norm,
-                f"of y, by Adam, falling linearly to zero, in units of 1/C; {_DIFFERENCE_RATE:g} times that for d",
+                f"{self.learning_rate:g}/C, of y, by Adam, falling linearly; {_DIFFERENCE_RATE:g} times that for d",
             ),
         }
         for level, mine in parts.items():
