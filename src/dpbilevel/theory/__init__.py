@@ -23,6 +23,8 @@ _HOMES = {
     "glm_constants": "glm",
     "plan": "planner",
     "plot": "planner",
+    "representation_constants": "representation",
+    "weighted_constants": "weighted",
 }
 
 __all__ = sorted(_HOMES)
