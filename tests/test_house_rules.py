@@ -30,6 +30,8 @@ ORDER = (
     "privacy",
     "program",
     "records",
+    "encoding",
+    "datasets",
     "facts",
     "inner",
     "methods",
@@ -37,6 +39,7 @@ ORDER = (
     "trees",
     "solution",
     "solving",
+    "evaluation",
     "report",
     "applications",
     "baselines",
@@ -58,6 +61,8 @@ HEAVY = {
     *("sklearn", "matplotlib", "rich", "typer", "opendp", "jax_privacy", "pandas"),
     "dp_accounting",  # a second of import time
 }
+# Their classes are scikit-learn's own kind, made by inheritance: who uses them has it. Nothing else imports them early.
+MAY_IMPORT_SKLEARN = {"dpbilevel.encoding.encoder", "dpbilevel.estimators"}
 VAGUE = {"utils", "util", "helpers", "common", "misc", "tools"}
 LONGEST = 400
 
@@ -177,10 +182,11 @@ def heavy_at_module_level(tree: ast.Module, module: str) -> list[str]:
             for handler in getattr(node, "handlers", []):
                 yield from statements(handler.body)
 
+    heavy = HEAVY - {"sklearn"} if within(module, MAY_IMPORT_SKLEARN) else HEAVY
     found = []
     for node in statements(tree.body):
         if isinstance(node, ast.Import | ast.ImportFrom):
-            found += [f"{module} imports {name}" for name, _ in imports(node, module) if within(name, HEAVY)]
+            found += [f"{module} imports {name}" for name, _ in imports(node, module) if within(name, heavy)]
     return found
 
 
@@ -256,6 +262,9 @@ BROKEN = [
     (heavy_at_module_level, "dpbilevel.solving", "try:\n    import numpy\nexcept ImportError:\n    import pandas"),
     (heavy_at_module_level, "dpbilevel.solving", "if True:\n    import dp_accounting"),
     (heavy_at_module_level, "dpbilevel.solving", "class A:\n    import typer"),
+    (heavy_at_module_level, "dpbilevel.encoding.encoder", "import pandas"),
+    (heavy_at_module_level, "dpbilevel.estimators.classifier", "from sklearn.base import clone\nimport matplotlib"),
+    (heavy_at_module_level, "dpbilevel.datasets.sources", "import sklearn.datasets"),
     (lacks_docstring, "dpbilevel.solving", "x = 1"),
     (lacks_docstring, "dpbilevel.solving", '"""  """'),
     (too_long, "dpbilevel.solving", "x = 1\n" * 401),
@@ -283,6 +292,8 @@ KEPT = [
         "dpbilevel.solving",
         "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import sklearn",
     ),
+    (heavy_at_module_level, "dpbilevel.encoding.encoder", "from sklearn.base import BaseEstimator"),
+    (heavy_at_module_level, "dpbilevel.estimators.classifier", "import sklearn.base"),
     (too_long, "dpbilevel.solving", "x = 1\n" * 400),
     (vaguely_named, "dpbilevel.trees", ""),
 ]

@@ -16,6 +16,8 @@ _HOMES = {
     "Constants": "theory.constants",
     "Records": "records",
     "Sizes": "records",
+    "BoundedEncoder": "encoding.encoder",
+    "EncodedRows": "encoding.encoded_rows",
     "Budget": "privacy.budget",
     "FullBatch": "privacy.sampling",
     "Poisson": "privacy.sampling",
@@ -37,6 +39,8 @@ _HOMES = {
     "plan": "planning",
     "Solution": "solution",
     "solve": "solving",
+    "Evaluation": "evaluation.evaluating",
+    "evaluate": "evaluation.evaluating",
     "BudgetExceeded": "errors",
     "DPBilevelError": "errors",
     "InvalidArgument": "errors",
@@ -47,7 +51,7 @@ _HOMES = {
     "TrainerFailed": "errors",
 }
 
-_PACKAGES = ("audit", "baselines", "theory")
+_PACKAGES = ("audit", "baselines", "datasets", "theory")
 
 __all__ = sorted([*_HOMES, *_PACKAGES])
 
@@ -65,8 +69,10 @@ def __dir__() -> list[str]:
 
 
 if TYPE_CHECKING:
-    from dpbilevel import audit, baselines, theory
+    from dpbilevel import audit, baselines, datasets, theory
     from dpbilevel.constraints import Ball, Box, Everything, NonNegative, Simplex
+    from dpbilevel.encoding.encoded_rows import EncodedRows
+    from dpbilevel.encoding.encoder import BoundedEncoder
     from dpbilevel.errors import (
         BudgetExceeded,
         DPBilevelError,
@@ -77,6 +83,7 @@ if TYPE_CHECKING:
         PrivacyLeakWarning,
         TrainerFailed,
     )
+    from dpbilevel.evaluation.evaluating import Evaluation, evaluate
     from dpbilevel.inner.black_box import BlackBox
     from dpbilevel.inner.loc_gd import DPLocGD, DPLocSGD
     from dpbilevel.methods.dp_bilevel import DPBilevel

@@ -116,12 +116,7 @@ def prepare(
         )
     x, y = checked_start(problem, start)
     _check_levels(problem, sizes)
-    total = sum(map(sizes.count, sizes.roles))
-    if budget.is_private and budget.delta is not None and budget.delta >= 1 / total:
-        raise InvalidArgument(
-            f"delta={budget.delta!r}: must be below 1/n = {1 / total:.3g}; at that size it would allow publishing a "
-            f"whole record (try {0.1 / total:.0e})"
-        )
+    check_delta(budget, sum(map(sizes.count, sizes.roles)))
     shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), (x, y))
     leaves, structure = jax.tree.flatten(shapes)
     planned = _planned(problem, sizes, budget, method, refit, structure, tuple(leaves), is_double())
@@ -218,6 +213,15 @@ def _check_inside(name: str, point: Tree, domain_name: str, domain: Domain) -> N
         ) from error
     if not inside:
         raise InvalidArgument(f"start: {name} lies outside {domain_name}={domain!r}; start inside it")
+
+
+def check_delta(budget: Budget, records: int) -> None:
+    """Raise unless delta is below one over the public number of records."""
+    if budget.is_private and budget.delta is not None and budget.delta >= 1 / records:
+        raise InvalidArgument(
+            f"delta={budget.delta!r}: must be below 1/n = {1 / records:.3g}; at that size it would allow publishing a "
+            f"whole record (try {0.1 / records:.0e})"
+        )
 
 
 def _check_levels(problem: BilevelProblem, sizes: Sizes) -> None:

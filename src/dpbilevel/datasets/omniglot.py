@@ -1,0 +1,47 @@
+"""Omniglot, the two small background sets: 242 characters of 8 alphabets, each drawn by 20 people."""
+
+import numpy as np
+
+from dpbilevel.datasets.dataset import Dataset, decoded
+from dpbilevel.datasets.sources import Directory, stored, unavailable
+
+SIDE = 105
+ALPHABETS = {  # and how many characters they have
+    "Balinese": 24,
+    "Early_Aramaic": 22,
+    "Greek": 24,
+    "Japanese_(katakana)": 47,
+    "Korean": 40,
+    "Latin": 26,
+    "Sanskrit": 42,
+    "Tagalog": 17,
+}
+CLASSES = tuple(
+    f"{alphabet}/character{number:02}" for alphabet, size in ALPHABETS.items() for number in range(1, size + 1)
+)
+
+
+def load_omniglot(data: Directory = None) -> Dataset:
+    """Omniglot: a matrix of 11,025 pixels (1 is ink) a row, and characters such as "Greek/character01".
+
+    Read from omniglot_small.npz (``X_bits``, rows of packed bits, and ``y``).
+
+    Args:
+        data: a directory that has omniglot_small.npz; without it DPBILEVEL_DATA is tried.
+
+    >>> load_omniglot("/data")  # doctest: +SKIP
+    Dataset('omniglot', 4840 rows, 11025 columns, 242 classes)
+    """
+    arrays = stored("omniglot_small", data, "X_bits", "y")
+    if arrays is None:
+        raise unavailable("omniglot_small")
+    return Dataset(
+        name="omniglot",
+        X=np.unpackbits(arrays["X_bits"], axis=-1)[..., :SIDE].reshape(-1, SIDE * SIDE),
+        target=decoded(arrays["y"], list(CLASSES)),
+        ranges=dict.fromkeys(range(SIDE * SIDE), (0.0, 1.0)),
+        classes=CLASSES,
+        citation="B. Lake, R. Salakhutdinov and J. Tenenbaum, Human-level concept learning through probabilistic "
+        "program induction, Science 350, 2015",
+        licence="MIT",
+    )

@@ -1,0 +1,1 @@
+"""Tables into rows of a known norm, from declared ranges and categories."""

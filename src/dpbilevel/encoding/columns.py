@@ -1,0 +1,221 @@
+"""Tables of any kind as columns of values, a chunk of rows at a time: frames, dictionaries, arrays, lists, sparse.
+
+What is public about a table is its shape, the names of its columns and their types. Cells are private: no message here
+has one, and errors of other libraries, which quote cells, are replaced.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse
+
+from dpbilevel.errors import InvalidRecords
+
+Array = npt.NDArray[Any]
+Chunk = list[Array] | Array
+# "categories" are pandas' and polars' categorical types; of "objects" only the cells tell what they are.
+Kind = Literal["numbers", "booleans", "strings", "categories", "objects"]
+
+_KINDS: dict[str, Kind] = {"i": "numbers", "u": "numbers", "f": "numbers", "b": "booleans", "O": "objects"}
+_KINDS |= {"U": "strings", "S": "strings", "T": "strings"}
+_REFUSED = {"M": "dates", "m": "time differences", "V": "nested values"}
+_CELLS = 2**20  # of a chunk: eight megabytes as float64
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Rows and columns that can be read in chunks.
+
+    Args:
+        names: of the columns, None where they have none.
+        shape: rows and columns.
+        kinds: what each column holds, by its type.
+        read: the columns of a slice of rows: a list of arrays, or one array with a row for each column.
+    """
+
+    names: tuple[Any, ...] | None
+    shape: tuple[int, int]
+    kinds: tuple[Kind, ...]
+    read: Callable[[slice], Chunk]
+
+    @property
+    def labels(self) -> tuple[Any, ...]:
+        """What declarations call the columns: names, or else positions."""
+        return tuple(range(self.shape[1])) if self.names is None else self.names
+
+    def chunks(self) -> Iterator[tuple[slice, Chunk]]:
+        """All rows in order, some at a time."""
+        rows = max(1, _CELLS // max(1, self.shape[1]))
+        for start in range(0, self.shape[0], rows):
+            chosen = slice(start, min(start + rows, self.shape[0]))
+            yield chosen, self.read(chosen)
+
+
+def read_table(X: Any) -> Table:
+    """A table of a pandas or polars frame, an Arrow table, a dictionary of columns, a matrix, lists or a sparse matrix.
+
+    >>> table = read_table({"age": np.array([31, 57]), "sex": np.array(["F", "M"]), "town": ["Oslo", None]})
+    >>> table.names, table.shape, table.kinds
+    (('age', 'sex', 'town'), (2, 3), ('numbers', 'strings', 'objects'))
+    """
+    if is_dictionary(X):
+        return _of_columns(tuple(X), [_column(name, column) for name, column in X.items()])
+    if hasattr(X, "iloc") and hasattr(X, "columns"):  # pandas
+        return _of_columns(tuple(X.columns), [X.iloc[:, at] for at in range(X.shape[1])])
+    if hasattr(X, "get_columns") and hasattr(X, "height"):  # polars
+        return _of_columns(tuple(X.columns), X.get_columns())
+    if hasattr(X, "column_names") and hasattr(X, "itercolumns"):  # pyarrow
+        return _of_columns(tuple(X.column_names), list(X.itercolumns()))
+    if scipy.sparse.issparse(X):
+        if X.ndim == 2:
+            X = X.tocsr()
+        return _of_matrix(X, lambda rows: X[rows].toarray())
+    matrix = _array("X", X)
+    return _of_matrix(matrix, lambda rows: matrix[rows])
+
+
+def is_dictionary(X: Any) -> bool:
+    """Whether a table is a dictionary of columns. Some sparse matrices are dictionaries too, of positions."""
+    return isinstance(X, Mapping) and not scipy.sparse.issparse(X)
+
+
+def numbers_of(columns: Chunk, chosen: list[int]) -> npt.NDArray[np.float64]:
+    """Chosen columns of a chunk side by side, as float64; NaN where a cell is missing or no number.
+
+    >>> numbers_of([np.array(["1.5", None, "none", True], dtype=object)], [0]).tolist()
+    [[1.5], [nan], [nan], [1.0]]
+    """
+    if isinstance(columns, np.ndarray):
+        return _as_numbers(columns.T[:, as_slice(chosen)])
+    return np.stack([_as_numbers(columns[at]) for at in chosen], axis=1)
+
+
+def as_slice(positions: list[int] | npt.NDArray[np.intp]) -> Any:
+    """Increasing positions as a slice where they have no gaps: NumPy reads and writes a slice many times faster."""
+    first, last = int(positions[0]), int(positions[-1])
+    return slice(first, last + 1) if last - first + 1 == len(positions) else positions
+
+
+def is_missing(value: Any) -> bool:
+    """Whether a cell is empty: None, NaN, or pandas' NA or NaT."""
+    if isinstance(value, float | np.floating):
+        return math.isnan(value)
+    return value is None or type(value).__name__ in ("NAType", "NaTType")
+
+
+def _as_numbers(values: Array) -> npt.NDArray[np.float64]:
+    with np.errstate(all="ignore"):
+        try:
+            return values.astype(np.float64)
+        except (TypeError, ValueError, OverflowError):
+            cells = (_number(value) for value in values.ravel().tolist())
+            return np.fromiter(cells, np.float64, values.size).reshape(values.shape)
+
+
+def _number(value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        return math.nan
+
+
+def _of_columns(names: tuple[Any, ...], columns: list[Any]) -> Table:
+    if len(set(names)) < len(names):
+        raise InvalidRecords("X: column names must differ; declarations go by name (rename columns that share one)")
+    if len({len(column) for column in columns}) > 1:
+        raise InvalidRecords("X: columns disagree on the number of rows; every column needs the same length")
+    kinds = tuple(_kind(f"column {name!r}", column) for name, column in zip(names, columns, strict=True))
+    height = len(columns[0]) if columns else 0
+    return Table(names, (height, len(columns)), kinds, lambda rows: [_values(column, rows) for column in columns])
+
+
+def _of_matrix(matrix: Any, rows_of: Callable[[slice], Array]) -> Table:
+    if matrix.ndim != 2:
+        raise InvalidRecords(
+            f"X: must have two dimensions, rows and columns, and has {matrix.ndim}. Reshape your data: one row a record"
+        )
+    kinds = (_of_type("X", matrix.dtype.kind),) * matrix.shape[1]
+    return Table(None, matrix.shape, kinds, lambda rows: rows_of(rows).T)
+
+
+def _column(name: Any, column: Any) -> Any:
+    """A value of a dictionary: a series of pandas or polars or an Arrow array as it is, anything else as an array."""
+    if _is_pandas(column) or _is_polars(column) or _is_arrow(column):
+        return column
+    if isinstance(column, list | tuple):  # a list has no type: NumPy would infer one from cells
+        return np.fromiter(column, dtype=object, count=len(column))
+    array = _array(f"column {name!r}", column)
+    if array.ndim != 1:
+        raise InvalidRecords(f"column {name!r}: must have one dimension; a column is a list of cells")
+    return array
+
+
+def _array(where: str, values: Any) -> Array:
+    if isinstance(values, np.ma.MaskedArray):
+        raise InvalidRecords(f"{where}: is a masked array; fill the gaps, or drop the rows that have them")
+    try:
+        array = np.asarray(values)
+        if array.dtype.kind in "US" and not isinstance(values, np.ndarray):
+            array = np.array(values, dtype=object)
+    except (TypeError, ValueError, OverflowError):
+        raise InvalidRecords(f"{where}: cannot be read as an array; every row needs the same number of cells") from None
+    return array
+
+
+def _is_pandas(column: Any) -> bool:
+    return hasattr(column, "iloc")
+
+
+def _is_polars(column: Any) -> bool:
+    return hasattr(column, "to_physical")
+
+
+def _is_arrow(column: Any) -> bool:
+    return hasattr(column, "to_pylist")
+
+
+def _of_type(where: str, kind: str) -> Kind:
+    if kind == "c":
+        raise InvalidRecords(f"{where}: Complex data not supported; must be real numbers, strings or booleans")
+    if kind not in _KINDS:
+        raise InvalidRecords(
+            f"{where}: holds {_REFUSED.get(kind, 'values of an unknown type')}; must be numbers, strings or booleans "
+            "(turn dates into numbers, nested values into columns)"
+        )
+    return _KINDS[kind]
+
+
+def _kind(where: str, column: Any) -> Kind:
+    if _is_pandas(column):
+        dtype = column.dtype
+        if isinstance(dtype, np.dtype) or dtype.kind != "O":
+            return _of_type(where, dtype.kind)
+        return "strings" if str(dtype).startswith(("str", "large_string")) else "categories"
+    if _is_polars(column):
+        dtype = column.dtype
+        if dtype.is_temporal() or dtype.is_nested():
+            return _of_type(where, "M" if dtype.is_temporal() else "V")
+        known: dict[str, Kind] = {"Boolean": "booleans", "String": "strings", "Null": "objects"}
+        return "numbers" if dtype.is_numeric() else known.get(str(dtype), "categories")
+    if _is_arrow(column) and str(column.type).startswith("dictionary"):
+        return "categories"
+    return _of_type(where, np.asarray(column[:0]).dtype.kind)
+
+
+def _values(column: Any, rows: slice) -> Array:
+    if _is_pandas(column):
+        chosen = column.iloc[rows]
+        if isinstance(chosen.dtype, np.dtype):
+            return chosen.to_numpy()
+        if chosen.dtype.kind in "iuf":
+            return chosen.to_numpy(dtype=np.float64, na_value=np.nan)
+        return chosen.to_numpy(dtype=object)
+    if _is_polars(column):
+        if column.dtype.is_numeric():
+            return column[rows].cast(float).to_numpy()
+        return np.fromiter(column[rows].to_list(), dtype=object, count=rows.stop - rows.start)
+    return np.asarray(column[rows])

@@ -1,0 +1,174 @@
+"""What is declared of columns, ranges and categories, and what is discovered in the data where nothing is.
+
+A declaration is a public fact: the law, the form or the instrument says it. What is discovered is a function of records
+that no budget pays for, so each such column has a caveat.
+"""
+
+import decimal
+import math
+import numbers
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dpbilevel.encoding.columns import Table, is_missing, numbers_of
+from dpbilevel.errors import InvalidArgument, InvalidRecords
+
+Range = tuple[float, float]
+OTHER = "other"  # the category that takes every value that is not listed
+
+_CAVEATS_APART = 10  # above this number, columns share a sentence
+
+
+@dataclass(frozen=True)
+class Declarations:
+    """The range or the categories of every column, by its label, and a caveat for whatever was not declared."""
+
+    ranges: Mapping[Any, Range]
+    categories: Mapping[Any, tuple[Any, ...]]
+    caveats: tuple[str, ...] = ()
+
+
+def declared(table: Table, ranges: Any, categories: Any) -> Declarations:
+    """Check what was declared against the names and types of the columns. No cell is read.
+
+    >>> from dpbilevel.encoding.columns import read_table
+    >>> table = read_table({"age": [31, 57], "sex": ["F", "M"]})
+    >>> declared(table, {"age": (0, 100)}, {"sex": ["F", "M", "other"]}).categories
+    {'sex': ('F', 'M', 'other')}
+    """
+    kinds = dict(zip(table.labels, table.kinds, strict=True))
+    for name, given in (("ranges", ranges), ("categories", categories)):
+        if given is not None and not isinstance(given, Mapping):
+            raise InvalidArgument(f"{name}: must be a dictionary from column to declaration, or None")
+        for label in given or ():
+            if label not in kinds:
+                called = "by position, from 0 on" if table.names is None else "by name"
+                raise InvalidArgument(f"{name}: column {label!r} is not in the data; columns go {called}")
+    twice = [label for label in ranges or () if label in (categories or ())]
+    if twice:
+        raise InvalidArgument(f"ranges, categories: column {twice[0]!r} is in both; must be in one of them")
+    return Declarations(
+        {label: _checked_range(label, given) for label, given in (ranges or {}).items()},
+        {label: _checked_categories(label, given, kinds[label]) for label, given in (categories or {}).items()},
+    )
+
+
+def completed(table: Table, given: Declarations, *, refuse: bool) -> Declarations:
+    """Discover what was not declared. With ``refuse``, missing numbers are refused before anything is made of cells."""
+    labels = table.labels
+    undeclared = [at for at, label in enumerate(labels) if label not in given.ranges and label not in given.categories]
+    counted = _hold_numbers(table, undeclared)
+    listed: dict[int, set[Any]] = {at: set() for at in undeclared if at not in counted}
+    low, high = np.full(len(counted), np.inf), np.full(len(counted), -np.inf)
+    numeric = sorted([*(at for at, label in enumerate(labels) if label in given.ranges), *counted])
+    new = np.flatnonzero(np.isin(numeric, list(counted)))
+    for _, columns in table.chunks():
+        if numeric:
+            cells = numbers_of(columns, numeric)
+            finite = np.isfinite(cells)
+            if refuse and not finite.all():
+                refuse_missing(labels[numeric[int(finite.all(axis=0).argmin())]])
+            if counted:
+                low = np.minimum(low, np.where(finite, cells, np.inf)[:, new].min(axis=0))
+                high = np.maximum(high, np.where(finite, cells, -np.inf)[:, new].max(axis=0))
+        for at, values in listed.items():
+            values |= _values_of(labels[at], columns[at].tolist())
+
+    bounds = zip(counted, low.tolist(), high.tolist(), strict=True)
+    # A column without a single number has no range, and encodes as zeros.
+    ranges = {labels[at]: (least, most) if least <= most else (0.0, 0.0) for at, least, most in bounds}
+    categories = {labels[at]: _in_order(values) for at, values in listed.items()}
+    caveats = (
+        *_caveats("range", "ranges", list(ranges)),
+        *_caveats("list of categories", "categories", list(categories)),
+    )
+    return Declarations({**given.ranges, **ranges}, {**given.categories, **categories}, caveats)
+
+
+def _hold_numbers(table: Table, columns: list[int]) -> dict[int, None]:
+    """Which columns are numeric, in order: by their type, or where that tells nothing by their cells."""
+    unclear = {at for at in columns if table.kinds[at] == "objects"}
+    for _, chunk in table.chunks() if unclear else ():
+        unclear -= {at for at in unclear if not all(map(_is_number_or_missing, chunk[at].tolist()))}
+    return dict.fromkeys(at for at in columns if at in unclear or table.kinds[at] == "numbers")
+
+
+def refuse_missing(label: Any) -> None:
+    """Raise for a numeric column that has a missing or infinite cell."""
+    raise InvalidRecords(
+        f"column {label!r}: must hold finite numbers and no missing values (NaN, infinity); clean it, or pass "
+        'invalid="zero" to encode such cells as the middle of the range'
+    )
+
+
+def _checked_range(label: Any, given: Any) -> Range:
+    problem = InvalidArgument(
+        f"ranges: column {label!r} has {given!r}; must be two finite numbers (low, high) with low < high"
+    )
+    if not isinstance(given, tuple | list | np.ndarray) or len(given) != 2:
+        raise problem
+    if any(isinstance(bound, bool) or not isinstance(bound, numbers.Real) for bound in given):
+        raise problem
+    try:
+        low, high = map(float, given)
+    except OverflowError:
+        raise problem from None
+    if not (math.isfinite(low) and math.isfinite(high) and low < high):
+        raise problem
+    return low, high
+
+
+def _checked_categories(label: Any, given: Any, kind: str) -> tuple[Any, ...]:
+    where = f"categories: column {label!r}"
+    if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
+        raise InvalidArgument(f"{where} has {given!r}; must be a list of the values that the column can have")
+    listed = tuple(value.item() if isinstance(value, np.generic) else value for value in given)
+    try:
+        different = len(set(listed)) == len(listed)
+    except TypeError:
+        raise InvalidArgument(f"{where} lists a value of an odd type; must be strings, numbers or booleans") from None
+    if not listed or not different or any(map(is_missing, listed)):
+        raise InvalidArgument(
+            f"{where} must list at least one value, none of them twice or missing (a missing cell is an unlisted value)"
+        )
+    strings = [isinstance(value, str) for value in listed if value != OTHER]
+    # Such a list would match no cell at all, and say nothing about it.
+    if strings and ((kind in ("numbers", "booleans") and all(strings)) or (kind == "strings" and not any(strings))):
+        raise InvalidArgument(f"{where} lists other types of values than the column's {kind}; declare {kind}")
+    return listed
+
+
+def _is_number_or_missing(value: Any) -> bool:
+    if isinstance(value, bool | np.bool_):
+        return False
+    return isinstance(value, numbers.Real | decimal.Decimal) or is_missing(value)
+
+
+def _values_of(label: Any, cells: list[Any]) -> set[Any]:
+    try:
+        return {value.item() if isinstance(value, np.generic) else value for value in cells if not is_missing(value)}
+    except TypeError:
+        raise InvalidRecords(
+            f"column {label!r}: has cells that are no numbers, strings or booleans; turn them into columns of their own"
+        ) from None
+
+
+def _in_order(values: set[Any]) -> tuple[Any, ...]:
+    # Sorted, because the order of first appearance would tell the order of records.
+    try:
+        return tuple(sorted(values))
+    except TypeError:
+        return tuple(sorted(values, key=lambda value: (type(value).__name__, str(value))))
+
+
+def _caveats(noun: str, argument: str, labels: list[Any]) -> tuple[str, ...]:
+    if len(labels) > _CAVEATS_APART:
+        shown = ", ".join(map(repr, labels[:_CAVEATS_APART]))
+        subjects = [f"columns {shown} and {len(labels) - _CAVEATS_APART} more were not declared: their"]
+    else:
+        subjects = [f"column {label!r} was not declared: its" for label in labels]
+    rest = f"comes from the data, which the stated guarantee does not cover (declare {argument}=...)"
+    return tuple(f"{subject} {noun} {rest}" for subject in subjects)

@@ -1,0 +1,1 @@
+"""Scores of a released model on held-out private records, released and charged like everything else."""
