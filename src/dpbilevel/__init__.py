@@ -49,9 +49,10 @@ _HOMES = {
     "NotPrivateWarning": "errors",
     "PrivacyLeakWarning": "errors",
     "TrainerFailed": "errors",
+    "UtilityWarning": "errors",
 }
 
-_PACKAGES = ("audit", "baselines", "datasets", "theory")
+_PACKAGES = ("applications", "audit", "baselines", "datasets", "estimators", "theory")
 
 __all__ = sorted([*_HOMES, *_PACKAGES])
 
@@ -69,7 +70,7 @@ def __dir__() -> list[str]:
 
 
 if TYPE_CHECKING:
-    from dpbilevel import audit, baselines, datasets, theory
+    from dpbilevel import applications, audit, baselines, datasets, estimators, theory
     from dpbilevel.constraints import Ball, Box, Everything, NonNegative, Simplex
     from dpbilevel.encoding.encoded_rows import EncodedRows
     from dpbilevel.encoding.encoder import BoundedEncoder
@@ -82,6 +83,7 @@ if TYPE_CHECKING:
         NotPrivateWarning,
         PrivacyLeakWarning,
         TrainerFailed,
+        UtilityWarning,
     )
     from dpbilevel.evaluation.evaluating import Evaluation, evaluate
     from dpbilevel.inner.black_box import BlackBox

@@ -37,5 +37,9 @@ class PrivacyLeakWarning(UserWarning):
     """Something outside the accounting may depend on private records; the result is marked with a caveat."""
 
 
+class UtilityWarning(UserWarning):
+    """The planned noise, which is public, is large against what the records can tell; privacy holds all the same."""
+
+
 class NotPrivateWarning(UserWarning):
     """The result carries no privacy guarantee at all (a fixed seed, or an infinite epsilon)."""

@@ -81,7 +81,7 @@ def plan(
     sizes: Sizes,
     budget: Budget,
     *,
-    start: tuple[Tree, Tree],
+    start: tuple[Tree, Tree] | None = None,
     method: Method = DEFAULT_METHOD,
     refit: Refit | str | None = "auto",
 ) -> Plan:
@@ -100,7 +100,7 @@ def prepare(
     sizes: Sizes,
     budget: Budget,
     method: Method,
-    start: tuple[Tree, Tree],
+    start: tuple[Tree, Tree] | None,
     refit: Refit | str | None = "auto",
 ) -> Plan:
     """What `plan` does, without its warnings."""
@@ -174,7 +174,11 @@ def _programs(
 
 
 def checked_start(problem: BilevelProblem, start: Any) -> tuple[Tree, Tree]:
-    """The starting point as JAX arrays, or a typed error."""
+    """The starting point as JAX arrays (the problem's own where None is given), or a typed error."""
+    if start is None:
+        start = problem.start
+    if start is None:
+        raise InvalidArgument("start: must be a pair (x0, y0) of pytrees; the problem has no start of its own")
     if not isinstance(start, tuple) or len(start) != 2:
         raise InvalidArgument("start: must be a pair (x0, y0) of pytrees of real arrays")
     x, y = (_floating(name, tree) for name, tree in zip(("x0", "y0"), start, strict=True))

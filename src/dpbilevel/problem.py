@@ -48,6 +48,7 @@ class BilevelProblem:
             scale of weights and clips never work against each other; one by default.
         upper_trains: whether f_i is a training loss for y as well (the same loss on cleaner records, say). The final
             training may then use upper records too.
+        start: (x0, y0), public: where methods start unless they are told otherwise.
 
     >>> import dpbilevel as dpb
     >>> problem = dpb.BilevelProblem(
@@ -68,6 +69,7 @@ class BilevelProblem:
     public: Sequence[Any] = ()
     lower_scale: Callable[[Tree], Any] = _one
     upper_trains: bool = False
+    start: tuple[Tree, Tree] | None = None
 
     def __post_init__(self) -> None:
         check_domain("domain", self.domain)

@@ -31,7 +31,7 @@ def solve(
     records: Records,
     budget: Budget,
     *,
-    start: tuple[Tree, Tree],
+    start: tuple[Tree, Tree] | None = None,
     method: Method = DEFAULT_METHOD,
     refit: Refit | str | None = "auto",
     ledger: Ledger | None = None,
@@ -48,7 +48,7 @@ def solve(
         problem: what to minimise.
         records: the private records.
         budget: what the run may spend; ``Budget(float("inf"))`` runs without noise or clipping.
-        start: (x0, y0), public.
+        start: (x0, y0), public; the problem's own by default.
         method: `Tracking` unless told otherwise, `DPBilevel` for the paper's algorithm.
         refit: how the model is trained at the final x with the larger part of the budget, `Refit`; "auto" takes the
             method's own (`Tracking` has one, `DPBilevel` returns the model of its last solve), None returns the tuned

@@ -28,7 +28,7 @@ class Baseline(ABC):
         records: Records,
         budget: Budget,
         *,
-        start: tuple[Tree, Tree],
+        start: tuple[Tree, Tree] | None = None,
         ledger: Ledger | None = None,
         seed: int | None = None,
         progress: bool = True,

@@ -118,7 +118,7 @@ class PrivateRandomSearch(ScoredRuns):
         records: Records,
         budget: Budget,
         *,
-        start: tuple[Tree, Tree],
+        start: tuple[Tree, Tree] | None = None,
         ledger: Ledger | None = None,
         seed: int | None = None,
         progress: bool = True,
@@ -157,7 +157,7 @@ class PrivateRandomSearch(ScoredRuns):
         return self._released(planned, charged, budget, records, best, seed)
 
     def _plan(
-        self, problem: BilevelProblem, records: Records, budget: Budget, start: tuple[Tree, Tree]
+        self, problem: BilevelProblem, records: Records, budget: Budget, start: tuple[Tree, Tree] | None
     ) -> tuple[Plan, tuple[Chargeable, ...]]:
         """The plan of one run, and what the ledger charges for all of them."""
         run = OneRun(

@@ -7,6 +7,8 @@ them:
 * weights on a simplex (`CappedWeights`): evidence against each weight is added up over the run, and a weight falls
   exponentially in the part of it that exceeds what noise and chance explain. Weights never rise: those against which
   there is no evidence stay *equal*, where gradient steps would let them drift apart.
+* vectors in a ball (`RoundSteps`), such as a feature map: coordinates mean nothing by themselves there, so steps follow
+  the mean gradient.
 * everything else (`CommonSteps`): each coordinate votes for a direction, its mean gradient over the gradient's size,
   follows it as far as it stands out of noise, and for the rest follows the mean vote of its array. The penalties of
   many columns then find their common scale as surely as a single penalty does. Steps are of one size, in logarithms
@@ -21,7 +23,7 @@ import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
-from dpbilevel.constraints import ConvexSet, NonNegative, Simplex
+from dpbilevel.constraints import Ball, ConvexSet, NonNegative, Simplex
 
 Tree = Any
 State = Any
@@ -30,6 +32,7 @@ _MARGIN = 1.0  # standard deviations beyond the largest of K that noise and chan
 _SHARPNESS = 3.0  # how fast a weight falls in the evidence against it, in standard deviations at the end of the run
 _SETTLING = 0.1  # of the steps, before hyperparameters move at full length
 _STEP = 0.15  # of other coordinates, falling linearly to zero: 200 steps can move one by fifteen
+_ROUND_STEP = 0.1  # of a ball's radius, falling linearly to zero, where gradients agree
 _TURN = 0.3  # of a step's length, where its direction turns
 
 # Pairs: without noise, and where noise rules the model's gradients.
@@ -154,18 +157,50 @@ class CommonSteps:
         return kept, (leaf * jnp.exp(by) if self.logarithmic else leaf + by).astype(leaf.dtype)
 
 
-Rule = CappedWeights | CommonSteps
+@dataclass(frozen=True)
+class RoundSteps:
+    """Steps along the mean gradient, whatever the coordinates are: a ball knows no directions of its own."""
+
+    radius: float
+    around: Surroundings
+
+    def start(self, x: Tree) -> State:
+        flat, _ = ravel_pytree(x)
+        return {"mean": jnp.zeros_like(flat), "size": jnp.zeros((), flat.dtype)}
+
+    def move(self, state: State, x: Tree, gradient: Tree, step: jax.Array) -> tuple[State, Tree]:
+        flat, unravel = ravel_pytree(x)
+        slope, _ = ravel_pytree(gradient)
+        memory = self.around.between(_MEMORY)
+        started = 1 - memory ** (step + 1.0)
+        mean = memory * state["mean"] + (1 - memory) * slope
+        size = memory * state["size"] + (1 - memory) * jnp.sum(slope**2)
+        # Gradients that agree make a full step, those that cancel each other a short one.
+        direction = mean / started / (jnp.sqrt(size / started) + 1e-12)
+        by = _ROUND_STEP * self.radius * schedule(step, self.around.steps) * direction
+        return {"mean": mean, "size": size}, unravel((flat - by).astype(flat.dtype))
+
+
+Rule = CappedWeights | CommonSteps | RoundSteps
 
 
 def rule_for(convex_set: ConvexSet, around: Surroundings) -> Rule:
     """The rule for hyperparameters in a set."""
     if isinstance(convex_set, Simplex):
         return CappedWeights(convex_set.total, around)
+    if isinstance(convex_set, Ball):
+        return RoundSteps(convex_set.radius, around)
     return CommonSteps(isinstance(convex_set, NonNegative), around)
 
 
 def unit_of(convex_set: ConvexSet, x: Tree) -> float:
-    """The natural size of a coordinate: 1/K on a simplex of K weights, where a record's slope is K times its loss."""
+    """The natural size of a coordinate: 1/K on a simplex of K weights, where a record's slope is K times its loss.
+
+    On a ball it is three: a record's slope in a feature map is the product of a residual, a row and a head, and well
+    below what its loss differs by.
+    """
+    if isinstance(convex_set, Ball):
+        return 3.0
     if isinstance(convex_set, Simplex):
         return convex_set.total / sum(leaf.size for leaf in jax.tree.leaves(x))
     return 1.0

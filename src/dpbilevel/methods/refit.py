@@ -129,6 +129,8 @@ class Refit:
                 f"on a mean of {self._records(facts)} vectors of norm at most one, spends the budget over all steps",
             ),
         }
+        ratio = release.noise * math.sqrt(facts.y_dimension)
+        numbers["training: noise to signal"] = (ratio, "sigma sqrt(d)/(n C): noise of a step over what records can add")
         numbers["training: clip"] = (self.clip_norm, f"to begin with; it then follows the norm that {_WITHIN:.0%} keep")
         numbers["training: cut of the clip"] = (self._cut(facts), "less where noise is large against n")
         return program, numbers

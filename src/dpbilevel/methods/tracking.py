@@ -49,7 +49,7 @@ _DIFFERENCE_RATE = 1.5  # of d's steps against y's: larger ones follow noise, sm
 # Clips lie below what a record may add: as long as most records add less than a clip, noise falls with it and the
 # mean does not; further down each record votes with its direction, of which a mean needs fewer records still.
 _LOWER_DIFFERENCE, _UPPER_GRADIENT = 0.2, 0.25  # of C
-_LOSS_DIFFERENCE = 0.3  # of the hypergradient: for weights it is a difference of losses, whatever the rows' norm
+_HYPERGRADIENT = 0.3  # in natural units of x: for weights it is a difference of losses, whatever the rows' norm
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,8 +67,7 @@ class Tracking:
         penalty: lambda. It limits the bias, about 1/penalty, and multiplies no noise.
         learning_rate: of y, by Adam, in units of 1/C, falling linearly to zero.
         clip_norm: C, bound on each record's gradient in y, about the norm of rows. Validation gradients are clipped
-            at C/4, differences at C/5, and hypergradients (in natural units of x) at 0.3 for the lower level, where
-            they are differences of losses, and at 1 for the upper.
+            at C/4, differences at C/5, and hypergradients (in natural units of x) at 0.3.
         split: how the mu^2 of a role is shared between model, difference and hypergradient, in this order; releases
             that a role takes no part in, or that cost nothing, leave their share to the others.
         sampling: of each release's batch.
@@ -131,7 +130,7 @@ class Tracking:
             observe=lambda state: {"x": state["x"], "hypergradient": state["hypergradient"]},
             finish=lambda state: (state["x_average"], state["model"]["average"]),
         )
-        return program, self._numbers(parts, releases)
+        return program, self._numbers(facts, parts, releases)
 
     def _weights(self) -> dict[str, float]:
         return dict(zip((MODEL, DIFFERENCE, HYPERGRADIENT), self.split, strict=True))
@@ -158,7 +157,7 @@ class Tracking:
 
         lower = {MODEL: (model, clip), DIFFERENCE: (difference, clip * _LOWER_DIFFERENCE)}
         if "lower" in reads:
-            lower[HYPERGRADIENT] = (lower_part, _LOSS_DIFFERENCE)
+            lower[HYPERGRADIENT] = (lower_part, _HYPERGRADIENT)
         parts = {"lower": shared(lower, self._weights())}
         if problem.upper_loss is not None:
             upper_x, upper_y = (jax.grad(problem.upper_loss, argument) for argument in (0, 1))
@@ -168,7 +167,7 @@ class Tracking:
             if "upper" in reads:
                 upper[HYPERGRADIENT] = (
                     lambda point, record: _in_units(problem.domain, upper_x(point[0], point[4], record)),
-                    1.0,
+                    _HYPERGRADIENT,
                 )
             parts["upper"] = shared(upper, self._weights())
         return parts
@@ -303,7 +302,7 @@ class Tracking:
             end=lambda state, carry: carry,
         )
 
-    def _numbers(self, parts: Parts, releases: Mapping[str, Release]) -> Numbers:
+    def _numbers(self, facts: Facts, parts: Parts, releases: Mapping[str, Release]) -> Numbers:
         numbers: Numbers = {
             "steps": (self.steps, "fewer leave the difference behind, more only divide the budget"),
             "penalty": (self.penalty, "a bias of about 1/penalty; it multiplies no noise"),
@@ -323,6 +322,11 @@ class Tracking:
                 numbers[f"{release.name}: share of the {name}"] = (part.share, "of the pass's mu^2")
                 reason = "its clip over the root of its share, times the noise of the pass"
                 numbers[f"{release.name}: noise of the {name}"] = (part.unit * release.noise, reason)
+            told = mine[DIFFERENCE]
+            numbers[f"{release.name}: noise to signal"] = (
+                told.unit / told.clip * release.noise * math.sqrt(facts.y_dimension),
+                "of the difference: noise of a step over what records can add; steps are averaged",
+            )
         if not any(HYPERGRADIENT in mine for mine in parts.values()):
             numbers[HYPERGRADIENT] = (0, "free: no x-gradient reads a record, so that its step needs no noise")
         return numbers

@@ -1,0 +1,98 @@
+"""Losses of generalised linear models: ``loss(y, row, target)`` for one record, y a vector (a matrix for softmax)."""
+
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpy.typing as npt
+
+from dpbilevel.arguments import count, one_of, positive
+from dpbilevel.errors import InvalidArgument
+
+PointLoss = Callable[[Any, Any, Any], jax.Array]
+
+
+def _logistic(score: jax.Array, label: jax.Array) -> jax.Array:
+    return jax.nn.softplus(jnp.where(label > 0, -1.0, 1.0) * score)
+
+
+def _softmax(scores: jax.Array, label: jax.Array) -> jax.Array:
+    return -jax.nn.log_softmax(scores)[label]
+
+
+def _squared(score: jax.Array, target: jax.Array) -> jax.Array:
+    return 0.5 * (score - target) ** 2
+
+
+def _poisson(score: jax.Array, target: jax.Array) -> jax.Array:
+    return jnp.exp(score) - target * score
+
+
+def _pseudo_huber(threshold: float, score: jax.Array, target: jax.Array) -> jax.Array:
+    return threshold**2 * (jnp.sqrt(1 + ((score - target) / threshold) ** 2) - 1)
+
+
+_OF_SCORES = {"logistic": _logistic, "softmax": _softmax, "squared": _squared, "poisson": _poisson}
+LOSSES = (*_OF_SCORES, "pseudo-huber")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinearModel:
+    """Which linear model is trained, in public numbers.
+
+    Args:
+        loss: "logistic" (labels above zero are positive), "softmax" (labels 0 to classes - 1), "squared", "poisson"
+            (counts, with a logarithmic link) or "pseudo-huber" (squared up to about ``threshold``, then linear).
+        columns: length of a row, an intercept's column of ones included.
+        classes: of "softmax".
+        row_norm: declared bound on the norm of rows; constants need it, privacy does not.
+        target_bound: declared bound on targets, of "squared" and "poisson" (1 by default).
+        threshold: of "pseudo-huber" (1 by default).
+    """
+
+    loss: str
+    columns: int
+    classes: int | None = None
+    row_norm: float = 1.0
+    target_bound: float | None = None
+    threshold: float | None = None
+
+    def __post_init__(self) -> None:
+        one_of("loss", self.loss, LOSSES, "it is the loss of both levels")
+        count("columns", self.columns, "it is the length of a row, the intercept's column included")
+        positive("row_norm", self.row_norm, "it is the declared bound on the norm of every row (try 1.0)")
+        defaults = {"squared": {"target_bound": 1.0}, "poisson": {"target_bound": 1.0}}
+        for name, value in defaults.get(self.loss, {}).items():
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, value)
+        if self.loss == "pseudo-huber" and self.threshold is None:
+            object.__setattr__(self, "threshold", 1.0)
+        if self.loss == "softmax":
+            if count("classes", self.classes, "softmax needs the public number of classes") < 2:
+                raise InvalidArgument(f"classes={self.classes!r}: must be at least 2; one leaves nothing to learn")
+        elif self.classes is not None:
+            raise InvalidArgument(f"classes={self.classes!r}: must be None with loss={self.loss!r}; of softmax")
+
+    def point_loss(self) -> PointLoss:
+        """The loss of one record."""
+        of_score = _OF_SCORES.get(self.loss) or functools.partial(_pseudo_huber, self.threshold or 1.0)
+        return lambda y, row, target: of_score(row @ y, target)
+
+    def start(self) -> npt.NDArray[np.float32]:
+        """y0: zeros."""
+        shape = (self.columns,) if self.classes is None else (self.columns, self.classes)
+        return np.zeros(shape, np.float32)
+
+    def shape(self) -> Mapping[str, Any]:
+        """What `theory` needs to know of the loss for its constants."""
+        return {
+            "loss": self.loss,
+            "row_norm": self.row_norm,
+            "target_bound": self.target_bound,
+            "threshold": self.threshold,
+            "classes": self.classes,
+        }

@@ -1,0 +1,190 @@
+"""What all estimators share: their settings, how they read rows, what they may spend, and the one call of `solve`."""
+
+import math
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from dpbilevel.arguments import one_of
+from dpbilevel.encoding.columns import Table, is_dictionary, read_table
+from dpbilevel.encoding.encoded_rows import EncodedRows
+from dpbilevel.errors import InvalidArgument, InvalidRecords, PrivacyLeakWarning, UtilityWarning
+from dpbilevel.estimators.rows import Scaling, check_finite, scaling
+from dpbilevel.methods.refit import Refit
+from dpbilevel.planning import DEFAULT_METHOD, Method, Plan, prepare
+from dpbilevel.privacy.budget import Budget
+from dpbilevel.privacy.ledger import Ledger
+from dpbilevel.problem import BilevelProblem
+from dpbilevel.records import Records
+from dpbilevel.solving import solve
+
+Tree = Any
+
+_FEW = 1000  # records: below this number, a small epsilon is worth a word
+_FAINT = 0.3  # noise to signal of the training, above which its result is worth little
+_UNHEARD = 5.0  # the same of one validation pass: hundreds of them are averaged
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class PrivateEstimator(BaseEstimator):
+    """Settings that all estimators share.
+
+    Args:
+        epsilon: of everything together; ``float("inf")`` runs without noise or clipping.
+        delta: None takes 1/n^1.1, rounded down to one digit; n, the number of rows, is public. The guarantee states it.
+        adjacency: "replace-one" or "zero-out".
+        data_norm: declared: every row of X has at most this Euclidean norm. Longer rows are shortened to it. Rows of
+            `BoundedEncoder` bring theirs along.
+        bounds: declared instead: (low, high), numbers or one for each column. Columns are clamped to them.
+        validation_fraction: of the rows, for tuning; they train the final model too.
+        split_seed: which rows those are, by a public permutation of positions.
+        method: what tunes; None takes `Tracking`, the default of `solve`.
+        ledger: of the data set; without one each fit stands alone.
+        invalid: "refuse" (default) raises for missing or infinite cells, before anything is charged; with "zero" rows
+            that have one count for nothing, and predictions take such cells for zero (or the middle of bounds).
+        random_state: an integer fixes the noise for experiments. The result is then NOT private, and every fit warns.
+    """
+
+    epsilon: float = 1.0
+    delta: float | None = None
+    adjacency: str = "replace-one"
+    data_norm: float | None = None
+    bounds: Any = None
+    validation_fraction: float = 0.2
+    split_seed: int = 0
+    method: Method | None = None
+    ledger: Ledger | None = None
+    invalid: str = "refuse"
+    random_state: int | None = None
+
+    _refit: ClassVar[Refit | str] = "auto"
+
+    def _read(self, X: Any, *, reset: bool, fitted: bool = True) -> Table:
+        """A table with the columns that fit has seen, every cell finite unless invalid="zero"."""
+        if not reset and fitted:
+            check_is_fitted(self, "solution_")
+        one_of("invalid", self.invalid, ("refuse", "zero"), "it says what happens to rows with missing cells")
+        if is_dictionary(X):
+            raise InvalidRecords("X: must be a matrix or a data frame; dpb.BoundedEncoder takes dictionaries")
+        table = read_table(X)
+        if table.shape[0] < (2 if reset else 1) or table.shape[1] < 1:  # in scikit-learn's words
+            noun, least = ("feature", 1) if table.shape[1] < 1 else ("sample", 2 if reset else 1)
+            found = table.shape[1] if table.shape[1] < 1 else table.shape[0]
+            raise InvalidRecords(
+                f"X: Found array with {found} {noun}(s) (shape={table.shape}) while a minimum of {least} is required."
+            )
+        validate_data(self, X if table.names else table, reset=reset, skip_check_array=True)
+        if self.invalid == "refuse":
+            check_finite(table)
+        return table
+
+    def _scaling(self, X: Any, table: Table) -> tuple[Scaling, list[str]]:
+        """How rows are scaled, and what the guarantee does not cover about them."""
+        encoded = X if isinstance(X, EncodedRows) else None
+        norm = self.data_norm
+        if norm is None and self.bounds is None and encoded is not None:
+            norm = encoded.data_norm
+        scaled, caveat = scaling(table, norm, self.bounds, self.invalid == "zero")
+        return scaled, [*(encoded.caveats if encoded is not None else ()), *([caveat] if caveat else [])]
+
+    def _solve(self, problem: BilevelProblem, upper: Tree, lower: Tree, caveats: Sequence[str]) -> Tree:
+        """Tune and train within the budget; sets ``solution_`` and ``privacy_`` and returns (x, y)."""
+        seed = self._checked_seed()
+        records = Records(upper=upper, lower=lower, invalid=self.invalid)
+        rows = sum(map(records.sizes.count, records.sizes.roles))
+        budget = self._budget(rows)
+        method = DEFAULT_METHOD if self.method is None else self.method
+        self._warn_of_copies()
+        planned = prepare(problem, records.sizes, budget, method, None, self._refit)
+        _warn_of_noise(planned, rows)
+        solution = solve(problem, records, budget, method=method, refit=self._refit, ledger=self.ledger, seed=seed)
+        for caveat in caveats:
+            warnings.warn(caveat, PrivacyLeakWarning, stacklevel=4)
+        numbers = dict(solution.numbers)
+        if self.delta is None and budget.is_private:
+            numbers["delta"] = (budget.delta, f"1/n^1.1 rounded down, n = {rows:,} rows, which is public")
+        privacy = replace(solution.privacy, caveats=(*caveats, *solution.privacy.caveats))
+        self.solution_ = replace(solution, privacy=privacy, numbers=numbers)
+        self.privacy_ = privacy
+        return solution.x, solution.y
+
+    def _budget(self, rows: int) -> Budget:
+        delta = self.delta
+        if delta is None and self.epsilon != math.inf:
+            delta = default_delta(rows)
+        return Budget(self.epsilon, delta, self.adjacency)  # type: ignore[arg-type]
+
+    def _checked_seed(self) -> int | None:
+        seed = self.random_state
+        if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int | np.integer)):
+            raise InvalidArgument(
+                f"random_state={seed!r}: must be None for a private fit, or a whole number, which fixes the noise"
+            )
+        return None if seed is None else int(seed)
+
+    def __sklearn_clone__(self) -> Any:
+        # Cross-validation and searches clone an estimator for each of their fits: copies know how many there are.
+        copy = super().__sklearn_clone__()
+        self._copies = getattr(self, "_copies", 0) + 1
+        copy._copy_number = self._copies
+        return copy
+
+    def _warn_of_copies(self) -> None:
+        number = getattr(self, "_copy_number", 1)
+        if number > 1 and self.ledger is None and self.random_state is None:
+            warnings.warn(
+                f"copy number {number} of this estimator is being fitted (by cross-validation or a search?): each fit "
+                "spends its own epsilon, they add up, and scores on private rows are not covered at all. Pass ledger= "
+                "to keep the total, and score with dpb.evaluate",
+                PrivacyLeakWarning,
+                stacklevel=4,
+            )
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.non_deterministic = True
+        tags.input_tags.sparse = True
+        tags.input_tags.allow_nan = self.invalid == "zero"
+        return tags
+
+
+def default_delta(rows: int) -> float:
+    """1/n^1.1, rounded down to one digit.
+
+    >>> default_delta(32_561), default_delta(1000)
+    (1e-05, 0.0005)
+    """
+    exact = rows**-1.1
+    power = math.floor(math.log10(exact))
+    return float(f"{math.floor(exact / 10.0**power)}e{power}")
+
+
+def _warn_of_noise(planned: Plan, rows: int) -> None:
+    """Say beforehand where noise will rule: these are public numbers."""
+    budget, numbers = planned.budget, planned.numbers
+    if not budget.is_private or "training: noise to signal" not in numbers:
+        return
+    ratio = numbers["training: noise to signal"][0]
+    if ratio > _FAINT or (rows < _FEW and budget.epsilon <= 1):
+        warnings.warn(
+            f"{rows:,} rows are few for epsilon = {budget.epsilon:g}: the planned noise to signal of a training step, "
+            f"sigma sqrt(d)/(n C), is {ratio:.2g}; more rows, fewer columns or a larger epsilon make it smaller "
+            f"(below {_FAINT:g} is good)",
+            UtilityWarning,
+            stacklevel=5,
+        )
+    told = numbers.get("validation pass: noise to signal")
+    if told is not None and told[0] > _UNHEARD:
+        has = planned.sizes.count(planned.sizes.role_of("upper") or "upper")
+        warnings.warn(
+            f"{has:,} validation rows are too few for this budget: the noise of one pass is {told[0]:.2g} times what "
+            f"rows can tell; about {math.ceil(has * told[0] / _UNHEARD):,} rows would do (a larger "
+            "validation_fraction, more validation rows or a larger epsilon)",
+            UtilityWarning,
+            stacklevel=5,
+        )

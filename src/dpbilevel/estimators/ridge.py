@@ -1,0 +1,85 @@
+"""Ridge regression with privately tuned penalties."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.base import RegressorMixin
+
+from dpbilevel.applications.regularization import regularization
+from dpbilevel.estimators.base import PrivateEstimator
+from dpbilevel.estimators.groups import numbered_groups
+from dpbilevel.estimators.rows import Scaling, split_intercept, with_intercept
+from dpbilevel.estimators.split import split
+from dpbilevel.estimators.targets import TARGET_BOUND, TargetScale, column, target_scale
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class PrivateRegressor(RegressorMixin, PrivateEstimator):
+    """Prediction by one linear score, in units of the target."""
+
+    target_range: Any = None
+
+    def predict(self, X: Any) -> npt.NDArray[np.float64]:
+        """The predicted target of each row."""
+        table = self._read(X, reset=False)
+        return self._scaling_.scores(table, self.coef_[None, :], np.atleast_1d(self.intercept_))[:, 0]
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.regressor_tags.poor_score = True  # scores are checked on a few dozen rows, where noise rules
+        return tags
+
+    def _released(self, weights: npt.ArrayLike, scaled: Scaling, scale: TargetScale) -> None:
+        """Set the model of targets in their own units from one of scaled targets."""
+        coefficients, intercepts = scaled.unscaled(*split_intercept(weights))
+        self._scaling_ = scaled
+        self.coef_ = scale.unit * coefficients[0]
+        self.intercept_ = float(scale.unit * intercepts[0] + scale.middle)
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class DPRidgeCV(PrivateRegressor):
+    """Ridge regression whose penalties are tuned on private rows, under one (epsilon, delta) for everything.
+
+    Args:
+        target_range: declared (low, high); targets are clamped to it. None discovers it, with a `PrivacyLeakWarning`.
+        groups: one label for each column; columns of one label share a penalty (``range(columns)``: a penalty each).
+            None: one penalty. The intercept has none.
+
+    All other settings are those of `dpbilevel.estimators.base.PrivateEstimator`.
+
+    Attributes:
+        coef_, intercept_: as in scikit-learn.
+        penalties_: released, one for each of ``groups_``, of half the mean squared error, with targets scaled to
+            [-3, 3] and rows to norm one.
+        privacy_: what was spent. solution_: all that was released, with `report` and `save`.
+
+    >>> import numpy as np
+    >>> from dpbilevel.estimators import DPRidgeCV
+    >>> X = np.random.default_rng(0).normal(size=(5000, 3)) / 3
+    >>> y = 20 + 10 * X[:, 0]
+    >>> model = DPRidgeCV(epsilon=1.0, data_norm=1.0, target_range=(0, 40)).fit(X, y)
+    >>> bool(model.score(X, y) > 0.8), model.privacy_
+    (True, Privacy((1, 8e-05)-DP, replace-one, one record))
+    """
+
+    groups: Any = None
+
+    def fit(self, X: Any, y: Any) -> "DPRidgeCV":
+        """Tune and train. The whole spend is charged before the first step."""
+        table = self._read(X, reset=True)
+        given = column("y", y, table.shape[0])
+        scale, caveat = target_scale(given, self.target_range)
+        targets = scale.scaled(given)
+        self.groups_, group_of = numbered_groups(self.groups, table.shape[1])
+        scaled, caveats = self._scaling(X, table)
+        rows = with_intercept(scaled.rows(table))
+        upper, lower = split(len(rows), self.validation_fraction, self.split_seed)
+        problem = regularization("squared", columns=rows.shape[1], groups=group_of, target_bound=TARGET_BOUND)
+        caveats += [caveat] if caveat else []
+        x, weights = self._solve(problem, (rows[upper], targets[upper]), (rows[lower], targets[lower]), caveats)
+        self._released(weights, scaled, scale)
+        self.penalties_ = np.exp(np.asarray(x, np.float64))
+        return self

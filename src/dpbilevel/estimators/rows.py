@@ -1,0 +1,139 @@
+"""Rows of a table as a model is trained on them: within a declared norm or declared bounds, scaled to norm one.
+
+Each row is scaled by itself, from declared numbers alone: what is done to one row tells nothing of another. How many
+rows were beyond what was declared is not counted anywhere.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dpbilevel.arguments import positive
+from dpbilevel.encoding.columns import Table, numbers_of
+from dpbilevel.errors import InvalidArgument, InvalidRecords
+
+Floats = npt.NDArray[np.float64]
+
+# Of a row's norm: a constant column takes part in every record's gradient, and clips and noise are shared with it.
+_CONSTANT = 0.3
+_OTHERS = math.sqrt(1 - _CONSTANT**2)
+
+
+@dataclass(frozen=True, eq=False)
+class Scaling:
+    """Rows to (row - middle)/size, of norm at most one.
+
+    Args:
+        middle, size: of each column.
+        clamped: whether each column is clamped to its declared bounds; otherwise each row is shortened to norm one.
+        missing: whether cells that are missing or infinite are taken for the middle when predicting.
+    """
+
+    middle: Floats
+    size: Floats
+    clamped: bool
+    missing: bool
+
+    def rows(self, table: Table) -> npt.NDArray[np.float32]:
+        """All rows, for training. Rows with missing cells stay so: `Records` decides what becomes of them."""
+        scaled = np.empty(table.shape, np.float32)
+        for chosen, cells in _numbers(table):
+            part = (cells - self.middle) / self.size
+            if self.clamped:
+                part = np.clip(part, -1 / math.sqrt(table.shape[1]), 1 / math.sqrt(table.shape[1]))
+            else:
+                # The largest entry first: squares of large numbers overflow.
+                largest = np.maximum(np.abs(part).max(axis=1, keepdims=True), 1.0)
+                with np.errstate(invalid="ignore"):
+                    lengths = largest * np.linalg.norm(part / largest, axis=1, keepdims=True)
+                    part = part / np.maximum(lengths, 1.0)
+            scaled[chosen] = part
+        return scaled
+
+    def scores(self, table: Table, coefficients: Floats, intercepts: Floats) -> Floats:
+        """Linear scores of all rows, for prediction; coefficients are those of the columns as they are given."""
+        scores = np.empty((table.shape[0], len(coefficients)))
+        for chosen, cells in _numbers(table):
+            if self.missing:
+                cells = np.where(np.isfinite(cells), cells, self.middle)
+            scores[chosen] = cells @ coefficients.T + intercepts
+        return scores
+
+    def unscaled(self, coefficients: Floats, intercepts: Floats) -> tuple[Floats, Floats]:
+        """Coefficients of scaled rows as coefficients of the columns as they are given."""
+        own = coefficients / self.size
+        return own, intercepts - own @ self.middle
+
+
+def check_finite(table: Table) -> None:
+    """Raise where a cell is missing or infinite."""
+    for _, cells in _numbers(table):
+        if not np.isfinite(cells).all():
+            raise InvalidRecords(
+                "X: contains NaN, infinity or cells that are not numbers; clean it, encode categories with "
+                'dpb.BoundedEncoder, or pass invalid="zero" to let such rows count for nothing'
+            )
+
+
+def scaling(table: Table, data_norm: Any, bounds: Any, missing: bool) -> tuple[Scaling, str | None]:
+    """The scaling by what is declared, and a caveat where nothing is: the norm is then taken from the data."""
+    columns = table.shape[1]
+    if data_norm is not None and bounds is not None:
+        raise InvalidArgument("data_norm, bounds: must not both be given; declare a norm of rows, or bounds of columns")
+    if bounds is not None:
+        low, high = _checked_bounds(bounds, columns)
+        return Scaling((low + high) / 2, (high - low) / 2 * math.sqrt(columns), True, missing), None
+    caveat = None
+    if data_norm is None:
+        data_norm = _largest_norm(table)
+        caveat = (
+            "data_norm was not declared and is the largest norm of the data, which the guarantee does not cover "
+            "(declare data_norm= or bounds=, or encode with dpb.BoundedEncoder)"
+        )
+    norm = positive("data_norm", data_norm, "it bounds the norm of every row; longer rows are shortened (try 1.0)")
+    return Scaling(np.zeros(columns), np.full(columns, norm), False, missing), caveat
+
+
+def with_intercept(rows: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """Rows with one more column, which is constant, of norm at most one again."""
+    constant = np.full((len(rows), 1), _CONSTANT, np.float32)
+    return np.concatenate([rows * np.float32(_OTHERS), constant], axis=1, dtype=np.float32)
+
+
+def split_intercept(y: npt.ArrayLike) -> tuple[Floats, Floats]:
+    """Coefficients (one row for each output) and intercepts of a model of rows `with_intercept`."""
+    weights = np.asarray(y, np.float64)
+    weights = weights.reshape(len(weights), -1).T
+    return _OTHERS * weights[:, :-1], _CONSTANT * weights[:, -1]
+
+
+def _numbers(table: Table) -> Any:
+    everything = list(range(table.shape[1]))
+    for chosen, cells in table.chunks():
+        yield chosen, numbers_of(cells, everything)
+
+
+def _largest_norm(table: Table) -> float:
+    largest = 0.0
+    for _, cells in _numbers(table):
+        finite = np.where(np.isfinite(cells), cells, 0.0)
+        largest = max(largest, float(np.linalg.norm(finite, axis=1).max(initial=0.0)))
+    return largest if 0 < largest < math.inf else 1.0
+
+
+def _checked_bounds(bounds: Any, columns: int) -> tuple[Floats, Floats]:
+    problem = InvalidArgument(
+        f"bounds: must be a pair (low, high) of finite numbers, or of one for each of the {columns} columns, low < high"
+    )
+    if not isinstance(bounds, tuple | list | np.ndarray) or len(bounds) != 2:
+        raise problem
+    try:
+        low, high = (np.broadcast_to(np.asarray(bound, np.float64), (columns,)) for bound in bounds)
+    except (TypeError, ValueError):
+        raise problem from None
+    if not (np.isfinite(low).all() and np.isfinite(high).all() and (low < high).all()):
+        raise problem
+    return low, high

@@ -1,0 +1,163 @@
+"""Models of rows that come from several sources, with a privately tuned weight for each source."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dpbilevel.applications.reweighting import source_weights
+from dpbilevel.errors import InvalidArgument
+from dpbilevel.estimators.base import PrivateEstimator
+from dpbilevel.estimators.logistic import PrivateClassifier
+from dpbilevel.estimators.ridge import PrivateRegressor
+from dpbilevel.estimators.rows import Scaling, split_intercept, with_intercept
+from dpbilevel.estimators.split import split
+from dpbilevel.estimators.targets import TARGET_BOUND, class_codes, column, name_codes, target_scale
+
+Rows = npt.NDArray[np.float32]
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class _Weighted(PrivateEstimator):
+    """What classifier and regressor share: records of both levels."""
+
+    source_names: Any = None
+
+    def _sources(self, sources: Any, rows: int) -> tuple[npt.NDArray[Any], npt.NDArray[np.int32], list[str]]:
+        if sources is None:
+            return np.array(["all"]), np.zeros(rows, np.int32), []
+        given = column("sources", sources, rows)
+        names, codes, caveat = name_codes("source", given, self.source_names, strict=True)
+        return names, codes, [caveat] if caveat else []
+
+    def _validation(self, validation: Any, scaled: Scaling) -> tuple[Rows, npt.NDArray[Any]] | None:
+        if validation is None:
+            return None
+        if not isinstance(validation, tuple | list) or len(validation) != 2:
+            raise InvalidArgument("validation: must be a pair (X, y) of rows that were held out, or None")
+        table = self._read(validation[0], reset=False, fitted=False)
+        return with_intercept(scaled.rows(table)), column("validation y", validation[1], table.shape[0])
+
+    def _levels(self, rows: Rows, targets: Any, codes: Any, validation: tuple[Rows, Any] | None) -> tuple[Any, Any]:
+        """Records of the upper and of the lower level."""
+        if validation is not None:
+            return validation, (rows, targets, codes)
+        upper, lower = split(len(rows), self.validation_fraction, self.split_seed)
+        return (rows[upper], targets[upper]), (rows[lower], targets[lower], codes[lower])
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class DPSourceWeightedClassifier(PrivateClassifier, _Weighted):
+    """Logistic regression on rows of several sources, each with a weight that is tuned on private validation rows.
+
+    It pays where sources differ in quality and validation rows are good, or come from where the model will be used.
+
+    Args:
+        classes: declared labels; None discovers them, with a `PrivacyLeakWarning`.
+        source_names: declared names of sources; None discovers them likewise. Rows of a source that is not listed are
+            those of "other", where that is listed, and refused otherwise.
+
+    All other settings are those of `dpbilevel.estimators.base.PrivateEstimator`.
+
+    Attributes:
+        coef_, intercept_, classes_: as in scikit-learn.
+        source_weights_: released, one for each of ``source_names_``; they sum to one.
+        privacy_: what was spent. solution_: all that was released, with `report` and `save`.
+
+    >>> import numpy as np
+    >>> from dpbilevel.estimators import DPSourceWeightedClassifier
+    >>> draws = np.random.default_rng(0)
+    >>> X, sources = draws.normal(size=(9000, 3)) / 3, draws.choice(["clinic", "lab"], 9000)
+    >>> truth = X[:, 0] > 0
+    >>> y = np.where(sources == "lab", ~truth, truth).astype(int)  # all labels of the lab are wrong
+    >>> model = DPSourceWeightedClassifier(data_norm=1.0, classes=[0, 1], source_names=["clinic", "lab"])
+    >>> model.fit(X[3000:], y[3000:], sources=sources[3000:], validation=(X[:3000], truth[:3000].astype(int)))
+    DPSourceWeightedClassifier(...)
+    >>> model.source_weights_.round(1).tolist(), bool(model.score(X, truth) > 0.9)
+    ([1.0, 0.0], True)
+    """
+
+    def fit(self, X: Any, y: Any, sources: Any = None, validation: Any = None) -> "DPSourceWeightedClassifier":
+        """Tune and train. The whole spend is charged before the first step.
+
+        Args:
+            X, y: rows and labels.
+            sources: the source of each row; None for one source.
+            validation: a pair (X, y) of rows to tune on; by default a part of the rows (``validation_fraction``).
+        """
+        table = self._read(X, reset=True)
+        classes, labels, caveat = class_codes(column("y", y, table.shape[0]), self.classes)
+        names, codes, more = self._sources(sources, table.shape[0])
+        scaled, caveats = self._scaling(X, table)
+        held_out = self._validation(validation, scaled)
+        if held_out is not None:
+            held_out = held_out[0], class_codes(held_out[1], classes)[1]
+        rows = with_intercept(scaled.rows(table))
+        number = len(classes)
+        problem = source_weights(
+            "logistic" if number == 2 else "softmax",
+            columns=rows.shape[1],
+            sources=len(names),
+            classes=None if number == 2 else number,
+        )
+        caveats += [*([caveat] if caveat else []), *more]
+        x, weights = self._solve(problem, *self._levels(rows, labels, codes, held_out), caveats)
+        self.classes_, self._scaling_, self.source_names_ = classes, scaled, names
+        self.coef_, self.intercept_ = scaled.unscaled(*split_intercept(weights))
+        self.source_weights_ = np.asarray(x, np.float64)
+        return self
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class DPSourceWeightedRegressor(PrivateRegressor, _Weighted):
+    """Least squares on rows of several sources, each with a weight that is tuned on private validation rows.
+
+    Args:
+        target_range: declared (low, high); targets are clamped to it. None discovers it, with a `PrivacyLeakWarning`.
+        source_names: declared names of sources; None discovers them likewise. Rows of a source that is not listed are
+            those of "other", where that is listed, and refused otherwise.
+
+    All other settings are those of `dpbilevel.estimators.base.PrivateEstimator`.
+
+    Attributes:
+        coef_, intercept_: as in scikit-learn.
+        source_weights_: released, one for each of ``source_names_``; they sum to one.
+        privacy_: what was spent. solution_: all that was released, with `report` and `save`.
+
+    >>> import numpy as np
+    >>> from dpbilevel.estimators import DPSourceWeightedRegressor
+    >>> draws = np.random.default_rng(0)
+    >>> X, sources = draws.normal(size=(9000, 3)) / 3, draws.choice(["new", "old"], 9000)
+    >>> y = 10 * X[:, 0]
+    >>> given = np.where(sources == "old", -y, y)  # the old instrument has the wrong sign
+    >>> model = DPSourceWeightedRegressor(data_norm=1.0, target_range=(-15, 15), source_names=["new", "old"])
+    >>> model.fit(X[3000:], given[3000:], sources=sources[3000:], validation=(X[:3000], y[:3000]))
+    DPSourceWeightedRegressor(...)
+    >>> model.source_weights_.round(1).tolist()
+    [1.0, 0.0]
+    """
+
+    def fit(self, X: Any, y: Any, sources: Any = None, validation: Any = None) -> "DPSourceWeightedRegressor":
+        """Tune and train. The whole spend is charged before the first step.
+
+        Args:
+            X, y: rows and targets.
+            sources: the source of each row; None for one source.
+            validation: a pair (X, y) of rows to tune on; by default a part of the rows (``validation_fraction``).
+        """
+        table = self._read(X, reset=True)
+        given = column("y", y, table.shape[0])
+        scale, caveat = target_scale(given, self.target_range)
+        names, codes, more = self._sources(sources, table.shape[0])
+        scaled, caveats = self._scaling(X, table)
+        held_out = self._validation(validation, scaled)
+        if held_out is not None:
+            held_out = held_out[0], scale.scaled(held_out[1])
+        rows = with_intercept(scaled.rows(table))
+        problem = source_weights("squared", columns=rows.shape[1], sources=len(names), target_bound=TARGET_BOUND)
+        caveats += [*([caveat] if caveat else []), *more]
+        x, weights = self._solve(problem, *self._levels(rows, scale.scaled(given), codes, held_out), caveats)
+        self._released(weights, scaled, scale)
+        self.source_names_, self.source_weights_ = names, np.asarray(x, np.float64)
+        return self

@@ -1,0 +1,29 @@
+"""Which rows validate and which train: by a public permutation of their positions, never by what is in them.
+
+The one place of the estimators that draws random numbers. They are public: a seed is given, and none is secret.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+from dpbilevel.errors import InvalidArgument
+
+Positions = npt.NDArray[np.intp]
+
+
+def split(rows: int, validation_fraction: float, split_seed: int) -> tuple[Positions, Positions]:
+    """Positions of validation rows and of training rows, at least one of each.
+
+    >>> validation, training = split(10, 0.2, split_seed=0)
+    >>> len(validation), sorted([*validation.tolist(), *training.tolist()]) == list(range(10))
+    (2, True)
+    """
+    if isinstance(validation_fraction, bool) or not isinstance(validation_fraction, int | float | np.number):
+        raise InvalidArgument(f"validation_fraction={validation_fraction!r}: must be a number, between 0 and 1")
+    if not 0 < validation_fraction < 1:
+        raise InvalidArgument(f"validation_fraction={validation_fraction!r}: must lie between 0 and 1 (try 0.2)")
+    if isinstance(split_seed, bool) or not isinstance(split_seed, int | np.integer) or split_seed < 0:
+        raise InvalidArgument(f"split_seed={split_seed!r}: must be a whole number >= 0; it is public (try 0)")
+    order = np.random.default_rng(split_seed).permutation(rows)
+    validating = min(max(1, round(rows * validation_fraction)), rows - 1)
+    return order[:validating], order[validating:]

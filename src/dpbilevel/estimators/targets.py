@@ -1,0 +1,143 @@
+"""Targets of estimators: labels as numbers of declared classes, values in a declared range, names as numbers."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import column_or_1d
+
+from dpbilevel.encoding.declarations import OTHER
+from dpbilevel.errors import InvalidArgument, InvalidRecords
+from dpbilevel.evaluation.heldout import check_same_kind, labels, positions
+
+Array = npt.NDArray[Any]
+
+TARGET_BOUND = 3.0  # of scaled targets: residuals are then about as large as slopes of a logistic loss
+
+
+@dataclass(frozen=True)
+class TargetScale:
+    """Declared targets as numbers between -3 and 3, and back."""
+
+    low: float
+    high: float
+
+    @property
+    def middle(self) -> float:
+        """What zero stands for."""
+        return self.low / 2 + self.high / 2
+
+    @property
+    def unit(self) -> float:
+        """What one stands for, beyond the middle."""
+        return (self.high / 2 - self.low / 2) / TARGET_BOUND
+
+    def scaled(self, y: Array) -> npt.NDArray[np.float32]:
+        """Targets within the range, as scaled numbers; others as its nearest end."""
+        _check_numbers(y)
+        return np.clip((y - self.middle) / self.unit, -TARGET_BOUND, TARGET_BOUND).astype(np.float32)
+
+
+def column(name: str, values: Any, rows: int) -> Array:
+    """One label or number for each row, none of them missing."""
+    if values is None:
+        raise InvalidRecords(f"{name}: this estimator requires {name} to be passed, but the target {name} is None")
+    shape = np.asarray(values).shape if not isinstance(values, list | tuple) else (len(values),)
+    if len(shape) == 2 and shape[1] == 1:
+        values, shape = column_or_1d(values, warn=True), shape[:1]
+    if len(shape) != 1:
+        raise InvalidRecords(f"{name} should be a 1d array, one entry a row; it has {len(shape)} dimensions")
+    read = labels(values)
+    if read is None:
+        raise InvalidRecords(
+            f"{name}: contains NaN, inf or other entries that cannot be used; must be numbers alone or strings alone"
+        )
+    if len(read) != rows:
+        raise InvalidRecords(f"{name}: has {len(read)} entries for {rows} rows; must have one for each row")
+    return read
+
+
+def class_codes(y: Array, classes: Any) -> tuple[Array, npt.NDArray[np.int32], str | None]:
+    """Sorted classes, the number of each label among them, and a caveat where classes were not declared."""
+    caveat = None
+    if classes is None:
+        check_classification_targets(y)
+        known = np.unique(y)
+        caveat = "classes were not declared and are those of the data, which the guarantee does not cover (classes=)"
+    else:
+        known = _names("classes", classes)
+    if len(known) < 2:
+        raise InvalidArgument("classes: there must be two or more classes; with one class there is nothing to learn")
+    check_same_kind(y, known)
+    codes = positions(y, known)
+    if (codes < 0).any():
+        raise InvalidRecords("y: has a label that classes= does not list; list every class that labels may have")
+    return known, codes.astype(np.int32), caveat
+
+
+def name_codes(
+    what: str, values: Array, names: Any, *, strict: bool
+) -> tuple[Array, npt.NDArray[np.int32], str | None]:
+    """Sorted names of sources or tasks, the number of each entry, and a caveat where names were not declared.
+
+    An entry that is not among the names has the number of "other", where that is declared. Otherwise it is refused
+    where ``strict``, or has the number -1.
+    """
+    caveat = None
+    if names is None:
+        known = np.unique(values)
+        caveat = f"names of {what}s were not declared and are those of the data, which the guarantee does not cover"
+        caveat += f" ({what}_names=)"
+    else:
+        known = _names(f"{what}_names", names)
+    if (values.dtype.kind == "U") != (known.dtype.kind == "U"):
+        values = values.astype(known.dtype) if known.dtype.kind == "U" else np.full(len(values), np.nan)
+    codes = positions(values, known)
+    other = np.flatnonzero(known == OTHER) if known.dtype.kind == "U" else np.zeros(0, int)
+    if len(other):
+        codes = np.where(codes < 0, other[0], codes)
+    elif strict and (codes < 0).any():
+        raise InvalidRecords(
+            f"{what}s: has a name that {what}_names= does not list; list all of them, or list {OTHER!r}, which takes "
+            "every name that is not listed"
+        )
+    return known, codes.astype(np.int32), caveat
+
+
+def target_scale(y: Array, target_range: Any) -> tuple[TargetScale, str | None]:
+    """The scale of targets by their declared range, and a caveat where it was not declared."""
+    _check_numbers(y)
+    caveat = None
+    if target_range is None:
+        low, high = float(y.min()), float(y.max())
+        low, high = (low, high) if low < high else (low - 1, high + 1)
+        caveat = "target_range was not declared and is that of the data, which the guarantee does not cover"
+        caveat += " (target_range=)"
+    else:
+        low, high = _checked_range(target_range)
+    return TargetScale(low, high), caveat
+
+
+def _check_numbers(y: Array) -> None:
+    if y.dtype.kind not in "biuf":
+        raise InvalidRecords("y: must be numbers; strings are for classifiers")
+
+
+def _checked_range(target_range: Any) -> tuple[float, float]:
+    try:
+        low, high = map(float, target_range)
+    except (TypeError, ValueError):
+        low = high = math.nan
+    if not (math.isfinite(low) and math.isfinite(high) and low < high):
+        raise InvalidArgument(f"target_range={target_range!r}: must be two finite numbers (low, high) with low < high")
+    return low, high
+
+
+def _names(name: str, given: Any) -> Array:
+    read = labels(list(given) if isinstance(given, tuple | set | frozenset) else given)
+    if read is None or len(read) == 0 or len(np.unique(read)) < len(read):
+        raise InvalidArgument(f"{name}={given!r}: must list numbers or strings, each once")
+    return np.unique(read)
