@@ -12,7 +12,7 @@ WORKERS ?= 2
 # Debian ships a Python without ensurepip, so a candidate counts only once it has run this.
 USABLE := import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))
 
-.PHONY: help demo test test-fast lint format clean bench-rates bench-penalty bench-results bench-utility
+.PHONY: help demo test test-fast lint format clean bench-rates bench-penalty bench-results bench-utility bench-estimators
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile
@@ -48,6 +48,14 @@ bench-results: $(READY)  ## draw the other pages of docs/results (a few minutes)
 
 bench-utility: $(READY)  ## compare methods on real data (hours; ARGS=--quick takes ten minutes)
 	$(PY) benchmarks/utility.py $(ARGS)
+
+bench-estimators: $(READY) .venv-diffprivlib/.ready  ## estimators beside scikit-learn and diffprivlib (ten minutes)
+	$(PY) benchmarks/side_by_side.py --peer .venv-diffprivlib/bin/python $(ARGS)
+
+.venv-diffprivlib/.ready: benchmarks/diffprivlib.txt
+	@$(PY) -m venv --clear .venv-diffprivlib
+	@.venv-diffprivlib/bin/python -m pip --disable-pip-version-check install -qq -r benchmarks/diffprivlib.txt
+	@touch $@
 
 clean:  ## remove caches and build outputs (not .venv)
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
