@@ -15,8 +15,9 @@ Made by `python benchmarks/utility.py`; tasks are in `benchmarks/tasks.py`. Ever
 δ = {delta:g}, replace-one, with one set of settings for all tasks: no method is told which task it works on. *Untuned*
 trains at the starting hyperparameters with the whole budget. *Oracle* trains with the whole budget at hyperparameters
 that are known or were found without privacy, and its clip and learning rate are chosen on test data: a ceiling and no
-method. Repetitions draw splits, corruption and noise anew; {repetitions}. Noise has fixed seeds so that the numbers
-repeat, so that none of these runs is private itself.
+method. Repetitions draw splits, corruption and noise anew; {repetitions}
+(seeds {first} to {last}). Noise has fixed seeds so that the numbers repeat, so that none of these runs is private
+itself.
 
 Gap closed = (untuned − method)/(untuned − oracle). Cells: mean ± half of the 95% interval (worst repetition). Tasks
 where oracle and untuned differ by less than {least:.0%} are not counted: their losses are reported, marked †.
@@ -27,7 +28,7 @@ where oracle and untuned differ by less than {least:.0%} are not counted: their 
 
 {gaps}
 
-![Gap closed by task and method](utility.svg)
+![Gap closed by task and method]({figure})
 
 {losses}
 
@@ -53,7 +54,10 @@ def report(results: Results, target: Path) -> None:
     page = PAGE.format(
         delta=DELTA,
         repetitions=f"{counts[0]} of them" if len(counts) == 1 else f"{counts[0]} to {counts[-1]} of them by cell",
+        first=min(outcome["seed"] for outcome in results.values()),
+        last=max(outcome["seed"] for outcome in results.values()),
         least=LEAST_GAP,
+        figure=target.with_suffix(".svg").name,
         targets=markdown_table(["target", "measured", ""], verdicts(table)),
         gaps="\n".join(gaps).strip(),
         losses="\n".join(losses).strip(),
