@@ -173,7 +173,7 @@ def test_noise_that_hides_the_score_is_said_with_the_rows_it_would_need(binary):
     model, (rows, labels) = binary
     small = (rows[:100], labels[:100])
     budget = dpb.Budget(0.1, 1e-5)
-    with pytest.warns(UserWarning, match="would need") as heard:
+    with pytest.warns(dpb.UtilityWarning, match="would need") as heard:
         noisy = dpb.evaluate(model, small, budget)
     assert heard[0].filename == __file__
     needed = int(str(heard[0].message).split("would need ")[1].split(" rows")[0].replace(",", ""))

@@ -99,12 +99,12 @@ class PrivateEstimator(BaseEstimator):
         rows = sum(map(records.sizes.count, records.sizes.roles))
         budget = self._budget(rows)
         method = DEFAULT_METHOD if self.method is None else self.method
+        for caveat in caveats:
+            warnings.warn(caveat, PrivacyLeakWarning, stacklevel=3)
         self._warn_of_copies()
         planned = prepare(problem, records.sizes, budget, method, None, self._refit)
         _warn_of_noise(planned, rows)
         solution = solve(problem, records, budget, method=method, refit=self._refit, ledger=self.ledger, seed=seed)
-        for caveat in caveats:
-            warnings.warn(caveat, PrivacyLeakWarning, stacklevel=4)
         numbers = dict(solution.numbers)
         if self.delta is None and budget.is_private:
             numbers["delta"] = (budget.delta, f"1/n^1.1 rounded down, n = {rows:,} rows, which is public")
@@ -176,7 +176,7 @@ def _warn_of_noise(planned: Plan, rows: int) -> None:
             f"sigma sqrt(d)/(n C), is {ratio:.2g}; more rows, fewer columns or a larger epsilon make it smaller "
             f"(below {_FAINT:g} is good)",
             UtilityWarning,
-            stacklevel=5,
+            stacklevel=4,
         )
     told = numbers.get("validation pass: noise to signal")
     if told is not None and told[0] > _UNHEARD:
@@ -186,5 +186,5 @@ def _warn_of_noise(planned: Plan, rows: int) -> None:
             f"rows can tell; about {math.ceil(has * told[0] / _UNHEARD):,} rows would do (a larger "
             "validation_fraction, more validation rows or a larger epsilon)",
             UtilityWarning,
-            stacklevel=5,
+            stacklevel=4,
         )

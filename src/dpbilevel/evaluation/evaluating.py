@@ -19,7 +19,7 @@ import numpy as np
 from scipy.stats import norm
 
 from dpbilevel.arguments import one_of, positive
-from dpbilevel.errors import InvalidArgument, NotPrivateWarning
+from dpbilevel.errors import InvalidArgument, NotPrivateWarning, UtilityWarning
 from dpbilevel.evaluation.heldout import checked_pair, classes_of
 from dpbilevel.evaluation.scoring import NORM, Metric, chosen_metrics, scored
 from dpbilevel.planning import check_delta
@@ -268,6 +268,7 @@ def _warn_if_noisy(noise: float, number: int) -> None:
         warnings.warn(
             f"records: with {number:,} rows the noise alone has a standard deviation of {noise:.2g} of the score's "
             f"range; {_NOISY:g} would need {math.ceil(number * noise / _NOISY):,} rows, or a larger epsilon",
+            UtilityWarning,
             stacklevel=3,
         )
 
