@@ -13,7 +13,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import brentq, minimize
 
-from dpbilevel.constraints import Ball, Box, Everything, NonNegative, Simplex, check_domain, contains, project
+from dpbilevel.constraints import (
+    Ball,
+    Box,
+    Everything,
+    NonNegative,
+    Simplex,
+    check_domain,
+    contains,
+    into_ball,
+    project,
+)
 from dpbilevel.errors import InvalidArgument
 
 DIMENSION = 5
@@ -87,6 +97,23 @@ def test_the_optimality_check_rejects_a_wrong_projection():
     normal = point - rescaled
     assert is_member(Simplex(), rescaled)
     assert support(Simplex(), normal) > normal @ rescaled + 0.1
+
+
+@pytest.mark.parametrize("radius", [1e10, 1e20, 1e38, 1e106, 1e300, np.float64(1e200)])
+def test_a_ball_that_holds_everything_moves_nothing(radius):
+    """Its radius may be a certified bound, and beyond float32: squared, it would turn points into zero or NaN."""
+    point = {"a": jnp.array([3.0, -4.0]), "b": jnp.zeros(())}
+    for projected in (jax.jit(Ball(radius).project)(point), into_ball(point, point, radius)):
+        jax.tree.map(np.testing.assert_array_equal, projected, point)
+    far = jnp.array([1e15, 0.0])
+    np.testing.assert_array_equal(into_ball(far, jnp.zeros(2), max(radius, 1e16)), far)
+
+
+def test_into_a_ball_around_another_point():
+    centre = jnp.array([1.0, 1.0])
+    np.testing.assert_allclose(into_ball(jnp.array([4.0, 5.0]), centre, 2.5), [2.5, 3.0], rtol=1e-6)
+    np.testing.assert_allclose(into_ball(jnp.array([1.5, 1.0]), centre, 2.5), [1.5, 1.0], rtol=1e-6)
+    np.testing.assert_array_equal(into_ball(centre, centre, jnp.float32(2.5)), centre)
 
 
 def simplex_by_enumeration(point, total):

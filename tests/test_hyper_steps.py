@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import dpbilevel as dpb
-from dpbilevel.methods.hyper_steps import CappedWeights, CommonSteps, Surroundings, rule_for, unit_of
+from dpbilevel.methods.hyper_steps import CappedWeights, CommonSteps, RoundSteps, Surroundings, rule_for, unit_of
 
 K, STEPS, CLIP, RECORDS = 12, 200, 12.0, 30_000
 
@@ -124,12 +124,73 @@ def test_non_negative_numbers_move_in_logarithms():
     np.testing.assert_allclose(np.log(path[-1]), np.log(0.1), atol=0.5)
 
 
+# ------------------------------------------------------------------------------------------------------------- balls
+
+STRETCH = np.array([10.0, 1.0, 0.1, 0.1], np.float32)  # how steep a bowl is in each coordinate
+ROTATION = np.linalg.qr(np.random.default_rng(0).normal(size=(4, 4)))[0].astype(np.float32)
+
+
+def bowl(rule, start, rotation):
+    """The path to the bottom of a stretched bowl in turned coordinates, turned back."""
+    slopes = jnp.asarray(rotation.T * STRETCH @ rotation)
+    return run(rule, start @ rotation, lambda x: slopes @ x, 0.0, 0) @ rotation.T
+
+
+def test_steps_in_a_ball_do_not_depend_on_coordinates():
+    start = np.array([0.5, -1.0, 1.0, 0.3], np.float32)
+    plain, turned = (bowl(RoundSteps(2.0, around(0.0)), start, by) for by in (np.eye(4, dtype=np.float32), ROTATION))
+    np.testing.assert_allclose(turned, plain, atol=1e-3)
+
+
+def test_twin_whose_coordinates_vote_depends_on_them():
+    start = np.array([0.5, -1.0, 1.0, 0.3], np.float32)
+    plain, turned = (bowl(CommonSteps(False, around(0.0)), start, by) for by in (np.eye(4, dtype=np.float32), ROTATION))
+    assert np.abs(turned - plain).max() > 0.1
+
+
+def test_steps_in_a_ball_find_a_solution_inside():
+    target = jnp.asarray([0.5, -0.3, 0.8])
+    for scale in (1e-4, 1e4):  # whatever the scale of the loss
+        path = run(RoundSteps(2.0, around(0.0)), np.zeros(3), lambda x, s=scale: s * (x - target), 0.0, 0)
+        np.testing.assert_allclose(path[-1], target, atol=0.02)
+
+
+def test_steps_in_a_ball_grow_with_it_and_are_never_longer_than_a_tenth_of_its_radius():
+    slope = jnp.asarray([3.0, -4.0])
+    paths = [run(RoundSteps(radius, around(0.0)), np.zeros(2), lambda x: slope, 0.0, 0) for radius in (1.0, 5.0)]
+    np.testing.assert_allclose(paths[1], 5 * paths[0], rtol=1e-4)
+    steps = np.diff(paths[0], axis=0)
+    np.testing.assert_allclose(steps, np.linalg.norm(steps, axis=1)[:, None] * [-0.6, 0.8], atol=1e-5)
+    assert 0.09 < np.linalg.norm(steps, axis=1).max() <= 0.1 + 1e-6
+
+
+def test_gradients_that_cancel_each_other_make_short_steps():
+    """Noise in many coordinates goes nowhere, at the same size of gradients that agree."""
+    size = 100
+    rule, drift = RoundSteps(1.0, around(0.0)), jnp.full(size, 1.0)
+    agreed = run(rule, np.zeros(size), lambda x: drift, 0.0, 0)[-1]
+    random = runs(rule, np.zeros(size), lambda x: jnp.zeros(size), 1.0, range(20))[:, -1]
+    assert np.linalg.norm(random, axis=1).max() < 0.15 * np.linalg.norm(agreed)
+
+
+def test_the_parts_of_a_tree_in_a_ball_move_as_one_vector():
+    rule, slopes = RoundSteps(2.0, around(0.0)), np.array([1.0, -2.0, 0.5, 3.0], np.float32)
+    tree = {"bias": jnp.zeros(1), "map": jnp.ones((3, 1))}
+    gradient = {"bias": jnp.asarray(slopes[:1]), "map": jnp.asarray(slopes[1:, None])}
+    flat = jnp.asarray([0.0, 1.0, 1.0, 1.0])
+    _, moved = rule.move(rule.start(tree), tree, gradient, jnp.float32(50))
+    _, expected = rule.move(rule.start(flat), flat, jnp.asarray(slopes), jnp.float32(50))
+    np.testing.assert_allclose(np.concatenate([moved["bias"], moved["map"][:, 0]]), expected, rtol=1e-6)
+    assert moved["map"].shape == (3, 1)
+
+
 @pytest.mark.parametrize(
     ("convex_set", "unit", "rule"),
     [
         (dpb.Simplex(2.0), 2.0 / 6, CappedWeights),
         (dpb.Box(-1.0, 1.0), 1.0, CommonSteps),
         (dpb.Everything(), 1.0, CommonSteps),
+        (dpb.Ball(2.0), 3.0, RoundSteps),
     ],
 )
 def test_every_set_has_a_rule_and_a_unit(convex_set, unit, rule):

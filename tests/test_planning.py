@@ -17,6 +17,7 @@ import pytest
 import dpbilevel as dpb
 from dpbilevel import records as records_module
 from dpbilevel.errors import InvalidArgument, InvalidProblem, PrivacyLeakWarning
+from dpbilevel.planning import checked_start
 
 N = 40
 SENTINEL = 987654.0  # what every record of this file holds: no message may contain it
@@ -147,6 +148,49 @@ def test_every_set_can_be_the_domain_of_either_level(part, name, x64):
     assert planned.privacy.epsilon() == pytest.approx(2.0)
 
 
+# -------------------------------------------------------------------------------------------------------- the start
+
+
+@pytest.fixture(scope="module")
+def started():
+    """A problem with a start of its own, and a method that returns the x at which it starts."""
+    parts = {"upper_term": lambda x, y: jnp.sum(x**2) + y, "lower_loss": squared, "start": (np.full(3, 0.25), 0.5)}
+    return dpb.BilevelProblem(**parts), {"method": dpb.Refit(steps=2), "refit": None}
+
+
+def test_the_start_is_the_problems_own_unless_another_is_given(started):
+    problem, _ = started
+    x, y = checked_start(problem, None)
+    np.testing.assert_array_equal(x, np.full(3, 0.25))
+    assert float(y) == 0.5
+    x, y = checked_start(problem, (np.ones(2), -1.0))
+    np.testing.assert_array_equal(x, np.ones(2))
+    assert float(y) == -1.0
+
+
+def test_plans_and_runs_start_at_the_problems_own_start(started):
+    problem, settings = started
+    records = dpb.Records(lower=np.full(N, SENTINEL))
+    own, same, other = (
+        dpb.plan(problem, records.sizes, BUDGET, **settings, **start)
+        for start in ({}, {"start": (np.zeros(3), 0.0)}, {"start": (np.zeros(2), 0.0)})
+    )
+    assert own.program is same.program, "planned for the shapes of the problem's own start"
+    assert own.program is not other.program
+    for start, expected in (({}, 0.25), ({"start": None}, 0.25), ({"start": (np.full(3, -2.0), 0.0)}, -2.0)):
+        solution = dpb.solve(problem, records, BUDGET, **settings, **start, seed=0, progress=False)
+        np.testing.assert_array_equal(solution.x, np.full(3, expected))
+
+
+@pytest.mark.parametrize("run", [dpb.plan, dpb.solve], ids=["plan", "solve"])
+def test_without_any_start_there_is_no_run(run):
+    records, ledger = dpb.Records(lower=np.full(N, SENTINEL)), dpb.Ledger(dpb.Budget(10.0, 1e-3))
+    data, more = (records.sizes, {}) if run is dpb.plan else (records, {"ledger": ledger})
+    with pytest.raises(InvalidArgument, match=r"^start: must be a pair \(x0, y0\).*has no start of its own"):
+        run(make_problem(), data, BUDGET, method=make_method(), **more)
+    assert ledger.entries == ()
+
+
 def test_an_infinite_epsilon_needs_no_delta_and_is_marked():
     planned = by_plan(None, **arguments(budget=dpb.Budget(math.inf)))
     assert planned.privacy.void
@@ -199,7 +243,21 @@ BAD = {
     "y0 infinite": Bad(start(0.0, np.array([0.0, math.inf])), ["start: y0 must be finite", "try zeros"]),
     "start not a pair": Bad(changed(start=0.0), ["start: must be a pair (x0, y0)"]),
     "start of three": Bad(changed(start=(0.0, 0.0, 0.0)), ["start: must be a pair (x0, y0)"]),
-    "start None": Bad(changed(start=None), ["start: must be a pair (x0, y0)"]),
+    "start None": Bad(changed(start=None), ["start: must be a pair (x0, y0)", "no start of its own"]),
+    "own start a list": Bad(
+        lambda: arguments(problem=make_problem(start=[0.0, 0.0]), start=None), ["start: must be a pair (x0, y0)"]
+    ),
+    "own x0 outside": Bad(
+        lambda: arguments(problem=make_problem(domain=dpb.Box(1.0, 2.0), start=(0.0, 0.0)), start=None),
+        ["start: x0 lies outside domain=Box(lower=1.0, upper=2.0)", "start inside it"],
+    ),
+    "own y0 integer": Bad(
+        lambda: arguments(problem=make_problem(start=(0.0, 0)), start=None), ["start: y0", "dtype int", FLOATING]
+    ),
+    "explicit x0 outside": Bad(
+        lambda: arguments(problem=make_problem(domain=dpb.Box(1.0, 2.0), start=(1.5, 0.0)), start=(0.0, 0.0)),
+        ["start: x0 lies outside domain=Box(lower=1.0, upper=2.0)", "start inside it"],
+    ),
     "start a list": Bad(changed(start=[0.0, 0.0]), ["start: must be a pair (x0, y0)"]),
     "x0 outside": Bad(
         problem(domain=dpb.Box(1.0, 2.0)),

@@ -102,6 +102,13 @@ def test_a_problem_cannot_be_changed():
         problem.lower_loss = weighted
 
 
+def test_a_start_is_kept_as_it_is_given():
+    """It is looked at when a run needs it: an explicit one may take its place."""
+    assert make().start is None
+    start = ({"a": np.zeros(2)}, np.ones(3))
+    assert make(start=start).start is start
+
+
 def test_terms_default_to_zero_and_losses_to_none():
     problem = dpb.BilevelProblem(lower_loss=squared, upper_term=lambda x, y: x + y)
     assert problem.loss("upper") is None

@@ -4,7 +4,7 @@ A domain is one set for the whole pytree, or a pytree of sets that is a prefix o
 
     domain = {"weights": Simplex(), "penalties": Box(-8.0, 2.0)}
 
-The projections are optax's; this module only gives them names, checks and a membership test.
+The projections are optax's but for the ball's; this module gives them names, checks and a membership test.
 """
 
 import math
@@ -20,6 +20,8 @@ from dpbilevel.arguments import positive
 from dpbilevel.errors import InvalidArgument
 
 Tree = Any
+
+_LARGEST = float(np.finfo(np.float32).max)
 
 
 @runtime_checkable
@@ -84,7 +86,7 @@ class Ball:
         positive("radius", self.radius, "it is the radius of the ball (try 1.0)")
 
     def project(self, tree: Tree) -> Tree:
-        return optax.projections.projection_l2_ball(tree, self.radius)
+        return _shortened(tree, self.radius)
 
 
 @dataclass(frozen=True)
@@ -127,8 +129,17 @@ def into_ball(point: Tree, centre: Tree, radius: Any) -> Tree:
 
     Shrinking towards the centre keeps a point of a convex set that holds the centre in that set.
     """
-    offset = optax.projections.projection_l2_ball(optax.tree.sub(point, centre), radius)
+    offset = _shortened(optax.tree.sub(point, centre), radius)
     return jax.tree.map(lambda leaf, c, o: (c + o).astype(leaf.dtype), point, centre, offset)
+
+
+def _shortened(tree: Tree, radius: Any) -> Tree:
+    """The tree, scaled to a norm of at most ``radius``."""
+    # Not optax's, which squares the radius: a large one (a certified bound, say) would be infinite in float32, and turn
+    # every point into zero or NaN.
+    if not isinstance(radius, jax.Array):
+        radius = min(float(radius), _LARGEST)
+    return optax.tree.scale(radius / jnp.maximum(optax.tree.norm(tree), radius), tree)
 
 
 def contains(domain: Domain, point: Tree, tolerance: float = 1e-4) -> bool:

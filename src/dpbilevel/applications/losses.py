@@ -10,8 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 
-from dpbilevel.arguments import count, one_of, positive
+from dpbilevel.arguments import count
 from dpbilevel.errors import InvalidArgument
+from dpbilevel.theory.constants import Constants
+from dpbilevel.theory.losses import loss_shape
 
 PointLoss = Callable[[Any, Any, Any], jax.Array]
 
@@ -38,6 +40,7 @@ def _pseudo_huber(threshold: float, score: jax.Array, target: jax.Array) -> jax.
 
 _OF_SCORES = {"logistic": _logistic, "softmax": _softmax, "squared": _squared, "poisson": _poisson}
 LOSSES = (*_OF_SCORES, "pseudo-huber")
+_DEFAULTS_TO_ONE = {"squared": "target_bound", "poisson": "target_bound", "pseudo-huber": "threshold"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,20 +65,11 @@ class LinearModel:
     threshold: float | None = None
 
     def __post_init__(self) -> None:
-        one_of("loss", self.loss, LOSSES, "it is the loss of both levels")
         count("columns", self.columns, "it is the length of a row, the intercept's column included")
-        positive("row_norm", self.row_norm, "it is the declared bound on the norm of every row (try 1.0)")
-        defaults = {"squared": {"target_bound": 1.0}, "poisson": {"target_bound": 1.0}}
-        for name, value in defaults.get(self.loss, {}).items():
-            if getattr(self, name) is None:
-                object.__setattr__(self, name, value)
-        if self.loss == "pseudo-huber" and self.threshold is None:
-            object.__setattr__(self, "threshold", 1.0)
-        if self.loss == "softmax":
-            if count("classes", self.classes, "softmax needs the public number of classes") < 2:
-                raise InvalidArgument(f"classes={self.classes!r}: must be at least 2; one leaves nothing to learn")
-        elif self.classes is not None:
-            raise InvalidArgument(f"classes={self.classes!r}: must be None with loss={self.loss!r}; of softmax")
+        name = _DEFAULTS_TO_ONE.get(self.loss) if isinstance(self.loss, str) else None
+        if name is not None and getattr(self, name) is None:
+            object.__setattr__(self, name, 1.0)
+        loss_shape(**self.shape())  # refuses what the loss does not have, lacks or cannot use
 
     def point_loss(self) -> PointLoss:
         """The loss of one record."""
@@ -96,3 +90,10 @@ class LinearModel:
             "threshold": self.threshold,
             "classes": self.classes,
         }
+
+    def certified(self, constants: Callable[..., Constants], **declared: Any) -> Constants | None:
+        """Constants of the model, None where they do not fit a float: those of "poisson" grow as e^(norm of y)."""
+        try:
+            return constants(**self.shape(), **declared)
+        except InvalidArgument:  # every argument was checked before: it is the size of the constants
+            return None

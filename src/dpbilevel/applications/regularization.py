@@ -62,6 +62,8 @@ def regularization(
         loss=loss, columns=columns, classes=classes, row_norm=row_norm, target_bound=target_bound, threshold=threshold
     )
     group_of = tuple(0 for _ in range(columns)) if groups is None else _checked_groups(groups, columns)
+    if not isinstance(penalties, tuple | list) or len(penalties) != 2:
+        raise InvalidArgument(f"penalties={penalties!r}: must be (smallest, largest), both public (try (1e-5, 10.0))")
     low, high = (positive("penalties", bound, "it bounds every penalty (try 1e-5 and 10)") for bound in penalties)
     if low >= high:
         raise InvalidArgument(f"penalties={penalties!r}: the smallest must lie below the largest; swap the two bounds")
@@ -87,7 +89,7 @@ def _regularization(model: LinearModel, group_of: tuple[int, ...], low: float, h
         lower_loss=loss,
         lower_term=penalty,
         domain=Box(least, math.log(high)),
-        constants=glm_constants(**model.shape(), penalty=(low, high), coordinates="log", fixed=low),
+        constants=model.certified(glm_constants, penalty=(low, high), coordinates="log", fixed=low),
         public=[group_of_column],
         upper_trains=True,
         start=(np.full(number, (least + math.log(high)) / 2, np.float32), model.start()),

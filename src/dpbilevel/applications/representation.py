@@ -55,6 +55,8 @@ def shared_representation(
     """
     for name, value in (("columns", columns), ("dimension", dimension), ("tasks", tasks)):
         count(name, value, "it is a public size")
+    for name, bound in (("row_norm", row_norm), ("target_bound", target_bound)):
+        positive(name, bound, "it is a declared bound (try 1.0)")
     if dimension > columns:
         raise InvalidArgument(f"dimension={dimension!r}: must not exceed columns={columns!r}; rows tell no more")
     if hidden is not None:
@@ -119,8 +121,9 @@ def spread(rows: int, columns: int) -> npt.NDArray[np.float32]:
     >>> np.round(start.T @ start, 6).tolist()
     [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]
     """
-    # Multiples of the golden ratio, modulo one, are spread evenly, as normal numbers would be after this transform.
-    fractions = (np.arange(1, rows * columns + 1) * (math.sqrt(5) - 1) / 2) % 1
+    # k^1.5 times the golden ratio, modulo one, is spread evenly, as normal numbers would be after this transform. So is
+    # k times it, but that nearly repeats after 8, 13, 21, ... steps: as many hidden units would all look the same way.
+    fractions = (np.arange(1, rows * columns + 1) ** 1.5 * (math.sqrt(5) - 1) / 2) % 1
     normal = norm.ppf(fractions).reshape(rows, columns)
     if columns <= rows:
         normal, _ = np.linalg.qr(normal)

@@ -83,11 +83,14 @@ def class_weights(
     >>> problem.start[1].shape
     (8,)
     """
+    classes = count("classes", classes, "it is the public number of classes")
     loss = "logistic" if classes == 2 else "softmax"
     model = LinearModel(loss=loss, columns=columns, classes=None if classes == 2 else classes, row_norm=row_norm)
     if costs is not None:
-        if len(costs) != classes:
-            raise InvalidArgument(f"costs: must have one number for each of the {classes} classes, not {len(costs)}")
+        if not isinstance(costs, Sequence | np.ndarray) or len(costs) != classes:
+            raise InvalidArgument(
+                f"costs={costs!r}: must have one number for each of the {classes} classes (try {[1.0] * classes})"
+            )
         costs = tuple(positive("costs", cost, "it says what a mistake on a class costs (try 1.0)") for cost in costs)
     return _weights(model, classes, positive("ridge", ridge, "it makes training strongly convex (try 1e-5)"), costs)
 
@@ -112,7 +115,7 @@ def _weights(model: LinearModel, number: int, ridge: float, costs: tuple[float, 
         lower_loss=lower_loss,
         lower_term=lambda x, y: ridge / 2 * jnp.sum(y**2),
         domain=Simplex(),
-        constants=weighted_constants(**model.shape(), weights=number, ridge=ridge) if costs is None else None,
+        constants=model.certified(weighted_constants, weights=number, ridge=ridge) if costs is None else None,
         public=() if relative is None else [relative],
         lower_scale=lambda x: number * jnp.sum(x**2),
         upper_trains=True,

@@ -1,19 +1,21 @@
 """What all estimators share: their settings, how they read rows, what they may spend, and the one call of `solve`."""
 
+import itertools
 import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from typing import Any, ClassVar
 
 import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from dpbilevel.arguments import one_of
+from dpbilevel.arguments import one_of, positive
 from dpbilevel.encoding.columns import Table, is_dictionary, read_table
 from dpbilevel.encoding.encoded_rows import EncodedRows
-from dpbilevel.errors import InvalidArgument, InvalidRecords, PrivacyLeakWarning, UtilityWarning
+from dpbilevel.errors import InvalidArgument, InvalidRecords, NotPrivateWarning, PrivacyLeakWarning, UtilityWarning
 from dpbilevel.estimators.rows import Scaling, check_finite, scaling
 from dpbilevel.methods.refit import Refit
 from dpbilevel.planning import DEFAULT_METHOD, Method, Plan, prepare
@@ -83,14 +85,14 @@ class PrivateEstimator(BaseEstimator):
             check_finite(table)
         return table
 
-    def _scaling(self, X: Any, table: Table) -> tuple[Scaling, list[str]]:
-        """How rows are scaled, and what the guarantee does not cover about them."""
-        encoded = X if isinstance(X, EncodedRows) else None
+    def _scaling(self, X: Any, table: Table, *more: Any) -> tuple[Scaling, list[str]]:
+        """How rows are scaled, and what the guarantee does not cover about them, or about ``more`` rows."""
         norm = self.data_norm
-        if norm is None and self.bounds is None and encoded is not None:
-            norm = encoded.data_norm
-        scaled, caveat = scaling(table, norm, self.bounds, self.invalid == "zero")
-        return scaled, [*(encoded.caveats if encoded is not None else ()), *([caveat] if caveat else [])]
+        if norm is None and self.bounds is None and isinstance(X, EncodedRows):
+            norm = X.data_norm
+        scaled, caveat = scaling(table, norm, self.bounds)
+        encoded = [rows.caveats for rows in (X, *more) if isinstance(rows, EncodedRows)]
+        return scaled, [*dict.fromkeys(itertools.chain(*encoded)), *([caveat] if caveat else [])]
 
     def _solve(self, problem: BilevelProblem, upper: Tree, lower: Tree, caveats: Sequence[str]) -> Tree:
         """Tune and train within the budget; sets ``solution_`` and ``privacy_`` and returns (x, y)."""
@@ -99,12 +101,17 @@ class PrivateEstimator(BaseEstimator):
         rows = sum(map(records.sizes.count, records.sizes.roles))
         budget = self._budget(rows)
         method = DEFAULT_METHOD if self.method is None else self.method
+        planned = prepare(problem, records.sizes, budget, method, None, self._refit)
+        # All warnings come before the charge: where one is made an error, nothing has been spent.
         for caveat in caveats:
             warnings.warn(caveat, PrivacyLeakWarning, stacklevel=3)
         self._warn_of_copies()
-        planned = prepare(problem, records.sizes, budget, method, None, self._refit)
         _warn_of_noise(planned, rows)
-        solution = solve(problem, records, budget, method=method, refit=self._refit, ledger=self.ledger, seed=seed)
+        if seed is not None and budget.is_private:
+            _warn_of_seed(seed)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", NotPrivateWarning)  # said just now, in the words of estimators
+            solution = solve(problem, records, budget, method=method, refit=self._refit, ledger=self.ledger, seed=seed)
         numbers = dict(solution.numbers)
         if self.delta is None and budget.is_private:
             numbers["delta"] = (budget.delta, f"1/n^1.1 rounded down, n = {rows:,} rows, which is public")
@@ -114,16 +121,15 @@ class PrivateEstimator(BaseEstimator):
         return solution.x, solution.y
 
     def _budget(self, rows: int) -> Budget:
-        delta = self.delta
-        if delta is None and self.epsilon != math.inf:
-            delta = default_delta(rows)
-        return Budget(self.epsilon, delta, self.adjacency)  # type: ignore[arg-type]
+        epsilon = positive("epsilon", self.epsilon, "it bounds the privacy loss (try 1.0)", infinite=True)
+        delta = default_delta(rows) if self.delta is None and math.isfinite(epsilon) else self.delta
+        return Budget(epsilon, delta, self.adjacency)  # type: ignore[arg-type]
 
     def _checked_seed(self) -> int | None:
         seed = self.random_state
-        if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int | np.integer)):
+        if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0):
             raise InvalidArgument(
-                f"random_state={seed!r}: must be None for a private fit, or a whole number, which fixes the noise"
+                f"random_state={seed!r}: must be None for a private fit, or a whole number >= 0, which fixes the noise"
             )
         return None if seed is None else int(seed)
 
@@ -159,9 +165,18 @@ def default_delta(rows: int) -> float:
     >>> default_delta(32_561), default_delta(1000)
     (1e-05, 0.0005)
     """
-    exact = rows**-1.1
-    power = math.floor(math.log10(exact))
-    return float(f"{math.floor(exact / 10.0**power)}e{power}")
+    exact = Decimal(rows**-1.1)  # a logarithm in floats is wrong by one where this is a power of ten
+    power = exact.adjusted()
+    return float(f"{int(exact.scaleb(-power))}e{power}")
+
+
+def _warn_of_seed(seed: int) -> None:
+    warnings.warn(
+        f"random_state={seed}: the noise can be recomputed, so this fit is reproducible and NOT private; leave "
+        "random_state out for a private fit",
+        NotPrivateWarning,
+        stacklevel=4,
+    )
 
 
 def _warn_of_noise(planned: Plan, rows: int) -> None:

@@ -7,22 +7,23 @@ import numpy.typing as npt
 
 from dpbilevel.applications.regularization import UNTUNED
 from dpbilevel.errors import InvalidArgument
+from dpbilevel.evaluation.heldout import labels
 
 
 def numbered_groups(groups: Any, columns: int) -> tuple[npt.NDArray[Any], tuple[int, ...]]:
     """Labels of groups in order, and for each column and the intercept the number of its group.
 
-    >>> labels, numbers = numbered_groups(["size", "size", "age"], 3)
-    >>> labels.tolist(), numbers
+    >>> names, numbers = numbered_groups(["size", "size", "age"], 3)
+    >>> names.tolist(), numbers
     (['age', 'size'], (1, 1, 0, -1))
     """
     if groups is None:
         return np.array(["all"]), (*([0] * columns), UNTUNED)
-    given = np.asarray(list(groups) if isinstance(groups, range) else groups)
-    if given.shape != (columns,) or given.dtype.kind not in "biuU":
+    given = labels(groups)
+    if given is None or len(given) != columns or given.dtype.kind not in "biuU":
         raise InvalidArgument(
-            f"groups: must give one label (a whole number or a string) for each of the {columns} columns, so that "
-            f"every column is in exactly one group; its shape is {given.shape}"
+            f"groups: must give one label for each of the {columns} columns, whole numbers alone or strings alone, so "
+            "that every column is in exactly one group"
         )
-    labels, numbers = np.unique(given, return_inverse=True)
-    return labels, (*(int(number) for number in numbers), UNTUNED)
+    names, numbers = np.unique(given, return_inverse=True)
+    return names, (*(int(number) for number in numbers), UNTUNED)

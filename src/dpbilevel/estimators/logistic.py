@@ -13,7 +13,7 @@ from dpbilevel.estimators.base import PrivateEstimator
 from dpbilevel.estimators.groups import numbered_groups
 from dpbilevel.estimators.rows import split_intercept, with_intercept
 from dpbilevel.estimators.split import split
-from dpbilevel.estimators.targets import class_codes, column
+from dpbilevel.estimators.targets import check_kind, class_codes, column
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -44,6 +44,13 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
         """Logarithms of `predict_proba`."""
         with np.errstate(divide="ignore"):
             return np.log(self.predict_proba(X))
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Accuracy on *public* rows; `dpb.evaluate` is for private ones."""
+        predicted = self.predict(X)
+        targets = column("y", y, len(predicted))
+        check_kind(targets, self.classes_)
+        return float(np.average(predicted == targets, weights=sample_weight))
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -87,7 +94,7 @@ class DPLogisticRegressionCV(PrivateClassifier):
         table = self._read(X, reset=True)
         labels = column("y", y, table.shape[0])
         classes, codes, caveat = class_codes(labels, self.classes)
-        self.groups_, group_of = numbered_groups(self.groups, table.shape[1])
+        groups, group_of = numbered_groups(self.groups, table.shape[1])
         scaled, caveats = self._scaling(X, table)
         rows = with_intercept(scaled.rows(table))
         upper, lower = split(len(rows), self.validation_fraction, self.split_seed)
@@ -102,5 +109,5 @@ class DPLogisticRegressionCV(PrivateClassifier):
         x, weights = self._solve(problem, (rows[upper], codes[upper]), (rows[lower], codes[lower]), caveats)
         self.classes_, self._scaling_ = classes, scaled
         self.coef_, self.intercept_ = scaled.unscaled(*split_intercept(weights))
-        self.penalties_ = np.exp(np.asarray(x, np.float64))
+        self.groups_, self.penalties_ = groups, np.exp(np.asarray(x, np.float64))
         return self

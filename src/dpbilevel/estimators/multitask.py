@@ -6,12 +6,13 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 from sklearn.base import RegressorMixin
+from sklearn.metrics import r2_score
 
 from dpbilevel.applications.representation import shared_representation
 from dpbilevel.arguments import count
 from dpbilevel.estimators.base import PrivateEstimator
 from dpbilevel.estimators.split import split
-from dpbilevel.estimators.targets import TARGET_BOUND, column, name_codes, target_scale
+from dpbilevel.estimators.targets import TARGET_BOUND, column, name_codes, numbers, target_scale
 from dpbilevel.methods.refit import Refit
 
 
@@ -62,7 +63,7 @@ class DPMultiTaskRidge(RegressorMixin, PrivateEstimator):
         """
         table = self._read(X, reset=True)
         number = table.shape[0]
-        given = column("y", y, number)
+        given = numbers("y", y, number)
         scale, caveat = target_scale(given, self.target_range)
         targets = scale.scaled(given)
         names, codes, more = np.array(["all"]), np.zeros(number, np.int32), None
@@ -103,5 +104,5 @@ class DPMultiTaskRidge(RegressorMixin, PrivateEstimator):
 
     def score(self, X: Any, y: Any, tasks: Any = None) -> float:
         """R squared on *public* rows; `dpb.evaluate` is for private ones."""
-        targets = np.asarray(column("y", y, len(y)), np.float64)
-        return float(1 - np.mean((self.predict(X, tasks) - targets) ** 2) / np.var(targets))
+        predicted = self.predict(X, tasks)
+        return float(r2_score(numbers("y", y, len(predicted)), predicted))

@@ -6,13 +6,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from sklearn.base import RegressorMixin
+from sklearn.metrics import r2_score
 
 from dpbilevel.applications.regularization import regularization
 from dpbilevel.estimators.base import PrivateEstimator
 from dpbilevel.estimators.groups import numbered_groups
 from dpbilevel.estimators.rows import Scaling, split_intercept, with_intercept
 from dpbilevel.estimators.split import split
-from dpbilevel.estimators.targets import TARGET_BOUND, TargetScale, column, target_scale
+from dpbilevel.estimators.targets import TARGET_BOUND, TargetScale, numbers, target_scale
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -25,6 +26,11 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):
         """The predicted target of each row."""
         table = self._read(X, reset=False)
         return self._scaling_.scores(table, self.coef_[None, :], np.atleast_1d(self.intercept_))[:, 0]
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """R squared on *public* rows; `dpb.evaluate` is for private ones."""
+        predicted = self.predict(X)
+        return float(r2_score(numbers("y", y, len(predicted)), predicted, sample_weight=sample_weight))
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -70,10 +76,10 @@ class DPRidgeCV(PrivateRegressor):
     def fit(self, X: Any, y: Any) -> "DPRidgeCV":
         """Tune and train. The whole spend is charged before the first step."""
         table = self._read(X, reset=True)
-        given = column("y", y, table.shape[0])
+        given = numbers("y", y, table.shape[0])
         scale, caveat = target_scale(given, self.target_range)
         targets = scale.scaled(given)
-        self.groups_, group_of = numbered_groups(self.groups, table.shape[1])
+        groups, group_of = numbered_groups(self.groups, table.shape[1])
         scaled, caveats = self._scaling(X, table)
         rows = with_intercept(scaled.rows(table))
         upper, lower = split(len(rows), self.validation_fraction, self.split_seed)
@@ -81,5 +87,5 @@ class DPRidgeCV(PrivateRegressor):
         caveats += [caveat] if caveat else []
         x, weights = self._solve(problem, (rows[upper], targets[upper]), (rows[lower], targets[lower]), caveats)
         self._released(weights, scaled, scale)
-        self.penalties_ = np.exp(np.asarray(x, np.float64))
+        self.groups_, self.penalties_ = groups, np.exp(np.asarray(x, np.float64))
         return self

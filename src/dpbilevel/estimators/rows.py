@@ -29,36 +29,40 @@ class Scaling:
     Args:
         middle, size: of each column.
         clamped: whether each column is clamped to its declared bounds; otherwise each row is shortened to norm one.
-        missing: whether cells that are missing or infinite are taken for the middle when predicting.
     """
 
     middle: Floats
     size: Floats
     clamped: bool
-    missing: bool
 
     def rows(self, table: Table) -> npt.NDArray[np.float32]:
         """All rows, for training. Rows with missing cells stay so: `Records` decides what becomes of them."""
         scaled = np.empty(table.shape, np.float32)
         for chosen, cells in _numbers(table):
-            part = (cells - self.middle) / self.size
-            if self.clamped:
-                part = np.clip(part, -1 / math.sqrt(table.shape[1]), 1 / math.sqrt(table.shape[1]))
-            else:
-                # The largest entry first: squares of large numbers overflow.
-                largest = np.maximum(np.abs(part).max(axis=1, keepdims=True), 1.0)
-                with np.errstate(invalid="ignore"):
-                    lengths = largest * np.linalg.norm(part / largest, axis=1, keepdims=True)
-                    part = part / np.maximum(lengths, 1.0)
-            scaled[chosen] = part
+            with np.errstate(all="ignore"):  # a warning of NumPy's would tell that a row is far out
+                scaled[chosen] = self._clamped(cells) if self.clamped else self._shortened(cells)
         return scaled
 
+    def _clamped(self, cells: Floats) -> Floats:
+        bound = 1 / math.sqrt(cells.shape[1])
+        clamped = np.clip((cells - self.middle) / self.size, -bound, bound)
+        return np.where(np.isfinite(cells), clamped, np.nan)  # an infinite cell is missing, and not at its bound
+
+    def _shortened(self, cells: Floats) -> Floats:
+        # Directions first, from entries of at most one: squares of large numbers overflow, those of tiny ones vanish.
+        largest = np.abs(cells).max(axis=1, keepdims=True)
+        directions = cells / np.where(largest > 0, largest, 1.0)
+        lengths = np.maximum(np.linalg.norm(directions, axis=1, keepdims=True), 1.0)
+        return directions * np.minimum(largest / self.size[0], 1 / lengths)
+
     def scores(self, table: Table, coefficients: Floats, intercepts: Floats) -> Floats:
-        """Linear scores of all rows, for prediction; coefficients are those of the columns as they are given."""
+        """Linear scores of all rows, for prediction; coefficients are those of the columns as they are given.
+
+        Cells that are missing or infinite are taken for the middle: who refuses them has done so when reading.
+        """
         scores = np.empty((table.shape[0], len(coefficients)))
         for chosen, cells in _numbers(table):
-            if self.missing:
-                cells = np.where(np.isfinite(cells), cells, self.middle)
+            cells = np.where(np.isfinite(cells), cells, self.middle)
             scores[chosen] = cells @ coefficients.T + intercepts
         return scores
 
@@ -78,14 +82,13 @@ def check_finite(table: Table) -> None:
             )
 
 
-def scaling(table: Table, data_norm: Any, bounds: Any, missing: bool) -> tuple[Scaling, str | None]:
+def scaling(table: Table, data_norm: Any, bounds: Any) -> tuple[Scaling, str | None]:
     """The scaling by what is declared, and a caveat where nothing is: the norm is then taken from the data."""
     columns = table.shape[1]
     if data_norm is not None and bounds is not None:
         raise InvalidArgument("data_norm, bounds: must not both be given; declare a norm of rows, or bounds of columns")
     if bounds is not None:
-        low, high = _checked_bounds(bounds, columns)
-        return Scaling((low + high) / 2, (high - low) / 2 * math.sqrt(columns), True, missing), None
+        return Scaling(*_middle_and_size(bounds, columns), True), None
     caveat = None
     if data_norm is None:
         data_norm = _largest_norm(table)
@@ -94,7 +97,7 @@ def scaling(table: Table, data_norm: Any, bounds: Any, missing: bool) -> tuple[S
             "(declare data_norm= or bounds=, or encode with dpb.BoundedEncoder)"
         )
     norm = positive("data_norm", data_norm, "it bounds the norm of every row; longer rows are shortened (try 1.0)")
-    return Scaling(np.zeros(columns), np.full(columns, norm), False, missing), caveat
+    return Scaling(np.zeros(columns), np.full(columns, norm), False), caveat
 
 
 def with_intercept(rows: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
@@ -120,11 +123,12 @@ def _largest_norm(table: Table) -> float:
     largest = 0.0
     for _, cells in _numbers(table):
         finite = np.where(np.isfinite(cells), cells, 0.0)
-        largest = max(largest, float(np.linalg.norm(finite, axis=1).max(initial=0.0)))
+        with np.errstate(all="ignore"):
+            largest = max(largest, float(np.linalg.norm(finite, axis=1).max(initial=0.0)))
     return largest if 0 < largest < math.inf else 1.0
 
 
-def _checked_bounds(bounds: Any, columns: int) -> tuple[Floats, Floats]:
+def _middle_and_size(bounds: Any, columns: int) -> tuple[Floats, Floats]:
     problem = InvalidArgument(
         f"bounds: must be a pair (low, high) of finite numbers, or of one for each of the {columns} columns, low < high"
     )
@@ -132,8 +136,11 @@ def _checked_bounds(bounds: Any, columns: int) -> tuple[Floats, Floats]:
         raise problem
     try:
         low, high = (np.broadcast_to(np.asarray(bound, np.float64), (columns,)) for bound in bounds)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise problem from None
-    if not (np.isfinite(low).all() and np.isfinite(high).all() and (low < high).all()):
+    with np.errstate(all="ignore"):
+        # Halves first: the difference of two large bounds may overflow.
+        middle, size = low / 2 + high / 2, (high / 2 - low / 2) * math.sqrt(columns)
+    if not (np.isfinite(middle).all() and np.isfinite(size).all() and (size > 0).all()):
         raise problem
-    return low, high
+    return middle, size

@@ -1,5 +1,6 @@
 """Models of rows that come from several sources, with a privately tuned weight for each source."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +14,7 @@ from dpbilevel.estimators.logistic import PrivateClassifier
 from dpbilevel.estimators.ridge import PrivateRegressor
 from dpbilevel.estimators.rows import Scaling, split_intercept, with_intercept
 from dpbilevel.estimators.split import split
-from dpbilevel.estimators.targets import TARGET_BOUND, class_codes, column, name_codes, target_scale
+from dpbilevel.estimators.targets import TARGET_BOUND, class_codes, column, name_codes, numbers, target_scale
 
 Rows = npt.NDArray[np.float32]
 
@@ -31,13 +32,11 @@ class _Weighted(PrivateEstimator):
         names, codes, caveat = name_codes("source", given, self.source_names, strict=True)
         return names, codes, [caveat] if caveat else []
 
-    def _validation(self, validation: Any, scaled: Scaling) -> tuple[Rows, npt.NDArray[Any]] | None:
-        if validation is None:
+    def _validation(self, pair: Sequence[Any], scaled: Scaling) -> tuple[Rows, npt.NDArray[Any]] | None:
+        if not pair:
             return None
-        if not isinstance(validation, tuple | list) or len(validation) != 2:
-            raise InvalidArgument("validation: must be a pair (X, y) of rows that were held out, or None")
-        table = self._read(validation[0], reset=False, fitted=False)
-        return with_intercept(scaled.rows(table)), column("validation y", validation[1], table.shape[0])
+        table = self._read(pair[0], reset=False, fitted=False)
+        return with_intercept(scaled.rows(table)), column("validation y", pair[1], table.shape[0])
 
     def _levels(self, rows: Rows, targets: Any, codes: Any, validation: tuple[Rows, Any] | None) -> tuple[Any, Any]:
         """Records of the upper and of the lower level."""
@@ -45,6 +44,15 @@ class _Weighted(PrivateEstimator):
             return validation, (rows, targets, codes)
         upper, lower = split(len(rows), self.validation_fraction, self.split_seed)
         return (rows[upper], targets[upper]), (rows[lower], targets[lower], codes[lower])
+
+
+def _pair(validation: Any) -> Sequence[Any]:
+    """The pair (X, y) of validation rows, empty where none are given."""
+    if validation is None:
+        return ()
+    if not isinstance(validation, tuple | list) or len(validation) != 2:
+        raise InvalidArgument("validation: must be a pair (X, y) of rows that were held out, or None")
+    return validation
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -84,13 +92,15 @@ class DPSourceWeightedClassifier(PrivateClassifier, _Weighted):
         Args:
             X, y: rows and labels.
             sources: the source of each row; None for one source.
-            validation: a pair (X, y) of rows to tune on; by default a part of the rows (``validation_fraction``).
+            validation: a pair (X, y) of rows to tune on, none of which is among the others (the guarantee counts every
+                record once); by default a part of the rows (``validation_fraction``).
         """
         table = self._read(X, reset=True)
         classes, labels, caveat = class_codes(column("y", y, table.shape[0]), self.classes)
         names, codes, more = self._sources(sources, table.shape[0])
-        scaled, caveats = self._scaling(X, table)
-        held_out = self._validation(validation, scaled)
+        pair = _pair(validation)
+        scaled, caveats = self._scaling(X, table, *pair[:1])
+        held_out = self._validation(pair, scaled)
         if held_out is not None:
             held_out = held_out[0], class_codes(held_out[1], classes)[1]
         rows = with_intercept(scaled.rows(table))
@@ -144,14 +154,16 @@ class DPSourceWeightedRegressor(PrivateRegressor, _Weighted):
         Args:
             X, y: rows and targets.
             sources: the source of each row; None for one source.
-            validation: a pair (X, y) of rows to tune on; by default a part of the rows (``validation_fraction``).
+            validation: a pair (X, y) of rows to tune on, none of which is among the others (the guarantee counts every
+                record once); by default a part of the rows (``validation_fraction``).
         """
         table = self._read(X, reset=True)
-        given = column("y", y, table.shape[0])
+        given = numbers("y", y, table.shape[0])
         scale, caveat = target_scale(given, self.target_range)
         names, codes, more = self._sources(sources, table.shape[0])
-        scaled, caveats = self._scaling(X, table)
-        held_out = self._validation(validation, scaled)
+        pair = _pair(validation)
+        scaled, caveats = self._scaling(X, table, *pair[:1])
+        held_out = self._validation(pair, scaled)
         if held_out is not None:
             held_out = held_out[0], scale.scaled(held_out[1])
         rows = with_intercept(scaled.rows(table))

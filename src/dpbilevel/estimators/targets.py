@@ -1,21 +1,25 @@
 """Targets of estimators: labels as numbers of declared classes, values in a declared range, names as numbers."""
 
+import contextlib
 import math
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import column_or_1d
+from sklearn.exceptions import DataConversionWarning
 
 from dpbilevel.encoding.declarations import OTHER
 from dpbilevel.errors import InvalidArgument, InvalidRecords
-from dpbilevel.evaluation.heldout import check_same_kind, labels, positions
+from dpbilevel.evaluation.heldout import labels, positions
 
 Array = npt.NDArray[Any]
 
 TARGET_BOUND = 3.0  # of scaled targets: residuals are then about as large as slopes of a logistic loss
+
+# In scikit-learn's words.
+_COLUMN = "A column-vector {0} was passed when a 1d array was expected. Please change the shape of {0} to (n_samples,)"
 
 
 @dataclass(frozen=True)
@@ -37,19 +41,23 @@ class TargetScale:
 
     def scaled(self, y: Array) -> npt.NDArray[np.float32]:
         """Targets within the range, as scaled numbers; others as its nearest end."""
-        _check_numbers(y)
-        return np.clip((y - self.middle) / self.unit, -TARGET_BOUND, TARGET_BOUND).astype(np.float32)
+        _check_numbers("y", y)
+        with np.errstate(over="ignore"):  # a warning of NumPy's would tell that a target is far out
+            scaled = (y.astype(np.float64) - self.middle) / self.unit
+        return np.clip(scaled, -TARGET_BOUND, TARGET_BOUND).astype(np.float32)
 
 
 def column(name: str, values: Any, rows: int) -> Array:
     """One label or number for each row, none of them missing."""
     if values is None:
         raise InvalidRecords(f"{name}: this estimator requires {name} to be passed, but the target {name} is None")
-    shape = np.asarray(values).shape if not isinstance(values, list | tuple) else (len(values),)
-    if len(shape) == 2 and shape[1] == 1:
-        values, shape = column_or_1d(values, warn=True), shape[:1]
-    if len(shape) != 1:
-        raise InvalidRecords(f"{name} should be a 1d array, one entry a row; it has {len(shape)} dimensions")
+    if not isinstance(values, list | tuple):
+        values = np.asanyarray(values)  # a masked array stays one, and is refused below
+        if values.ndim == 2 and values.shape[1] == 1:
+            warnings.warn(_COLUMN.format(name), DataConversionWarning, stacklevel=3)
+            values = values[:, 0]
+        if values.ndim != 1:
+            raise InvalidRecords(f"{name} should be a 1d array, one entry a row; it has {values.ndim} dimensions")
     read = labels(values)
     if read is None:
         raise InvalidRecords(
@@ -60,18 +68,32 @@ def column(name: str, values: Any, rows: int) -> Array:
     return read
 
 
+def numbers(name: str, values: Any, rows: int) -> Array:
+    """One number for each row, none of them missing."""
+    read = column(name, values, rows)
+    _check_numbers(name, read)
+    return read
+
+
+def check_kind(y: Array, classes: Array) -> None:
+    """Raise where labels are strings and classes are not, or the other way round: no label could be a class."""
+    if (y.dtype.kind == "U") != (classes.dtype.kind == "U"):
+        given, listed = ("strings", "numbers") if y.dtype.kind == "U" else ("numbers", "strings")
+        raise InvalidRecords(f"y: holds {given} and classes are {listed}; must be of the same kind")
+
+
 def class_codes(y: Array, classes: Any) -> tuple[Array, npt.NDArray[np.int32], str | None]:
     """Sorted classes, the number of each label among them, and a caveat where classes were not declared."""
     caveat = None
     if classes is None:
-        check_classification_targets(y)
+        _check_discrete(y)
         known = np.unique(y)
         caveat = "classes were not declared and are those of the data, which the guarantee does not cover (classes=)"
     else:
         known = _names("classes", classes)
     if len(known) < 2:
         raise InvalidArgument("classes: there must be two or more classes; with one class there is nothing to learn")
-    check_same_kind(y, known)
+    check_kind(y, known)
     codes = positions(y, known)
     if (codes < 0).any():
         raise InvalidRecords("y: has a label that classes= does not list; list every class that labels may have")
@@ -94,7 +116,8 @@ def name_codes(
     else:
         known = _names(f"{what}_names", names)
     if (values.dtype.kind == "U") != (known.dtype.kind == "U"):
-        values = values.astype(known.dtype) if known.dtype.kind == "U" else np.full(len(values), np.nan)
+        # Not as known.dtype, which would cut numbers off: "12" is not the source "1".
+        values = values.astype(str) if known.dtype.kind == "U" else np.full(len(values), np.nan)
     codes = positions(values, known)
     other = np.flatnonzero(known == OTHER) if known.dtype.kind == "U" else np.zeros(0, int)
     if len(other):
@@ -109,11 +132,11 @@ def name_codes(
 
 def target_scale(y: Array, target_range: Any) -> tuple[TargetScale, str | None]:
     """The scale of targets by their declared range, and a caveat where it was not declared."""
-    _check_numbers(y)
+    _check_numbers("y", y)
     caveat = None
     if target_range is None:
         low, high = float(y.min()), float(y.max())
-        low, high = (low, high) if low < high else (low - 1, high + 1)
+        low, high = (low, high) if _is_range(low, high) else (low - max(1, abs(low)) / 2, high + max(1, abs(high)) / 2)
         caveat = "target_range was not declared and is that of the data, which the guarantee does not cover"
         caveat += " (target_range=)"
     else:
@@ -121,17 +144,28 @@ def target_scale(y: Array, target_range: Any) -> tuple[TargetScale, str | None]:
     return TargetScale(low, high), caveat
 
 
-def _check_numbers(y: Array) -> None:
+def _check_numbers(name: str, y: Array) -> None:
     if y.dtype.kind not in "biuf":
-        raise InvalidRecords("y: must be numbers; strings are for classifiers")
+        raise InvalidRecords(f"{name}: must be numbers; strings are for classifiers")
+
+
+def _check_discrete(y: Array) -> None:
+    # Not scikit-learn's own check, which warns where classes are many against the rows.
+    if y.dtype.kind == "f" and (y != np.floor(y)).any():
+        raise InvalidRecords("y: Unknown label type: continuous; must be whole numbers or strings, or declare classes=")
+
+
+def _is_range(low: float, high: float) -> bool:
+    """Whether two numbers are finite and far enough apart to be scaled by."""
+    return math.isfinite(low) and math.isfinite(high) and TargetScale(low, high).unit > 0
 
 
 def _checked_range(target_range: Any) -> tuple[float, float]:
-    try:
-        low, high = map(float, target_range)
-    except (TypeError, ValueError):
-        low = high = math.nan
-    if not (math.isfinite(low) and math.isfinite(high) and low < high):
+    low = high = math.nan
+    if isinstance(target_range, tuple | list | np.ndarray) and len(target_range) == 2:
+        with contextlib.suppress(TypeError, ValueError, OverflowError):
+            low, high = map(float, target_range)
+    if not _is_range(low, high):
         raise InvalidArgument(f"target_range={target_range!r}: must be two finite numbers (low, high) with low < high")
     return low, high
 
