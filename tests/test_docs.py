@@ -40,6 +40,26 @@ def test_readme_doctests_run():
     assert all(name in shown for name in dpb.estimators.__all__)
 
 
+PAGES = sorted(
+    path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md") if "results" not in path.parts
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", [page for page in PAGES if python_blocks(page)])
+def test_pages_of_the_documentation_run(page, capsys):
+    for block in python_blocks(page):
+        exec(compile(block, page, "exec"), {})
+
+
+@pytest.mark.parametrize("page", [*PAGES, "README.md", "CONTRIBUTING.md"])
+def test_links_lead_somewhere(page):
+    text = (ROOT / page).read_text(encoding="utf-8")
+    targets = [target.partition("#")[0] for target in re.findall(r"\]\(([^)\s]+)\)", text)]
+    local = [target for target in targets if target and "://" not in target]
+    assert [target for target in local if not ((ROOT / page).parent / target).exists()] == []
+
+
 def test_readme_fits_a_few_screens():
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 170
 

@@ -7,6 +7,33 @@ import pytest
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
+# Example to a small size and a word that its table must have.
+SMALL = {
+    "grouped_penalties": (2000, "a penalty for each group"),
+    "hospitals": (3000, "hospitals weighed"),
+    "label_noise": (2000, "corrected"),
+    "neural_weights": (2000, "weighed by a network"),
+    "private_ridge": (2000, "RidgeCV"),
+    "rare_classes": (2000, "failures seen"),
+    "schools": (2000, "shared representation"),
+}
+
+
+def test_every_example_is_tested():
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == {*SMALL, "flights"}
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::dpbilevel.UtilityWarning")  # small on purpose
+@pytest.mark.filterwarnings("ignore::dpbilevel.NotPrivateWarning")  # epsilon = inf is the end of a curve
+@pytest.mark.parametrize("name", SMALL)
+def test_example(name, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    rows, word = SMALL[name]
+    runpy.run_path(str(EXAMPLES / f"{name}.py"))["main"](rows=rows)
+    assert word in " ".join(capsys.readouterr().out.split())
+    assert "<svg" in (tmp_path / f"{name}.svg").read_text(encoding="utf-8")
+
 
 @pytest.mark.slow
 def test_flights(tmp_path, monkeypatch, capsys):
