@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 from rich.console import Console
 from rich.table import Table
 
@@ -60,16 +61,19 @@ def main(rows: int = 30_000, out: str = "hospitals.svg") -> None:
     left, right = figure.subplots(1, 2, width_ratios=[3, 2])
     colours = ["tab:red" if at in UNRELIABLE else "tab:blue" for at in range(len(HOSPITALS))]
     left.bar([name[-1] for name in weighted.source_names_], weighted.source_weights_, color=colours)
-    left.axhline(1 / len(HOSPITALS), color="0.4", linestyle="--", linewidth=1, label="equal weights")
-    left.bar([], [], color="tab:blue", label="reliable (nobody knows)")
-    left.bar([], [], color="tab:red", label="unreliable (nobody knows)")
+    equal = left.axhline(1 / len(HOSPITALS), color="0.4", linestyle="--", linewidth=1)
+    known = [Patch(color="tab:blue"), Patch(color="tab:red"), equal]
     left.set(xlabel="hospital", ylabel="released weight", title=f"Who is trusted, ε = {EPSILON:g}")
-    left.set_ylim(top=1.35 * weighted.source_weights_.max())
-    left.legend(frameon=False, ncols=3, fontsize="small", loc="upper center")
-    bars = right.barh(list(scores), [100 * score for score in scores.values()], color=["0.75", "0.55", "tab:blue"])
+    left.set_ylim(top=1.25 * weighted.source_weights_.max())
+    left.legend(known, ["reliable, in truth", "unreliable, in truth", "equal weights"], ncols=3, fontsize="small")
+    bars = right.barh(
+        [name.replace(" ", "\n", 1) for name in scores],
+        [100 * score for score in scores.values()],
+        color=["0.75", "0.55", "tab:blue"],
+    )
     right.bar_label(bars, fmt="%.1f%%", padding=3)
     right.invert_yaxis()
-    right.set(xlabel="accuracy on test records, %", xlim=(50, 100), title=f"ε = {EPSILON:g} each")
+    right.set(xlabel="accuracy on test records, %", xlim=(50, 106), title=f"ε = {EPSILON:g} each")
     figure.savefig(out)
     console.print(f"Saved {Path(out)}")
 

@@ -83,10 +83,14 @@ def main(rows: int = 50_000, out: str = "schools.svg") -> None:
 
     figure = Figure(figsize=(9, 3.8), layout="constrained")
     left, right = figure.subplots(1, 2)
-    left.barh(list(guessed), [explained(values) for values in guessed.values()], color=["tab:blue", "0.6", "0.8"])
+    left.barh(
+        [name.replace(", ", ",\n") for name in guessed],
+        [explained(values) for values in guessed.values()],
+        color=["tab:blue", "0.6", "0.8"],
+    )
     left.invert_yaxis()
     left.set(xlabel="R² on test pupils", title=f"ε = {EPSILON:g}")
-    shown = slice(0, 1500)
+    shown = slice(0, 400)
     right.scatter(test[1][shown], guessed["shared representation, learnt"][shown], s=4, alpha=0.4)
     right.plot([0, 20], [0, 20], color="0.5", linewidth=1)
     right.set(xlabel="grade", ylabel="predicted", title="Test pupils of all schools", xlim=(0, 20), ylim=(0, 20))
