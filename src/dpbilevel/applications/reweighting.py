@@ -72,7 +72,8 @@ def class_weights(
     Args:
         columns: length of a row, an intercept's column of ones included.
         classes: K, the public number of classes. With two, y is a vector and the loss logistic, otherwise softmax.
-        costs: what a mistake on each class costs, public; validation losses count that many times. None where
+        costs: what a mistake on each class costs, public; validation losses count that many times, and tuning starts
+            at weights in proportion to them. None where
             validation records have the classes as they should count (as many of each, say).
         ridge: the fixed L2 penalty.
         row_norm: declared bound on rows, for the constants.
@@ -100,6 +101,7 @@ def _weights(model: LinearModel, number: int, ridge: float, costs: tuple[float, 
     point_loss = model.point_loss()
     # Relative costs: their mean is one, so that clips and rates keep their meaning.
     relative = None if costs is None else np.asarray(costs, np.float32) * len(costs) / sum(costs)
+    first = np.full(number, 1 / number, np.float32) if relative is None else relative / number
 
     def upper_loss(x: Any, y: Any, record: Any) -> Any:
         row, target = record
@@ -119,5 +121,6 @@ def _weights(model: LinearModel, number: int, ridge: float, costs: tuple[float, 
         public=() if relative is None else [relative],
         lower_scale=lambda x: number * jnp.sum(x**2),
         upper_trains=True,
-        start=(np.full(number, 1 / number, np.float32), model.start()),
+        # Known costs are the best guess at weights: tuning departs from them where records say so.
+        start=(first, model.start()),
     )
