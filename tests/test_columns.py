@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import scipy.sparse
 
-from dpbilevel import columns
+from dpbilevel.encoding import columns
 from dpbilevel.encoding.columns import is_missing, numbers_of, read_table
 from dpbilevel.errors import InvalidRecords
 
