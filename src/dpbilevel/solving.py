@@ -83,9 +83,9 @@ def solve(
     planned = prepare(problem, records.sizes, budget, method, start, refit)
     warn_of_caveats(planned, stacklevel=3)
     x, y = checked_start(problem, start)
+    warn_if_not_private(budget, schedule)
     # Charged before a record is touched; whatever happens after this line, the charge stands.
     receipt = (ledger or Ledger(budget)).charge(planned.releases, budget, type(method).__name__)
-    _warn_if_not_private(budget, schedule)
     program, training = planned.program, planned.training
     rounds = program.rounds + (0 if training is None else training.rounds)
 
@@ -119,11 +119,12 @@ def _released(
     )
 
 
-def _warn_if_not_private(budget: Budget, schedule: KeySchedule) -> None:
+def warn_if_not_private(budget: Budget, schedule: KeySchedule) -> None:
+    """Warn, at the line that called the caller, of a seed that voids privacy; before the charge, so none is lost."""
     if schedule.reproducible and budget.is_private:
         warnings.warn(
-            "seed is fixed: the noise can be recomputed, so this solution is reproducible and NOT private; leave seed "
-            "out for a private run",
+            "seed is fixed: the noise can be recomputed, so this result is reproducible and NOT private; leave seed out "
+            "for a private run",
             NotPrivateWarning,
             stacklevel=3,
         )

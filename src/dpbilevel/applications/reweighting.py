@@ -73,8 +73,8 @@ def class_weights(
         columns: length of a row, an intercept's column of ones included.
         classes: K, the public number of classes. With two, y is a vector and the loss logistic, otherwise softmax.
         costs: what a mistake on each class costs, public; validation losses count that many times, and tuning starts
-            at weights in proportion to them. None where
-            validation records have the classes as they should count (as many of each, say).
+            at weights in proportion to them. None where validation records have the classes as they should count (as
+            many of each, say).
         ridge: the fixed L2 penalty.
         row_norm: declared bound on rows, for the constants.
 

@@ -19,7 +19,7 @@ import numpy as np
 from scipy.stats import norm
 
 from dpbilevel.arguments import one_of, positive
-from dpbilevel.errors import InvalidArgument, NotPrivateWarning, UtilityWarning
+from dpbilevel.errors import InvalidArgument, UtilityWarning
 from dpbilevel.evaluation.heldout import checked_pair, classes_of
 from dpbilevel.evaluation.scoring import NORM, Metric, chosen_metrics, scored
 from dpbilevel.planning import check_delta
@@ -31,7 +31,7 @@ from dpbilevel.privacy.release import Contribution, Release, all_charges
 from dpbilevel.privacy.spend import Privacy
 from dpbilevel.program import Program, Stage
 from dpbilevel.records import Records
-from dpbilevel.solving import version
+from dpbilevel.solving import version, warn_if_not_private
 from dpbilevel.tables import text_table
 from dpbilevel.trees import encoded
 
@@ -207,9 +207,9 @@ def evaluate(
         program, release = _program(metrics, number, budget)
         _warn_if_noisy(release.noise * max(chosen.unit for chosen in metrics), number)
         hidden = Records(both=scored(metrics, model, rows, targets, classes))
+        warn_if_not_private(budget, schedule)
         # Charged before the release is evaluated; whatever happens after this line, the charge stands.
         receipt = (ledger or Ledger(budget)).charge(program.releases, budget, "evaluation")
-        _warn_if_reproducible(budget, schedule)
         zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), _answer_shapes(metrics, hidden))
         state, _ = hidden.execute(program, receipt, schedule, program.start(None, zeros), 1)
         answer = jax.tree.map(np.asarray, program.finish(state)[1])
@@ -269,15 +269,5 @@ def _warn_if_noisy(noise: float, number: int) -> None:
             f"records: with {number:,} rows the noise alone has a standard deviation of {noise:.2g} of the score's "
             f"range; {_NOISY:g} would need {math.ceil(number * noise / _NOISY):,} rows, or a larger epsilon",
             UtilityWarning,
-            stacklevel=3,
-        )
-
-
-def _warn_if_reproducible(budget: Budget, schedule: KeySchedule) -> None:
-    if schedule.reproducible and budget.is_private:
-        warnings.warn(
-            "seed is fixed: the noise can be recomputed, so this evaluation is reproducible and NOT private; leave "
-            "seed out for a private one",
-            NotPrivateWarning,
             stacklevel=3,
         )
