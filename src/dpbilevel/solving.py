@@ -123,8 +123,8 @@ def warn_if_not_private(budget: Budget, schedule: KeySchedule) -> None:
     """Warn, at the line that called the caller, of a seed that voids privacy; before the charge, so none is lost."""
     if schedule.reproducible and budget.is_private:
         warnings.warn(
-            "seed is fixed: the noise can be recomputed, so this result is reproducible and NOT private; leave seed out "
-            "for a private run",
+            "seed is fixed: the noise can be recomputed, so this result is reproducible and NOT private; leave seed "
+            "out for a private run",
             NotPrivateWarning,
             stacklevel=3,
         )
