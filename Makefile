@@ -74,5 +74,5 @@ $(READY): pyproject.toml constraints.txt
 	  exit 1; \
 	fi
 	@$(PIP_INSTALL) pip setuptools
-	@$(PIP_INSTALL) --no-build-isolation -e '.[dev,demo]'
+	@$(PIP_INSTALL) --no-build-isolation -e '.[dev,demo,docs]'
 	@touch $@

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,21 @@ Tree = Any
 _FORMAT = "dpbilevel.solution/1"
 
 
+@dataclass(frozen=True)
+class Legend:
+    """What the numbers of x mean to people.
+
+    Args:
+        quantity: what each of them is, such as "penalty" or "weight".
+        names: one for each number, in their order.
+        logarithmic: whether x holds logarithms; people are shown exp(x).
+    """
+
+    quantity: str
+    names: tuple[str, ...]
+    logarithmic: bool = False
+
+
 @dataclass(frozen=True, eq=False)
 class Solution:
     """The released result of a run.
@@ -31,6 +46,7 @@ class Solution:
         sizes: number of records by role (public).
         method: the method and its settings, in words.
         version: of the library.
+        legend: what the numbers of x mean; estimators know it, `solve` does not.
     """
 
     x: Tree
@@ -41,6 +57,7 @@ class Solution:
     sizes: Mapping[str, int]
     method: str
     version: str
+    legend: Legend | None = None
 
     def summary(self) -> str:
         """The guarantee, the spend by role and release, and the size of what was released."""
@@ -72,6 +89,7 @@ class Solution:
             "x": encoded(self.x),
             "y": encoded(self.y),
             "history": encoded(dict(self.history)),
+            "legend": None if self.legend is None else asdict(self.legend),
             "numbers": encoded({name: list(pair) for name, pair in self.numbers.items()}),
         }
         target.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n", encoding="utf-8")
@@ -97,6 +115,7 @@ class Solution:
             sizes=content["sizes"],
             method=content["method"],
             version=content["version"],
+            legend=_legend(content.get("legend")),
         )
 
     def report(self, path: str | Path) -> Path:
@@ -107,6 +126,10 @@ class Solution:
 
     def __repr__(self) -> str:
         return f"Solution(x: {_shape(self.x)}, y: {_shape(self.y)}; {self.privacy.label()})"
+
+
+def _legend(content: Mapping[str, Any] | None) -> Legend | None:
+    return None if content is None else Legend(**{**content, "names": tuple(content["names"])})
 
 
 def _shape(tree: Tree) -> str:

@@ -23,6 +23,7 @@ from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.ledger import Ledger
 from dpbilevel.problem import BilevelProblem
 from dpbilevel.records import Records
+from dpbilevel.solution import Legend
 from dpbilevel.solving import solve
 
 Tree = Any
@@ -94,7 +95,7 @@ class PrivateEstimator(BaseEstimator):
         encoded = [rows.caveats for rows in (X, *more) if isinstance(rows, EncodedRows)]
         return scaled, [*dict.fromkeys(itertools.chain(*encoded)), *([caveat] if caveat else [])]
 
-    def _solve(self, problem: BilevelProblem, upper: Tree, lower: Tree, caveats: Sequence[str]) -> Tree:
+    def _solve(self, problem: BilevelProblem, upper: Tree, lower: Tree, caveats: Sequence[str], legend: Legend) -> Tree:
         """Tune and train within the budget; sets ``solution_`` and ``privacy_`` and returns (x, y)."""
         seed = self._checked_seed()
         records = Records(upper=upper, lower=lower, invalid=self.invalid)
@@ -116,7 +117,7 @@ class PrivateEstimator(BaseEstimator):
         if self.delta is None and budget.is_private:
             numbers["delta"] = (budget.delta, f"1/n^1.1 rounded down, n = {rows:,} rows, which is public")
         privacy = replace(solution.privacy, caveats=(*caveats, *solution.privacy.caveats))
-        self.solution_ = replace(solution, privacy=privacy, numbers=numbers)
+        self.solution_ = replace(solution, privacy=privacy, numbers=numbers, legend=legend)
         self.privacy_ = privacy
         return solution.x, solution.y
 

@@ -14,6 +14,7 @@ from dpbilevel.estimators.groups import numbered_groups
 from dpbilevel.estimators.rows import split_intercept, with_intercept
 from dpbilevel.estimators.split import split
 from dpbilevel.estimators.targets import check_kind, class_codes, column
+from dpbilevel.solution import Legend
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -106,7 +107,8 @@ class DPLogisticRegressionCV(PrivateClassifier):
             classes=None if number == 2 else number,
         )
         caveats += [caveat] if caveat else []
-        x, weights = self._solve(problem, (rows[upper], codes[upper]), (rows[lower], codes[lower]), caveats)
+        legend = Legend("penalty", tuple(map(str, groups)), logarithmic=True)
+        x, weights = self._solve(problem, (rows[upper], codes[upper]), (rows[lower], codes[lower]), caveats, legend)
         self.classes_, self._scaling_ = classes, scaled
         self.coef_, self.intercept_ = scaled.unscaled(*split_intercept(weights))
         self.groups_, self.penalties_ = groups, np.exp(np.asarray(x, np.float64))

@@ -14,6 +14,7 @@ from dpbilevel.estimators.base import PrivateEstimator
 from dpbilevel.estimators.split import split
 from dpbilevel.estimators.targets import TARGET_BOUND, column, name_codes, numbers, target_scale
 from dpbilevel.methods.refit import Refit
+from dpbilevel.solution import Legend
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -78,7 +79,11 @@ class DPMultiTaskRidge(RegressorMixin, PrivateEstimator):
         )
         validating, training = ((rows[part], targets[part], codes[part]) for part in (upper, lower))
         caveats += [found for found in (caveat, more) if found]
-        x, heads = self._solve(problem, validating, training, caveats)
+        entries = tuple(
+            f"column {at}, feature {feature}" for at in range(table.shape[1]) for feature in range(dimension)
+        )
+        legend = Legend("entry of the representation", entries)
+        x, heads = self._solve(problem, validating, training, caveats, legend)
         features, heads = np.asarray(x, np.float64), np.asarray(heads, np.float64)
         coefficients, intercepts = scaled.unscaled(heads[:, :-1] @ features.T, heads[:, -1])
         self._scaling_, self.task_names_ = scaled, names

@@ -14,6 +14,7 @@ from dpbilevel.estimators.groups import numbered_groups
 from dpbilevel.estimators.rows import Scaling, split_intercept, with_intercept
 from dpbilevel.estimators.split import split
 from dpbilevel.estimators.targets import TARGET_BOUND, TargetScale, numbers, target_scale
+from dpbilevel.solution import Legend
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -85,7 +86,8 @@ class DPRidgeCV(PrivateRegressor):
         upper, lower = split(len(rows), self.validation_fraction, self.split_seed)
         problem = regularization("squared", columns=rows.shape[1], groups=group_of, target_bound=TARGET_BOUND)
         caveats += [caveat] if caveat else []
-        x, weights = self._solve(problem, (rows[upper], targets[upper]), (rows[lower], targets[lower]), caveats)
+        legend = Legend("penalty", tuple(map(str, groups)), logarithmic=True)
+        x, weights = self._solve(problem, (rows[upper], targets[upper]), (rows[lower], targets[lower]), caveats, legend)
         self._released(weights, scaled, scale)
         self.groups_, self.penalties_ = groups, np.exp(np.asarray(x, np.float64))
         return self

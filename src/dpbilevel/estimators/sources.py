@@ -15,6 +15,7 @@ from dpbilevel.estimators.ridge import PrivateRegressor
 from dpbilevel.estimators.rows import Scaling, split_intercept, with_intercept
 from dpbilevel.estimators.split import split
 from dpbilevel.estimators.targets import TARGET_BOUND, class_codes, column, name_codes, numbers, target_scale
+from dpbilevel.solution import Legend
 
 Rows = npt.NDArray[np.float32]
 
@@ -31,6 +32,10 @@ class _Weighted(PrivateEstimator):
         given = column("sources", sources, rows)
         names, codes, caveat = name_codes("source", given, self.source_names, strict=True)
         return names, codes, [caveat] if caveat else []
+
+    @staticmethod
+    def _legend(names: npt.NDArray[Any]) -> Legend:
+        return Legend("weight", tuple(map(str, names.tolist())))
 
     def _validation(self, pair: Sequence[Any], scaled: Scaling) -> tuple[Rows, npt.NDArray[Any]] | None:
         if not pair:
@@ -112,7 +117,7 @@ class DPSourceWeightedClassifier(PrivateClassifier, _Weighted):
             classes=None if number == 2 else number,
         )
         caveats += [*([caveat] if caveat else []), *more]
-        x, weights = self._solve(problem, *self._levels(rows, labels, codes, held_out), caveats)
+        x, weights = self._solve(problem, *self._levels(rows, labels, codes, held_out), caveats, self._legend(names))
         self.classes_, self._scaling_, self.source_names_ = classes, scaled, names
         self.coef_, self.intercept_ = scaled.unscaled(*split_intercept(weights))
         self.source_weights_ = np.asarray(x, np.float64)
@@ -169,7 +174,9 @@ class DPSourceWeightedRegressor(PrivateRegressor, _Weighted):
         rows = with_intercept(scaled.rows(table))
         problem = source_weights("squared", columns=rows.shape[1], sources=len(names), target_bound=TARGET_BOUND)
         caveats += [*([caveat] if caveat else []), *more]
-        x, weights = self._solve(problem, *self._levels(rows, scale.scaled(given), codes, held_out), caveats)
+        x, weights = self._solve(
+            problem, *self._levels(rows, scale.scaled(given), codes, held_out), caveats, self._legend(names)
+        )
         self._released(weights, scaled, scale)
         self.source_names_, self.source_weights_ = names, np.asarray(x, np.float64)
         return self
