@@ -228,3 +228,12 @@ def test_one_copy_and_counted_copies_do_not_warn(case):
         for _ in range(3):
             clone(model).fit(X, case.y, **case.more())
     assert len(ledger.entries) == 3
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_plan_of_sizes_is_the_plan_of_the_fit(name):
+    case = CASES[name]
+    model = case.fit(delta=None)
+    planned = case.make(random_state=0, delta=None).plan(*X.shape)
+    assert planned.numbers == model.solution_.numbers
+    assert planned.privacy.epsilon() == model.privacy_.epsilon()

@@ -29,6 +29,7 @@ ORDER = (
     "problem",
     "privacy",
     "program",
+    "progress",
     "records",
     "encoding",
     "datasets",
@@ -56,7 +57,7 @@ MAY_DRAW = {
     "dpbilevel.theory.falsify",  # synthetic records, at which declared constants are tried; never near private ones
 }
 MAY_OPEN_THE_VAULT = {"dpbilevel.records"}
-MAY_PRINT = ("dpbilevel.cli", "dpbilevel.report")
+MAY_PRINT = ("dpbilevel.cli", "dpbilevel.progress", "dpbilevel.report")
 RANDOM = {"random", "secrets", "uuid", "numpy.random", "jax.random", "os.urandom", "os.getrandom", "scipy.stats.qmc"}
 HEAVY = {
     *("sklearn", "matplotlib", "rich", "typer", "opendp", "jax_privacy", "pandas"),
@@ -64,6 +65,7 @@ HEAVY = {
 }
 # Their classes are scikit-learn's own kind, made by inheritance: who uses them has it. Nothing else imports them early.
 MAY_IMPORT_SKLEARN = {"dpbilevel.encoding.encoder", "dpbilevel.estimators"}
+MAY_IMPORT_TYPER = {"dpbilevel.cli.app"}
 VAGUE = {"utils", "util", "helpers", "common", "misc", "tools"}
 LONGEST = 400
 
@@ -183,7 +185,8 @@ def heavy_at_module_level(tree: ast.Module, module: str) -> list[str]:
             for handler in getattr(node, "handlers", []):
                 yield from statements(handler.body)
 
-    heavy = HEAVY - {"sklearn"} if within(module, MAY_IMPORT_SKLEARN) else HEAVY
+    heavy = HEAVY - ({"sklearn"} if within(module, MAY_IMPORT_SKLEARN) else set())
+    heavy -= {"typer"} if within(module, MAY_IMPORT_TYPER) else set()
     found = []
     for node in statements(tree.body):
         if isinstance(node, ast.Import | ast.ImportFrom):

@@ -3,6 +3,7 @@
 import functools
 import io
 import math
+import sys
 
 import numpy as np
 import pytest
@@ -65,6 +66,7 @@ def test_progress_bar_counts_rounds_on_a_terminal(monkeypatch):
     screen = io.StringIO()
     terminal = functools.partial(rich.console.Console, file=screen, force_terminal=True, width=80)
     monkeypatch.setattr(rich.console, "Console", lambda **_: terminal())
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     solve_leak()
     assert "DPBilevel" in screen.getvalue()
     assert "4/4" in screen.getvalue()

@@ -52,6 +52,7 @@ class Plan:
         numbers: every number of the plan with the reason for it.
     """
 
+    problem: BilevelProblem
     method: Method
     sizes: Sizes
     budget: Budget
@@ -153,7 +154,7 @@ def _planned(
     caveats = (*inspection.caveats, *(r.assumption for r in program.releases if isinstance(r, DeclaredRelease)))
     releases = (*program.releases, *(training.releases if training is not None else ()))
     privacy = Privacy(all_charges(releases), budget, caveats, void=not budget.is_private)
-    return Plan(method, sizes, budget, program, training, privacy, numbers)
+    return Plan(problem, method, sizes, budget, program, training, privacy, numbers)
 
 
 def _programs(

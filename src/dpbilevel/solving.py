@@ -3,7 +3,6 @@
 import contextlib
 import importlib.metadata
 import warnings
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +17,7 @@ from dpbilevel.privacy.ledger import Ledger
 from dpbilevel.privacy.noise import KeySchedule
 from dpbilevel.problem import BilevelProblem
 from dpbilevel.program import Program
+from dpbilevel.progress import counted, displayed
 from dpbilevel.records import Records
 from dpbilevel.solution import Solution
 
@@ -97,7 +97,8 @@ def solve(
             advance(chunk)
         return part.finish(state), history
 
-    with _progress_bar(progress, type(method).__name__, rounds) as advance:
+    shown = contextlib.nullcontext() if progress else displayed("none")
+    with shown, counted(type(method).__name__, rounds) as advance:
         values, history = executed(program, x, y)
         if training is not None:
             values, _ = executed(training, values[0], y)
@@ -133,23 +134,6 @@ def warn_if_not_private(budget: Budget, schedule: KeySchedule) -> None:
 def _chunk(rounds: int) -> int:
     """The largest divisor of ``rounds`` that gives at least `_CHUNKS` chunks: equal chunks compile once."""
     return next(size for size in range(max(1, rounds // _CHUNKS), 0, -1) if rounds % size == 0)
-
-
-@contextlib.contextmanager
-def _progress_bar(wanted: bool, title: str, rounds: int) -> Iterator[Callable[[int], None]]:
-    """A bar that counts rounds (public), on terminals only."""
-    try:
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-    except ImportError:  # a machine with JAX and the accounting packages alone
-        wanted = False
-    if not wanted or not Console(stderr=True).is_terminal:
-        yield lambda rounds_done: None
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task(title, total=rounds)
-        yield lambda rounds_done: bar.advance(task, rounds_done)
 
 
 def version() -> str:

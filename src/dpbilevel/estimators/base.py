@@ -8,28 +8,30 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any, ClassVar
 
+import jax
 import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from dpbilevel.arguments import one_of, positive
+from dpbilevel.arguments import count, one_of, positive
 from dpbilevel.encoding.columns import Table, is_dictionary, read_table
 from dpbilevel.encoding.encoded_rows import EncodedRows
 from dpbilevel.errors import InvalidArgument, InvalidRecords, NotPrivateWarning, PrivacyLeakWarning, UtilityWarning
 from dpbilevel.estimators.rows import Scaling, check_finite, scaling
+from dpbilevel.estimators.split import validation_rows
 from dpbilevel.methods.refit import Refit
 from dpbilevel.planning import DEFAULT_METHOD, Method, Plan, prepare
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.ledger import Ledger
 from dpbilevel.problem import BilevelProblem
-from dpbilevel.records import Records
+from dpbilevel.records import Records, Sizes
 from dpbilevel.solution import Legend
 from dpbilevel.solving import solve
 
 Tree = Any
 
 _FEW = 1000  # records: below this number, a small epsilon is worth a word
-_FAINT = 0.3  # noise to signal of the training, above which its result is worth little
+FAINT = 0.3  # noise to signal of the training, above which its result is worth little
 _UNHEARD = 5.0  # the same of one validation pass: hundreds of them are averaged
 
 
@@ -99,10 +101,8 @@ class PrivateEstimator(BaseEstimator):
         """Tune and train within the budget; sets ``solution_`` and ``privacy_`` and returns (x, y)."""
         seed = self._checked_seed()
         records = Records(upper=upper, lower=lower, invalid=self.invalid)
-        rows = sum(map(records.sizes.count, records.sizes.roles))
-        budget = self._budget(rows)
-        method = DEFAULT_METHOD if self.method is None else self.method
-        planned = prepare(problem, records.sizes, budget, method, None, self._refit)
+        planned = self._planned(problem, records.sizes)
+        rows, budget, method = _rows(records.sizes), planned.budget, planned.method
         # All warnings come before the charge: where one is made an error, nothing has been spent.
         for caveat in caveats:
             warnings.warn(caveat, PrivacyLeakWarning, stacklevel=3)
@@ -113,13 +113,29 @@ class PrivateEstimator(BaseEstimator):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", NotPrivateWarning)  # said just now, in the words of estimators
             solution = solve(problem, records, budget, method=method, refit=self._refit, ledger=self.ledger, seed=seed)
-        numbers = dict(solution.numbers)
-        if self.delta is None and budget.is_private:
-            numbers["delta"] = (budget.delta, f"1/n^1.1 rounded down, n = {rows:,} rows, which is public")
         privacy = replace(solution.privacy, caveats=(*caveats, *solution.privacy.caveats))
-        self.solution_ = replace(solution, privacy=privacy, numbers=numbers, legend=legend)
+        self.solution_ = replace(solution, privacy=privacy, numbers=planned.numbers, legend=legend)
         self.privacy_ = privacy
         return solution.x, solution.y
+
+    def _planned(self, problem: BilevelProblem, sizes: Sizes) -> Plan:
+        """The plan of a fit, of which `solve` makes the same again."""
+        rows = _rows(sizes)
+        budget = self._budget(rows)
+        method = DEFAULT_METHOD if self.method is None else self.method
+        planned = prepare(problem, sizes, budget, method, None, self._refit)
+        if self.delta is not None or not budget.is_private:
+            return planned
+        reason = f"1/n^1.1 rounded down, n = {rows:,} rows, which is public"
+        return replace(planned, numbers={**planned.numbers, "delta": (budget.delta, reason)})
+
+    def _sizes(self, rows: Any, columns: int, upper: Sequence[type], lower: Sequence[type]) -> Sizes:
+        """Sizes of a fit on a number of rows: a row of so many columns and numbers of these types for each record."""
+        rows = count("rows", rows, "it is the number of rows that a fit will have")
+        if rows < 2:
+            raise InvalidArgument(f"rows={rows}: must be at least 2, one to validate and one to train")
+        validating = validation_rows(rows, self.validation_fraction)
+        return Sizes(upper=shapes(validating, columns, upper), lower=shapes(rows - validating, columns, lower))
 
     def _budget(self, rows: int) -> Budget:
         epsilon = positive("epsilon", self.epsilon, "it bounds the privacy loss (try 1.0)", infinite=True)
@@ -171,6 +187,15 @@ def default_delta(rows: int) -> float:
     return float(f"{int(exact.scaleb(-power))}e{power}")
 
 
+def _rows(sizes: Sizes) -> int:
+    return sum(map(sizes.count, sizes.roles))
+
+
+def shapes(rows: int, columns: int, types: Sequence[type]) -> Tree:
+    """Shapes of so many records: a row of float32 and a number of each type."""
+    return (jax.ShapeDtypeStruct((rows, columns), np.float32), *(jax.ShapeDtypeStruct((rows,), kind) for kind in types))
+
+
 def _warn_of_seed(seed: int) -> None:
     warnings.warn(
         f"random_state={seed}: the noise can be recomputed, so this fit is reproducible and NOT private; leave "
@@ -186,11 +211,11 @@ def _warn_of_noise(planned: Plan, rows: int) -> None:
     if not budget.is_private or "training: noise to signal" not in numbers:
         return
     ratio = numbers["training: noise to signal"][0]
-    if ratio > _FAINT or (rows < _FEW and budget.epsilon <= 1):
+    if ratio > FAINT or (rows < _FEW and budget.epsilon <= 1):
         warnings.warn(
             f"{rows:,} rows are few for epsilon = {budget.epsilon:g}: the planned noise to signal of a training step, "
             f"sigma sqrt(d)/(n C), is {ratio:.2g}; more rows, fewer columns or a larger epsilon make it smaller "
-            f"(below {_FAINT:g} is good)",
+            f"(below {FAINT:g} is good)",
             UtilityWarning,
             stacklevel=4,
         )

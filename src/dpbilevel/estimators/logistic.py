@@ -1,5 +1,6 @@
 """Logistic regression, binary and multiclass, with privately tuned penalties."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,11 +10,14 @@ from scipy.special import expit, softmax
 from sklearn.base import ClassifierMixin
 
 from dpbilevel.applications.regularization import regularization
+from dpbilevel.arguments import count
 from dpbilevel.estimators.base import PrivateEstimator
 from dpbilevel.estimators.groups import numbered_groups
 from dpbilevel.estimators.rows import split_intercept, with_intercept
 from dpbilevel.estimators.split import split
-from dpbilevel.estimators.targets import check_kind, class_codes, column
+from dpbilevel.estimators.targets import check_kind, class_codes, column, declared_names
+from dpbilevel.planning import Plan
+from dpbilevel.problem import BilevelProblem
 from dpbilevel.solution import Legend
 
 
@@ -99,13 +103,7 @@ class DPLogisticRegressionCV(PrivateClassifier):
         scaled, caveats = self._scaling(X, table)
         rows = with_intercept(scaled.rows(table))
         upper, lower = split(len(rows), self.validation_fraction, self.split_seed)
-        number = len(classes)
-        problem = regularization(
-            "logistic" if number == 2 else "softmax",
-            columns=rows.shape[1],
-            groups=group_of,
-            classes=None if number == 2 else number,
-        )
+        problem = self._problem(rows.shape[1], len(classes), group_of)
         caveats += [caveat] if caveat else []
         legend = Legend("penalty", tuple(map(str, groups)), logarithmic=True)
         x, weights = self._solve(problem, (rows[upper], codes[upper]), (rows[lower], codes[lower]), caveats, legend)
@@ -113,3 +111,24 @@ class DPLogisticRegressionCV(PrivateClassifier):
         self.coef_, self.intercept_ = scaled.unscaled(*split_intercept(weights))
         self.groups_, self.penalties_ = groups, np.exp(np.asarray(x, np.float64))
         return self
+
+    def plan(self, rows: int, columns: int) -> Plan:
+        """Plan a fit from sizes alone: what it will spend, and how loud its noise will be. Classes must be declared.
+
+        >>> DPLogisticRegressionCV(epsilon=1.0, classes=["no", "yes"]).plan(rows=5000, columns=3)
+        Plan(Tracking, 600 releases on Sizes(upper=1000 records, lower=4000 records): (1, 8e-05)-DP, replace-one, ...)
+        """
+        classes = declared_names("classes", self.classes)
+        _, group_of = numbered_groups(self.groups, count("columns", columns, "it is the length of a row"))
+        sizes = self._sizes(rows, columns + 1, [np.int32], [np.int32])
+        return self._planned(self._problem(columns + 1, len(classes), group_of), sizes)
+
+    @staticmethod
+    def _problem(columns: int, classes: int, group_of: Sequence[int]) -> BilevelProblem:
+        binary = classes == 2
+        return regularization(
+            "logistic" if binary else "softmax",
+            columns=columns,
+            groups=group_of,
+            classes=None if binary else classes,
+        )

@@ -12,8 +12,10 @@ from dpbilevel.applications.representation import shared_representation
 from dpbilevel.arguments import count
 from dpbilevel.estimators.base import PrivateEstimator
 from dpbilevel.estimators.split import split
-from dpbilevel.estimators.targets import TARGET_BOUND, column, name_codes, numbers, target_scale
+from dpbilevel.estimators.targets import TARGET_BOUND, column, declared_names, name_codes, numbers, target_scale
 from dpbilevel.methods.refit import Refit
+from dpbilevel.planning import Plan
+from dpbilevel.problem import BilevelProblem
 from dpbilevel.solution import Legend
 
 
@@ -73,10 +75,8 @@ class DPMultiTaskRidge(RegressorMixin, PrivateEstimator):
         scaled, caveats = self._scaling(X, table)
         rows = scaled.rows(table)
         upper, lower = split(number, self.validation_fraction, self.split_seed)
-        dimension = min(count("dimension", self.dimension, "it is how many features tasks share"), table.shape[1])
-        problem = shared_representation(
-            columns=table.shape[1], dimension=dimension, tasks=len(names), target_bound=TARGET_BOUND
-        )
+        dimension = self._dimension(table.shape[1])
+        problem = self._problem(table.shape[1], len(names))
         validating, training = ((rows[part], targets[part], codes[part]) for part in (upper, lower))
         caveats += [found for found in (caveat, more) if found]
         entries = tuple(
@@ -90,6 +90,20 @@ class DPMultiTaskRidge(RegressorMixin, PrivateEstimator):
         self.representation_ = features / scaled.size[:, None]
         self.coef_, self.intercept_ = scale.unit * coefficients, scale.unit * intercepts + scale.middle
         return self
+
+    def plan(self, rows: int, columns: int) -> Plan:
+        """Plan a fit from sizes alone. Names of tasks must be declared."""
+        problem = self._problem(columns, len(declared_names("task_names", self.task_names)))
+        sizes = self._sizes(rows, columns, [np.float32, np.int32], [np.float32, np.int32])
+        return self._planned(problem, sizes)
+
+    def _problem(self, columns: int, tasks: int) -> BilevelProblem:
+        return shared_representation(
+            columns=columns, dimension=self._dimension(columns), tasks=tasks, target_bound=TARGET_BOUND
+        )
+
+    def _dimension(self, columns: int) -> int:
+        return min(count("dimension", self.dimension, "it is how many features tasks share"), columns)
 
     def predict(self, X: Any, tasks: Any = None) -> npt.NDArray[np.float64]:
         """The predicted target of each row, by the head of its task (their mean where the task is unknown)."""

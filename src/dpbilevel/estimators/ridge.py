@@ -1,5 +1,6 @@
 """Ridge regression with privately tuned penalties."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,11 +10,14 @@ from sklearn.base import RegressorMixin
 from sklearn.metrics import r2_score
 
 from dpbilevel.applications.regularization import regularization
+from dpbilevel.arguments import count
 from dpbilevel.estimators.base import PrivateEstimator
 from dpbilevel.estimators.groups import numbered_groups
 from dpbilevel.estimators.rows import Scaling, split_intercept, with_intercept
 from dpbilevel.estimators.split import split
 from dpbilevel.estimators.targets import TARGET_BOUND, TargetScale, numbers, target_scale
+from dpbilevel.planning import Plan
+from dpbilevel.problem import BilevelProblem
 from dpbilevel.solution import Legend
 
 
@@ -84,10 +88,20 @@ class DPRidgeCV(PrivateRegressor):
         scaled, caveats = self._scaling(X, table)
         rows = with_intercept(scaled.rows(table))
         upper, lower = split(len(rows), self.validation_fraction, self.split_seed)
-        problem = regularization("squared", columns=rows.shape[1], groups=group_of, target_bound=TARGET_BOUND)
+        problem = self._problem(rows.shape[1], group_of)
         caveats += [caveat] if caveat else []
         legend = Legend("penalty", tuple(map(str, groups)), logarithmic=True)
         x, weights = self._solve(problem, (rows[upper], targets[upper]), (rows[lower], targets[lower]), caveats, legend)
         self._released(weights, scaled, scale)
         self.groups_, self.penalties_ = groups, np.exp(np.asarray(x, np.float64))
         return self
+
+    def plan(self, rows: int, columns: int) -> Plan:
+        """Plan a fit from sizes alone: what it will spend, and how loud its noise will be."""
+        _, group_of = numbered_groups(self.groups, count("columns", columns, "it is the length of a row"))
+        sizes = self._sizes(rows, columns + 1, [np.float32], [np.float32])
+        return self._planned(self._problem(columns + 1, group_of), sizes)
+
+    @staticmethod
+    def _problem(columns: int, group_of: Sequence[int]) -> BilevelProblem:
+        return regularization("squared", columns=columns, groups=group_of, target_bound=TARGET_BOUND)

@@ -9,12 +9,23 @@ import numpy.typing as npt
 
 from dpbilevel.applications.reweighting import source_weights
 from dpbilevel.errors import InvalidArgument
-from dpbilevel.estimators.base import PrivateEstimator
+from dpbilevel.estimators.base import PrivateEstimator, shapes
 from dpbilevel.estimators.logistic import PrivateClassifier
 from dpbilevel.estimators.ridge import PrivateRegressor
 from dpbilevel.estimators.rows import Scaling, split_intercept, with_intercept
 from dpbilevel.estimators.split import split
-from dpbilevel.estimators.targets import TARGET_BOUND, class_codes, column, name_codes, numbers, target_scale
+from dpbilevel.estimators.targets import (
+    TARGET_BOUND,
+    class_codes,
+    column,
+    declared_names,
+    name_codes,
+    numbers,
+    target_scale,
+)
+from dpbilevel.planning import Plan
+from dpbilevel.problem import BilevelProblem
+from dpbilevel.records import Sizes
 from dpbilevel.solution import Legend
 
 Rows = npt.NDArray[np.float32]
@@ -49,6 +60,11 @@ class _Weighted(PrivateEstimator):
             return validation, (rows, targets, codes)
         upper, lower = split(len(rows), self.validation_fraction, self.split_seed)
         return (rows[upper], targets[upper]), (rows[lower], targets[lower], codes[lower])
+
+    def _level_sizes(self, rows: int, columns: int, validation_rows: int | None, target: type) -> Sizes:
+        if validation_rows is None:
+            return self._sizes(rows, columns, [target], [target, np.int32])
+        return Sizes(upper=shapes(validation_rows, columns, [target]), lower=shapes(rows, columns, [target, np.int32]))
 
 
 def _pair(validation: Any) -> Sequence[Any]:
@@ -109,19 +125,34 @@ class DPSourceWeightedClassifier(PrivateClassifier, _Weighted):
         if held_out is not None:
             held_out = held_out[0], class_codes(held_out[1], classes)[1]
         rows = with_intercept(scaled.rows(table))
-        number = len(classes)
-        problem = source_weights(
-            "logistic" if number == 2 else "softmax",
-            columns=rows.shape[1],
-            sources=len(names),
-            classes=None if number == 2 else number,
-        )
+        problem = self._problem(rows.shape[1], len(names), len(classes))
         caveats += [*([caveat] if caveat else []), *more]
         x, weights = self._solve(problem, *self._levels(rows, labels, codes, held_out), caveats, self._legend(names))
         self.classes_, self._scaling_, self.source_names_ = classes, scaled, names
         self.coef_, self.intercept_ = scaled.unscaled(*split_intercept(weights))
         self.source_weights_ = np.asarray(x, np.float64)
         return self
+
+    def plan(self, rows: int, columns: int, validation_rows: int | None = None) -> Plan:
+        """Plan a fit from sizes alone. Classes and names of sources must be declared.
+
+        Args:
+            rows, columns: of X.
+            validation_rows: of validation rows that are given apart; None for a part of the rows.
+        """
+        names = declared_names("source_names", self.source_names)
+        problem = self._problem(columns + 1, len(names), len(declared_names("classes", self.classes)))
+        return self._planned(problem, self._level_sizes(rows, columns + 1, validation_rows, np.int32))
+
+    @staticmethod
+    def _problem(columns: int, sources: int, classes: int) -> BilevelProblem:
+        binary = classes == 2
+        return source_weights(
+            "logistic" if binary else "softmax",
+            columns=columns,
+            sources=sources,
+            classes=None if binary else classes,
+        )
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -172,7 +203,7 @@ class DPSourceWeightedRegressor(PrivateRegressor, _Weighted):
         if held_out is not None:
             held_out = held_out[0], scale.scaled(held_out[1])
         rows = with_intercept(scaled.rows(table))
-        problem = source_weights("squared", columns=rows.shape[1], sources=len(names), target_bound=TARGET_BOUND)
+        problem = self._problem(rows.shape[1], len(names))
         caveats += [*([caveat] if caveat else []), *more]
         x, weights = self._solve(
             problem, *self._levels(rows, scale.scaled(given), codes, held_out), caveats, self._legend(names)
@@ -180,3 +211,17 @@ class DPSourceWeightedRegressor(PrivateRegressor, _Weighted):
         self._released(weights, scaled, scale)
         self.source_names_, self.source_weights_ = names, np.asarray(x, np.float64)
         return self
+
+    def plan(self, rows: int, columns: int, validation_rows: int | None = None) -> Plan:
+        """Plan a fit from sizes alone. Names of sources must be declared.
+
+        Args:
+            rows, columns: of X.
+            validation_rows: of validation rows that are given apart; None for a part of the rows.
+        """
+        problem = self._problem(columns + 1, len(declared_names("source_names", self.source_names)))
+        return self._planned(problem, self._level_sizes(rows, columns + 1, validation_rows, np.float32))
+
+    @staticmethod
+    def _problem(columns: int, sources: int) -> BilevelProblem:
+        return source_weights("squared", columns=columns, sources=sources, target_bound=TARGET_BOUND)

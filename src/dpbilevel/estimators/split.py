@@ -18,12 +18,21 @@ def split(rows: int, validation_fraction: float, split_seed: int) -> tuple[Posit
     >>> len(validation), sorted([*validation.tolist(), *training.tolist()]) == list(range(10))
     (2, True)
     """
+    if isinstance(split_seed, bool) or not isinstance(split_seed, int | np.integer) or split_seed < 0:
+        raise InvalidArgument(f"split_seed={split_seed!r}: must be a whole number >= 0; it is public (try 0)")
+    validating = validation_rows(rows, validation_fraction)
+    order = np.random.default_rng(split_seed).permutation(rows)
+    return order[:validating], order[validating:]
+
+
+def validation_rows(rows: int, validation_fraction: float) -> int:
+    """How many rows validate: at least one, and at least one is left to train.
+
+    >>> validation_rows(10, 0.2)
+    2
+    """
     if isinstance(validation_fraction, bool) or not isinstance(validation_fraction, int | float | np.number):
         raise InvalidArgument(f"validation_fraction={validation_fraction!r}: must be a number, between 0 and 1")
     if not 0 < validation_fraction < 1:
         raise InvalidArgument(f"validation_fraction={validation_fraction!r}: must lie between 0 and 1 (try 0.2)")
-    if isinstance(split_seed, bool) or not isinstance(split_seed, int | np.integer) or split_seed < 0:
-        raise InvalidArgument(f"split_seed={split_seed!r}: must be a whole number >= 0; it is public (try 0)")
-    order = np.random.default_rng(split_seed).permutation(rows)
-    validating = min(max(1, round(rows * validation_fraction)), rows - 1)
-    return order[:validating], order[validating:]
+    return min(max(1, round(rows * validation_fraction)), rows - 1)

@@ -170,6 +170,13 @@ def _checked_range(target_range: Any) -> tuple[float, float]:
     return low, high
 
 
+def declared_names(name: str, given: Any) -> Array:
+    """Declared names or labels, sorted; planning without data cannot discover them."""
+    if given is None:
+        raise InvalidArgument(f"{name}: must be declared to plan without data; list all of them")
+    return _names(name, given)
+
+
 def _names(name: str, given: Any) -> Array:
     read = labels(list(given) if isinstance(given, tuple | set | frozenset) else given)
     if read is None or len(read) == 0 or len(np.unique(read)) < len(read):
