@@ -12,7 +12,7 @@ WORKERS ?= 2
 # Debian ships a Python without ensurepip, so a candidate counts only once it has run this.
 USABLE := import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))
 
-.PHONY: help demo test test-fast lint format clean bench-rates bench-penalty bench-results bench-utility bench-estimators
+.PHONY: help demo test test-fast lint docs format clean bench-rates bench-penalty bench-results bench-utility bench-estimators
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile
@@ -30,6 +30,9 @@ lint: $(READY)  ## check style, format and types
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy src
+
+docs: $(READY)  ## build the documentation as a site, strictly, into site/
+	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict
 
 format: $(READY)  ## mend style and format
 	$(PY) -m ruff check --fix-only .
@@ -58,7 +61,7 @@ bench-estimators: $(READY) .venv-diffprivlib/.ready  ## estimators beside scikit
 	@touch $@
 
 clean:  ## remove caches and build outputs (not .venv)
-	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name $(VENV) -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # An existing usable .venv is kept and brought up to date, unless PYTHON asks for an interpreter.
