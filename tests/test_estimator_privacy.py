@@ -101,7 +101,7 @@ def test_the_default_delta_is_the_largest_of_one_digit(rows):
 def test_a_seed_warns_at_each_fit_and_voids_the_guarantee(case):
     model = case.make(random_state=np.int64(3))
     for _ in range(2):
-        with pytest.warns(NotPrivateWarning, match="random_state=3: the noise can be recomputed") as caught:
+        with pytest.warns(NotPrivateWarning, match="random_state is fixed: the noise can be recomputed") as caught:
             model.fit(X, case.y, **case.more())
         (warning,) = [warning for warning in caught if warning.category is NotPrivateWarning]
         assert warning.filename == __file__

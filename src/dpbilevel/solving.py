@@ -120,14 +120,14 @@ def _released(
     )
 
 
-def warn_if_not_private(budget: Budget, schedule: KeySchedule) -> None:
+def warn_if_not_private(budget: Budget, schedule: KeySchedule, name: str = "seed", stacklevel: int = 3) -> None:
     """Warn, at the line that called the caller, of a seed that voids privacy; before the charge, so none is lost."""
     if schedule.reproducible and budget.is_private:
         warnings.warn(
-            "seed is fixed: the noise can be recomputed, so this result is reproducible and NOT private; leave seed "
-            "out for a private run",
+            f"{name} is fixed: the noise can be recomputed, so this result is reproducible and NOT private; leave "
+            f"{name} out for a private run",
             NotPrivateWarning,
-            stacklevel=3,
+            stacklevel=stacklevel,
         )
 
 

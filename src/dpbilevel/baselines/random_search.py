@@ -12,7 +12,6 @@ exactly what the accountant assumed of a run, mu-GDP for each role, so that no r
 
 import contextlib
 import math
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -25,7 +24,7 @@ from dpbilevel.baselines.candidates import check_list, fitted, typed
 from dpbilevel.baselines.runs import ScoredRuns, with_mu
 from dpbilevel.baselines.selection import NumberOfRuns, run_mu
 from dpbilevel.constraints import project
-from dpbilevel.errors import InvalidArgument, NotPrivateWarning
+from dpbilevel.errors import InvalidArgument
 from dpbilevel.facts import Facts
 from dpbilevel.planning import Plan, checked_start, prepare, warn_of_caveats
 from dpbilevel.privacy.accounting import Chargeable
@@ -40,7 +39,7 @@ from dpbilevel.problem import BilevelProblem
 from dpbilevel.program import Program, State
 from dpbilevel.records import Records
 from dpbilevel.solution import Solution
-from dpbilevel.solving import version
+from dpbilevel.solving import version, warn_if_not_private
 
 Tree = Any
 Numbers = dict[str, tuple[Any, str]]
@@ -135,15 +134,9 @@ class PrivateRandomSearch(ScoredRuns):
         x, y = checked_start(problem, start)
         draw = self._prior(problem, x)
         draw(draws, 0)  # a prior that does not fit is found here, not after the charge
+        warn_if_not_private(budget, draws)
         # Charged before a record is touched; whatever happens after this line, the charge stands.
         receipt = (ledger or Ledger(budget)).charge(charged, budget, type(self).__name__)
-        if seed is not None and budget.is_private:
-            warnings.warn(
-                "seed is fixed: the noise can be recomputed, so this solution is reproducible and NOT private; leave "
-                "seed out for a private run",
-                NotPrivateWarning,
-                stacklevel=2,
-            )
         for release in charged:
             receipt.redeem(release, release.steps)  # all of it: the search is one release, and happens once
         number = self.runs.quantile(_uniform(draws, "noise", 0))

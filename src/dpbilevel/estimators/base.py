@@ -23,10 +23,11 @@ from dpbilevel.methods.refit import Refit
 from dpbilevel.planning import DEFAULT_METHOD, Method, Plan, prepare
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.ledger import Ledger
+from dpbilevel.privacy.noise import KeySchedule
 from dpbilevel.problem import BilevelProblem
 from dpbilevel.records import Records, Sizes
 from dpbilevel.solution import Legend
-from dpbilevel.solving import solve
+from dpbilevel.solving import solve, warn_if_not_private
 
 Tree = Any
 
@@ -108,8 +109,7 @@ class PrivateEstimator(BaseEstimator):
             warnings.warn(caveat, PrivacyLeakWarning, stacklevel=3)
         self._warn_of_copies()
         _warn_of_noise(planned, rows)
-        if seed is not None and budget.is_private:
-            _warn_of_seed(seed)
+        warn_if_not_private(budget, KeySchedule(seed), "random_state", stacklevel=4)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", NotPrivateWarning)  # said just now, in the words of estimators
             solution = solve(problem, records, budget, method=method, refit=self._refit, ledger=self.ledger, seed=seed)
@@ -194,15 +194,6 @@ def _rows(sizes: Sizes) -> int:
 def shapes(rows: int, columns: int, types: Sequence[type]) -> Tree:
     """Shapes of so many records: a row of float32 and a number of each type."""
     return (jax.ShapeDtypeStruct((rows, columns), np.float32), *(jax.ShapeDtypeStruct((rows,), kind) for kind in types))
-
-
-def _warn_of_seed(seed: int) -> None:
-    warnings.warn(
-        f"random_state={seed}: the noise can be recomputed, so this fit is reproducible and NOT private; leave "
-        "random_state out for a private fit",
-        NotPrivateWarning,
-        stacklevel=4,
-    )
 
 
 def _warn_of_noise(planned: Plan, rows: int) -> None:
