@@ -19,6 +19,7 @@ import dpbilevel as dpb
 from dpbilevel.privacy import accounting
 from dpbilevel.privacy.accounting import (
     Charge,
+    all_charges,
     composed_delta,
     composed_epsilon,
     composed_mu,
@@ -27,7 +28,7 @@ from dpbilevel.privacy.accounting import (
     gaussian_mu,
     is_gaussian,
 )
-from dpbilevel.privacy.release import Release, all_charges
+from dpbilevel.privacy.release import Release
 from dpbilevel.privacy.sampling import FullBatch, Poisson
 
 ADJACENCIES = ("replace-one", "zero-out")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpbilevel.arguments import count, non_negative, one_of, positive
+from dpbilevel.arguments import count, non_negative, one_of, positive, printable
 from dpbilevel.errors import DPBilevelError, InvalidArgument
 
 NOT_REAL = {
@@ -107,6 +107,15 @@ def test_one_of_returns_its_choice_and_lists_the_choices_when_refusing():
         with pytest.raises(InvalidArgument) as caught:
             one_of("adjacency", value, choices, "why")
         assert str(caught.value) == f"adjacency={value!r}: must be one of 'replace-one', 'zero-out'; why"
+
+
+def test_printable_takes_a_line_of_text_and_nothing_else():
+    assert printable("dataset", "Süd 数 2026", "why") == "Süd 数 2026"
+    for value in ("", " ", "a\nb", "nul\0", "lone \ud800", "x" * 201, None, 1, b"bytes"):
+        with pytest.raises(
+            InvalidArgument, match=r"^dataset=.*: must be one line of text of at most 200 characters; why$"
+        ):
+            printable("dataset", value, "why")
 
 
 def test_refusals_can_be_caught_as_value_errors_and_as_errors_of_the_library():

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 import dpbilevel as dpb
 from dpbilevel.privacy import calibration
-from dpbilevel.privacy.accounting import composed_epsilon, composed_mu, gaussian_delta
+from dpbilevel.privacy.accounting import all_charges, composed_epsilon, composed_mu, gaussian_delta
 from dpbilevel.privacy.calibration import calibrate, with_shares
-from dpbilevel.privacy.release import Release, all_charges
+from dpbilevel.privacy.release import Release
 
 ADJACENCIES = ("replace-one", "zero-out")
 COUNTS = {"upper": 500, "lower": 4000}

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 import dpbilevel as dpb
 from dpbilevel.errors import NotCharged
 from dpbilevel.privacy import ledger as ledger_module
-from dpbilevel.privacy.accounting import gaussian_epsilon
+from dpbilevel.privacy.accounting import all_charges, gaussian_epsilon
 from dpbilevel.privacy.calibration import calibrate
 from dpbilevel.privacy.ledger import Receipt
-from dpbilevel.privacy.release import Release, all_charges
+from dpbilevel.privacy.release import Release
 
 ADJACENCIES = ("replace-one", "zero-out")
 TOTAL = dpb.Budget(2.0, 1e-6)
@@ -205,7 +205,7 @@ def test_twin_a_ledger_that_forgets_is_caught(monkeypatch):
 
     def forgetful(self, releases, budget, description):
         receipt = true(self, releases, budget, description)
-        self._entries.clear()
+        self._book.entries.clear()
         return receipt
 
     monkeypatch.setattr(dpb.Ledger, "charge", forgetful)
@@ -562,7 +562,7 @@ def test_twin_a_ledger_without_a_lock_is_caught(monkeypatch):
 
     def without_a_lock(self, total):
         true(self, total)
-        self._lock = contextlib.nullcontext()
+        self._book.lock = contextlib.nullcontext()
 
     monkeypatch.setattr(dpb.Ledger, "__init__", without_a_lock)
     assert winners_of_the_last_slice() > 1

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 
 import dpbilevel as dpb
-from dpbilevel.privacy.accounting import Charge, composed_epsilon, gaussian_epsilon
-from dpbilevel.privacy.release import all_charges
+from dpbilevel.privacy.accounting import Charge, all_charges, composed_epsilon, gaussian_epsilon
 
 BUDGET = dpb.Budget(3.0, 1e-6)
 

@@ -40,6 +40,13 @@ def one_of(name: str, value: Any, choices: tuple[str, ...], why: str) -> str:
     return value
 
 
+def printable(name: str, value: Any, why: str, *, longest: int = 200) -> str:
+    """Return ``value``, or raise unless it is a line of text that can be stored and shown."""
+    if not isinstance(value, str) or not value.strip() or not value.isprintable() or len(value) > longest:
+        raise InvalidArgument(f"{name}={value!r:.60}: must be one line of text of at most {longest} characters; {why}")
+    return value
+
+
 def _real(name: str, value: Any, why: str) -> float:
     # bool is a number to Python, but clip_norm=True is a mistake worth telling.
     if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):

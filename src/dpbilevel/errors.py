@@ -29,6 +29,14 @@ class NotCharged(DPBilevelError):
     """A release was asked of the records that no ledger has charged (or more often than was charged)."""
 
 
+class LedgerCorrupt(DPBilevelError):
+    """What is stored of a ledger is not what was written. Nothing is charged, and nothing starts at zero."""
+
+
+class LedgerUnavailable(DPBilevelError):
+    """The database of a ledger cannot be reached, read or written. Nothing may be released on the strength of it."""
+
+
 class TrainerFailed(DPBilevelError):
     """A black-box trainer raised, or returned something that is not a model. The charge stands."""
 

@@ -16,10 +16,9 @@ from dpbilevel.facts import Facts
 from dpbilevel.methods.refit import Refit
 from dpbilevel.methods.tracking import Tracking
 from dpbilevel.precision import is_double, user_float
-from dpbilevel.privacy.accounting import Chargeable, is_gaussian
+from dpbilevel.privacy.accounting import Chargeable, all_charges, is_gaussian
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.declared import DeclaredRelease
-from dpbilevel.privacy.release import all_charges
 from dpbilevel.privacy.spend import Privacy
 from dpbilevel.problem import BilevelProblem, inspect
 from dpbilevel.program import Program

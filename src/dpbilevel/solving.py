@@ -1,7 +1,6 @@
 """The way through the house: plan, charge, run, release."""
 
 import contextlib
-import importlib.metadata
 import warnings
 from dataclasses import replace
 from typing import Any
@@ -9,6 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from dpbilevel.about import version
 from dpbilevel.errors import InvalidArgument, NotPrivateWarning
 from dpbilevel.methods.refit import Refit
 from dpbilevel.planning import DEFAULT_METHOD, Method, Plan, checked_start, prepare, warn_of_caveats
@@ -134,11 +134,3 @@ def warn_if_not_private(budget: Budget, schedule: KeySchedule, name: str = "seed
 def _chunk(rounds: int) -> int:
     """The largest divisor of ``rounds`` that gives at least `_CHUNKS` chunks: equal chunks compile once."""
     return next(size for size in range(max(1, rounds // _CHUNKS), 0, -1) if rounds % size == 0)
-
-
-def version() -> str:
-    """The version of the library, as a result carries it."""
-    try:
-        return importlib.metadata.version("dpbilevel")
-    except importlib.metadata.PackageNotFoundError:  # imported from source, not installed
-        return "from source"

@@ -20,6 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dpbilevel.about import version
 from dpbilevel.baselines.candidates import check_list, fitted, typed
 from dpbilevel.baselines.runs import ScoredRuns, with_mu
 from dpbilevel.baselines.selection import NumberOfRuns, run_mu
@@ -27,19 +28,18 @@ from dpbilevel.constraints import project
 from dpbilevel.errors import InvalidArgument
 from dpbilevel.facts import Facts
 from dpbilevel.planning import Plan, checked_start, prepare, warn_of_caveats
-from dpbilevel.privacy.accounting import Chargeable
+from dpbilevel.privacy.accounting import Chargeable, all_charges
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.declared import DeclaredRelease
 from dpbilevel.privacy.events import ApproximateDP
 from dpbilevel.privacy.ledger import Ledger
 from dpbilevel.privacy.noise import KeySchedule
-from dpbilevel.privacy.release import all_charges
 from dpbilevel.privacy.spend import Privacy
 from dpbilevel.problem import BilevelProblem
 from dpbilevel.program import Program, State
 from dpbilevel.records import Records
 from dpbilevel.solution import Solution
-from dpbilevel.solving import version, warn_if_not_private
+from dpbilevel.solving import warn_if_not_private
 
 Tree = Any
 Numbers = dict[str, tuple[Any, str]]

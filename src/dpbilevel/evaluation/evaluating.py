@@ -18,20 +18,22 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.stats import norm
 
+from dpbilevel.about import version
 from dpbilevel.arguments import one_of, positive
 from dpbilevel.errors import InvalidArgument, UtilityWarning
 from dpbilevel.evaluation.heldout import checked_pair, classes_of
 from dpbilevel.evaluation.scoring import NORM, Metric, chosen_metrics, scored
 from dpbilevel.planning import check_delta
+from dpbilevel.privacy.accounting import all_charges
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.calibration import calibrate
 from dpbilevel.privacy.ledger import Ledger
 from dpbilevel.privacy.noise import KeySchedule
-from dpbilevel.privacy.release import Contribution, Release, all_charges
+from dpbilevel.privacy.release import Contribution, Release
 from dpbilevel.privacy.spend import Privacy
 from dpbilevel.program import Program, Stage
 from dpbilevel.records import Records
-from dpbilevel.solving import version, warn_if_not_private
+from dpbilevel.solving import warn_if_not_private
 from dpbilevel.tables import text_table
 from dpbilevel.trees import encoded
 

@@ -54,6 +54,15 @@ class Chargeable(Protocol):
         """What all uses cost, role by role."""
 
 
+def all_charges(releases: Sequence[Chargeable]) -> dict[str, tuple[Charge, ...]]:
+    """Charges of several releases, per role. Roles hold disjoint records, so that they compose in parallel."""
+    charges: dict[str, tuple[Charge, ...]] = {}
+    for release in releases:
+        for charge in release.charges():
+            charges[charge.role] = (*charges.get(charge.role, ()), charge)
+    return charges
+
+
 def gaussian_epsilon(mu: float, delta: float) -> float:
     """The epsilon of mu-GDP at delta (Balle and Wang 2018, through dp_accounting).
 

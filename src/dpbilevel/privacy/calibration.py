@@ -9,10 +9,10 @@ import math
 from collections.abc import Mapping, Sequence
 
 from dpbilevel.errors import BudgetExceeded, InvalidArgument
-from dpbilevel.privacy.accounting import composed_epsilon, composed_mu, is_gaussian
+from dpbilevel.privacy.accounting import all_charges, composed_epsilon, composed_mu, is_gaussian
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.declared import DeclaredRelease
-from dpbilevel.privacy.release import Release, all_charges, shared_noise
+from dpbilevel.privacy.release import Release, shared_noise
 
 _HEADROOM = 1e-9  # full batch: relative, so that rounding can never push a calibrated run above its budget
 _SMALLEST_DELTA = 1e-13  # sampled: dp_accounting truncates tails of mass 1e-15

@@ -1,7 +1,8 @@
 """The ledger of a data set: it charges before data is touched, and refuses when the budget is gone.
 
 A ledger belongs to the *data set*, not to an estimator or a run: copies of it are the same ledger. Its total is fixed
-when it is made. Nothing is ever refunded.
+when it is made. Nothing is ever refunded. `Ledger(total)` keeps its entries in memory, which serves one process;
+`Ledger.open(url, dataset=...)` keeps them in a database, which serves everybody who works on the data set.
 
 **How runs compose.** The rule is fixed before any record is read, by the first charge or by ``composition=``:
 
@@ -17,30 +18,21 @@ roles, because who is in which role may change between runs.
 import math
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, NoReturn
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from dpbilevel.arguments import count, one_of
-from dpbilevel.errors import BudgetExceeded, InvalidArgument, NotCharged
-from dpbilevel.privacy.accounting import Chargeable, gaussian_epsilon
+from dpbilevel.errors import BudgetExceeded, DPBilevelError, InvalidArgument, NotCharged
+from dpbilevel.privacy.accounting import Chargeable, all_charges, gaussian_epsilon
+from dpbilevel.privacy.books.entry import COMPOSITIONS, Book, Composition, Entry, MemoryBook, Page
+from dpbilevel.privacy.books.statement import Statement, write_statement
 from dpbilevel.privacy.budget import Budget
-from dpbilevel.privacy.noise import KeySchedule
-from dpbilevel.privacy.release import all_charges
 from dpbilevel.privacy.spend import Privacy
 
-Composition = Literal["gaussian", "basic"]
+if TYPE_CHECKING:  # at run time it would load JAX, which a look at a ledger can do without
+    from dpbilevel.privacy.noise import KeySchedule
 
 _DECIMAL = 1 + 1e-12  # five times 0.2 is 1, though not in binary fractions
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One charge: what a run costs at most."""
-
-    description: str
-    epsilon: float
-    delta: float
-    mu: float | None  # None where releases are sampled
 
 
 class Receipt:
@@ -51,7 +43,7 @@ class Receipt:
         self.__used = 0
         self.__lock = threading.Lock()
 
-    def advance(self, schedule: KeySchedule, uses: int) -> int:
+    def advance(self, schedule: "KeySchedule", uses: int) -> int:
         """Take the next ``uses`` uses off the schedule; returns the index of the first of them.
 
         The position is kept here and not by the caller, and a schedule serves one receipt: otherwise two uses could
@@ -91,29 +83,67 @@ class Ledger:
     """
 
     def __init__(self, total: Budget, *, composition: Composition | None = None) -> None:
-        if not isinstance(total, Budget):
-            raise InvalidArgument(f"total={total!r}: must be a dpb.Budget; it is fixed for the life of the ledger")
-        if composition is not None:
-            one_of("composition", composition, ("gaussian", "basic"), "it says how runs add up")
-        self._total = total
-        self._composition = composition
-        self._entries: list[Entry] = []
-        self._lock = threading.Lock()
+        _check_total(total)
+        _check_composition(composition)
+        self._book: Book = MemoryBook(total, composition)
+
+    @classmethod
+    def open(
+        cls,
+        url: str,
+        *,
+        dataset: str,
+        total: Budget | None = None,
+        composition: Composition | None = None,
+        unit: str | None = None,
+        who: str | None = None,
+    ) -> "Ledger":
+        """The ledger of a data set that a database keeps; it is begun where there is none and ``total`` is given.
+
+        Guarantee: a charge is one transaction that has reached the disk before a receipt is handed out; processes that
+        charge at the same time do so one after the other, and cannot spend more than the total together. Every line is
+        checked when the ledger is opened and before each charge; a ledger that is damaged, empty or shortened raises
+        `LedgerCorrupt` and never starts at zero. What is stored are public facts, no records.
+
+        Args:
+            url: "sqlite:///ledger.db" (a file on this machine) or "postgresql://user@server/database".
+            dataset: its name, the same for all who use the data set.
+            total: the budget; needed to begin, and otherwise left out or as it was.
+            composition: "gaussian" or "basic" (see the module), or by default what the first charge decides.
+            unit: of privacy, what one record stands for; "one record" unless told otherwise.
+            who: the name that charges carry instead of the system's user name.
+
+        >>> import tempfile, dpbilevel as dpb
+        >>> folder = tempfile.TemporaryDirectory()
+        >>> url = f"sqlite:///{folder.name}/ledger.db"
+        >>> dpb.Ledger.open(url, dataset="hospital-2026", total=dpb.Budget(3.0, 1e-6))
+        Ledger('hospital-2026', epsilon 0 of 3 spent at delta 1e-06, replace-one, 0 runs)
+        >>> dpb.Ledger.open(url, dataset="hospital-2026").total
+        Budget(epsilon=3.0, delta=1e-06, adjacency='replace-one')
+        """
+        from dpbilevel.privacy.books.database import opened
+
+        if total is not None:
+            _check_total(total)
+        _check_composition(composition)
+        ledger = cls.__new__(cls)
+        ledger._book = opened(url, dataset, total=total, composition=composition, unit=unit, who=who)
+        return ledger
 
     @property
     def total(self) -> Budget:
         """The budget of the data set."""
-        return self._total
+        return self._book.total
 
     @property
     def entries(self) -> tuple[Entry, ...]:
-        """All charges so far, oldest first."""
-        return tuple(self._entries)
+        """All charges so far, oldest first; of a ledger in a database `StoredEntry`, read anew each time."""
+        return self._book.read().entries
 
     @property
     def composition(self) -> Composition | None:
         """How runs add up; None before the first charge of a ledger that lets the first charge decide."""
-        return self._composition
+        return self._book.read().composition
 
     def charge(self, releases: Sequence[Chargeable], budget: Budget, description: str) -> Receipt:
         """Charge a whole run, in one transaction, before its first record is read.
@@ -121,66 +151,91 @@ class Ledger:
         Raises `BudgetExceeded`, and changes nothing, where the total would be exceeded.
         """
         for adjacency in {budget.adjacency, *(release.adjacency for release in releases)}:
-            if adjacency != self._total.adjacency:
+            if adjacency != self.total.adjacency:
                 raise InvalidArgument(
-                    f"adjacency={adjacency!r}: must be {self._total.adjacency!r}, the relation of the ledger; spends "
+                    f"adjacency={adjacency!r}: must be {self.total.adjacency!r}, the relation of the ledger; spends "
                     "under different relations do not add up"
                 )
         privacy = Privacy(all_charges(releases), budget)
         entry = Entry(description, privacy.epsilon(), budget.delta or 0.0, privacy.mu)
-        with self._lock:
-            composition = self._composition or ("basic" if entry.mu is None else "gaussian")
+        with self._book.writing() as (page, append):
+            composition = page.composition or ("basic" if entry.mu is None else "gaussian")
             if composition == "gaussian" and entry.mu is None:
                 raise InvalidArgument(
                     "ledger: its runs so far compose as full-batch Gaussians and this run does not; a ledger for "
                     'both is made with Ledger(total, composition="basic") before its first run'
                 )
-            if not self._fits([*self._entries, entry], composition):
+            if not self._fits([*page.entries, entry], composition):
                 raise BudgetExceeded(
                     f"{description}: asks for epsilon {entry.epsilon:.6g} at delta {entry.delta:.3g}, but "
-                    f"{self._describe()}; lower the run's epsilon to ledger.remaining() or stop here"
+                    f"{self._describe(page)}; lower the run's epsilon to ledger.remaining() or stop here"
                 )
-            self._composition = composition
-            self._entries.append(entry)
+            append(entry, privacy)
         return Receipt(releases)
 
     def spent(self) -> float:
         """Epsilon spent so far, at the total's delta."""
-        if not self._entries:
-            return 0.0
-        if self._composition == "basic":
-            return math.fsum(entry.epsilon for entry in self._entries)
-        return gaussian_epsilon(_sum_of_squares(self._entries) ** 0.5, self._total.delta or 0.0)
+        return self._spent(self._book.read())
 
     def remaining(self) -> Budget | None:
         """The largest budget that one more run of the same kind may have; None where nothing is left."""
-        if not self._entries or not self._total.is_private:
-            return self._total
-        if self._composition == "basic":
-            epsilon = self._total.epsilon - self.spent()
-            delta = (self._total.delta or 0.0) - math.fsum(entry.delta for entry in self._entries)
+        return self._remaining(self._book.read())
+
+    def statement(self) -> Statement:
+        """Everything that the ledger holds, of one moment, as a review needs it; of a ledger in a database only."""
+        page = self._book.read()
+        if page.dataset is None:
+            raise InvalidArgument(
+                "ledger: is kept in memory, which notes neither who nor when; open one in a database with "
+                'dpb.Ledger.open("sqlite:///ledger.db", dataset=...)'
+            )
+        return Statement(page, self._spent(page), self._remaining(page))
+
+    def export(self, path: str | Path) -> Path:
+        """Write `statement` as .json or .csv, whole or not at all; the same ledger gives the same bytes."""
+        return write_statement(self.statement(), Path(path))
+
+    def _spent(self, page: Page) -> float:
+        if not page.entries:
+            return 0.0
+        if page.composition == "basic":
+            return math.fsum(entry.epsilon for entry in page.entries)
+        return gaussian_epsilon(_sum_of_squares(page.entries) ** 0.5, self.total.delta or 0.0)
+
+    def _remaining(self, page: Page) -> Budget | None:
+        total = self.total
+        if not page.entries or not total.is_private:
+            return total
+        if page.composition == "basic":
+            epsilon = total.epsilon - self._spent(page)
+            delta = (total.delta or 0.0) - math.fsum(entry.delta for entry in page.entries)
         else:
-            left = self._total.mu**2 - _sum_of_squares(self._entries)
-            delta = self._total.delta or 0.0
+            left = total.mu**2 - _sum_of_squares(page.entries)
+            delta = total.delta or 0.0
             # What calibration leaves over, to be on the safe side of rounding, is nothing to plan a run with.
-            epsilon = gaussian_epsilon(left**0.5, delta) if left > 1e-8 * self._total.mu**2 else 0.0
-        return Budget(epsilon, delta, self._total.adjacency) if epsilon > 0 and delta > 0 else None
+            epsilon = gaussian_epsilon(left**0.5, delta) if left > 1e-8 * total.mu**2 else 0.0
+        return Budget(epsilon, delta, total.adjacency) if epsilon > 0 and delta > 0 else None
 
     def _fits(self, entries: list[Entry], composition: Composition) -> bool:
-        if not self._total.is_private:
+        if not self.total.is_private:
             return True
         if composition == "gaussian":
-            return _sum_of_squares(entries) <= self._total.mu**2
+            return _sum_of_squares(entries) <= self.total.mu**2
         epsilon, delta = (math.fsum(column) for column in zip(*((e.epsilon, e.delta) for e in entries), strict=True))
-        return epsilon <= self._total.epsilon * _DECIMAL and delta <= (self._total.delta or 0.0) * _DECIMAL
+        return epsilon <= self.total.epsilon * _DECIMAL and delta <= (self.total.delta or 0.0) * _DECIMAL
 
-    def _describe(self) -> str:
-        delta = "" if self._total.delta is None else f" at delta {self._total.delta:g}"
-        return f"epsilon {self.spent():.6g} of {self._total.epsilon:g} spent{delta}"
+    def _describe(self, page: Page) -> str:
+        delta = "" if self.total.delta is None else f" at delta {self.total.delta:g}"
+        return f"epsilon {self._spent(page):.6g} of {self.total.epsilon:g} spent{delta}"
 
     def __repr__(self) -> str:
-        runs = f"{len(self._entries)} run{'' if len(self._entries) == 1 else 's'}"
-        return f"Ledger({self._describe()}, {self._total.adjacency}, {runs})"
+        try:
+            page = self._book.read()
+        except DPBilevelError as error:  # a repr is what people look at when something is wrong
+            return f"Ledger(cannot be read: {type(error).__name__})"
+        name = "" if page.dataset is None else f"{page.dataset.name!r}, "
+        runs = f"{len(page.entries)} run{'' if len(page.entries) == 1 else 's'}"
+        return f"Ledger({name}{self._describe(page)}, {self.total.adjacency}, {runs})"
 
     def __copy__(self) -> "Ledger":
         return self
@@ -189,7 +244,25 @@ class Ledger:
         return self  # scikit-learn's clone copies parameters deeply; two ledgers would spend the budget twice
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a Ledger cannot be pickled: a second copy of it could spend the same budget again")
+        raise TypeError(
+            "a Ledger cannot be pickled: a second copy of it could spend the same budget again; other processes share "
+            "one with Ledger.open"
+        )
+
+
+def _check_total(total: Any) -> None:
+    if isinstance(total, str):
+        raise InvalidArgument(
+            "total: must be a dpb.Budget, not text; a ledger in a database is opened with "
+            "dpb.Ledger.open(url, dataset=..., total=...)"
+        )
+    if not isinstance(total, Budget):
+        raise InvalidArgument(f"total={total!r}: must be a dpb.Budget; it is fixed for the life of the ledger")
+
+
+def _check_composition(composition: Any) -> None:
+    if composition is not None:
+        one_of("composition", composition, COMPOSITIONS, "it says how runs add up")
 
 
 def _sum_of_squares(entries: Sequence[Entry]) -> float:

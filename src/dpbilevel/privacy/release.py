@@ -9,7 +9,7 @@ compiled loop read the same declaration, so that what is charged and what is exe
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -21,7 +21,7 @@ from jax.flatten_util import ravel_pytree
 from dpbilevel.arguments import count, non_negative, one_of, positive
 from dpbilevel.errors import InvalidArgument
 from dpbilevel.precision import is_double
-from dpbilevel.privacy.accounting import Charge, Chargeable
+from dpbilevel.privacy.accounting import Charge
 from dpbilevel.privacy.budget import ADJACENCIES, Adjacency
 from dpbilevel.privacy.clipping import LARGEST_CLIP, ROUNDING, SMALLEST_CLIP, clipped_sum
 from dpbilevel.privacy.noise import capacity, drawn, membership, standard_normal
@@ -196,15 +196,6 @@ class Release:
 def shared_noise(ratios: Mapping[str, float], sensitivities: Mapping[str, float]) -> float:
     """The one noise that keeps every role's sensitivity over noise at or below its ratio."""
     return max(sensitivities[role] / ratios[role] for role in sensitivities)
-
-
-def all_charges(releases: Sequence[Chargeable]) -> dict[str, tuple[Charge, ...]]:
-    """Charges of several releases, per role. Roles hold disjoint records, so that they compose in parallel."""
-    charges: dict[str, tuple[Charge, ...]] = {}
-    for release in releases:
-        for charge in release.charges():
-            charges[charge.role] = (*charges.get(charge.role, ()), charge)
-    return charges
 
 
 def _ratio(sensitivity: float, noise: float) -> float:

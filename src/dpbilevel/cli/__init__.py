@@ -1,0 +1,1 @@
+"""The command line. Its modules load what a command needs when it is called: help must not wait for JAX."""
