@@ -6,6 +6,8 @@ VENV := .venv
 PY := $(VENV)/bin/python
 PIP_INSTALL := $(PY) -m pip --disable-pip-version-check install -qq -c constraints.txt
 READY := $(VENV)/.ready
+BROWSER := .browser/.ready
+AXE := axe-core@4.14.0
 WORKERS ?= 2
 
 # Succeeds in an interpreter that can make the environment. A pyenv shim may exist and yet not run, and
@@ -20,7 +22,7 @@ help:  ## list the targets
 demo: $(READY)  ## run the flights example
 	@$(PY) examples/flights.py
 
-test: $(READY)  ## run every test and doctest
+test: $(READY) $(BROWSER)  ## run every test and doctest
 	$(PY) -m pytest -n $(WORKERS)
 
 test-fast: $(READY)  ## the same without the slow tests
@@ -59,6 +61,17 @@ bench-estimators: $(READY) .venv-diffprivlib/.ready  ## estimators beside scikit
 	@$(PY) -m venv --clear .venv-diffprivlib
 	@.venv-diffprivlib/bin/python -m pip --disable-pip-version-check install -qq -r benchmarks/diffprivlib.txt
 	@touch $@
+
+# Chromium and axe-core look at reports. Where they cannot be had, the tests that need them skip and say so.
+$(BROWSER):
+	@mkdir -p .browser
+	@command -v chromium >/dev/null || [ "$$(id -u)" -ne 0 ] || { echo "Installing Chromium (once) …"; \
+	  apt-get -qq -o Acquire::Retries=0 update && apt-get -qq -y install --no-install-recommends chromium; \
+	} >.browser/chromium.log 2>&1 || true
+	@test -f .browser/axe.min.js || { cd .browser && npm pack --silent $(AXE) \
+	  && tar -xzf axe-core-*.tgz --strip-components=1 package/axe.min.js; } >.browser/axe.log 2>&1 || true
+	@if command -v chromium >/dev/null && test -f .browser/axe.min.js; then touch $@; \
+	  else echo "No Chromium or no axe-core (see .browser/*.log): tests of reports in a browser are left out."; fi
 
 clean:  ## remove caches and build outputs (not .venv)
 	rm -rf build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,17 +1,12 @@
 """The leak and its cure: a membership attack on exact bilevel optimisation and on the private methods.
 
-python benchmarks/leak.py        (about a minute; writes docs/results/leak.md and leak.svg)
+python benchmarks/leak.py        (about a minute; writes docs/results/leak.json, leak.md and leak.svg)
 """
 
+import json
 from pathlib import Path
 
-import matplotlib
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
-
 import dpbilevel as dpb
-from dpbilevel.audit.attack import plot
 from dpbilevel.audit.leak import exact_attack, private_attack
 from dpbilevel.tables import markdown_table
 
@@ -59,9 +54,9 @@ def main():
     header = ["method", "ε", "advantage (TPR − FPR)", "99% interval", "allowed (Gaussian)", "allowed ((ε, δ)-DP)"]
     page = PAGE.format(trials=TRIALS, n=N, delta=DELTA, table=markdown_table(header, rows))
     (TARGET / "leak.md").write_text(page, encoding="utf-8")
-    figure, axes = plt.subplots(figsize=(6.5, 5))
-    plot(results, axes)
-    figure.savefig(TARGET / "leak.svg", bbox_inches="tight", metadata={"Date": None})
+    content = {"format": "dpbilevel.leak/1", "attacks": [result.to_json() for result in results]}
+    (TARGET / "leak.json").write_text(json.dumps(content, allow_nan=False, indent=1) + "\n", encoding="utf-8")
+    dpb.plot.leak(results).figure.savefig(TARGET / "leak.svg", metadata={"Date": None})
 
 
 if __name__ == "__main__":

@@ -40,10 +40,10 @@ import jax.numpy as jnp
 import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from scipy import stats
 
 import dpbilevel as dpb
+from dpbilevel.plot.style import SETTINGS
 from dpbilevel.tables import markdown_table
 
 ROOT = Path(__file__).parent.parent
@@ -296,36 +296,16 @@ def quick_experiments() -> list[Experiment]:
     ]
 
 
-PANELS = {"n": "records n", "epsilon": "epsilon (delta = 1e-6)", "d_": "dimension", "batch": "outer batch b_out"}
-HIDDEN = ("x_out, F_P", "trajectory rms")  # would lie on other lines
-
-
 def draw(results: list[dict[str, Any]], target: Path) -> None:
-    """Geometric means with the spread of the seeds, fitted lines, and the exponents of theorem and paper as guides."""
-    matplotlib.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "rates", "font.size": 9})
-    figure = Figure(figsize=(11, 9.6), layout="constrained")
-    for panel, (against, label) in zip(figure.subplots(2, 2).flat, PANELS.items(), strict=True):
-        shown = [r for r in results if r["against"].startswith(against) and r["metric"] not in HIDDEN]
-        for number, result in enumerate(shown):
-            points, logs = np.array(result["grid"]), np.log(result["values"])
-            centred, mean, colour = np.log(points) - np.log(points).mean(), logs.mean(axis=1), f"C{number}"
-            slope = result["exponent"][0]
-            spread = np.exp(mean) * np.abs(np.expm1(np.outer([-1, 1], logs.std(axis=1))))
-            panel.errorbar(points, np.exp(mean), spread, fmt="o", markersize=4, capsize=2.5, color=colour)
-            name = f"{result['name']}, {result['metric']}: {slope:.2f} ({result['bound']})"
-            for style, exponent in (("-", slope), ("--", result["bound"]), (":", result["printed"] or result["bound"])):
-                line, solid = np.exp(mean.mean() + float(Fraction(exponent)) * centred), style == "-"
-                panel.plot(points, line, style, color=colour, label=name if solid else None, alpha=1 if solid else 0.6)
-        panel.set(xscale="log", yscale="log", xlabel=label, ylabel="projected hypergradient norm")
-        for axis in (panel.xaxis, panel.yaxis):
-            axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-            axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-            axis.set_minor_formatter(NullFormatter())
-        panel.grid(True, alpha=0.3)
-        if shown:
-            panel.legend(loc="lower left", bbox_to_anchor=(0, 1), frameon=False, borderaxespad=0.2)
-    figure.suptitle("Measured exponents (in brackets and dashed: the theorem's; dotted: the paper's where it differs)")
-    figure.savefig(target, metadata={"Date": None})
+    """A panel for each quantity that varies."""
+    with matplotlib.rc_context(SETTINGS):
+        figure = Figure(figsize=(11, 9.6), layout="constrained")
+        for panel, against in zip(figure.subplots(2, 2).flat, ("n", "epsilon", "d_", "batch"), strict=True):
+            if any(result["against"].startswith(against) for result in results):
+                dpb.plot.rates({"experiments": results}, panel, against)
+        title = "Measured exponents (in brackets and dashed: the theorem's; dotted: the paper's where it differs)"
+        figure.suptitle(title, fontsize=11)
+        figure.savefig(target, metadata={"Date": None})
 
 
 def tables(results: list[dict[str, Any]], errors: list[dict[str, Any]]) -> tuple[str, str]:

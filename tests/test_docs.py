@@ -26,7 +26,7 @@ def test_readme_example_runs(tmp_path, monkeypatch, capsys):
     exec(compile(block, "README.md", "exec"), {})
     assert "(1, 1e-06)-differentially private" in capsys.readouterr().out
     assert (tmp_path / "run.json").exists()
-    assert (tmp_path / "run.md").exists()
+    assert (tmp_path / "run.html").exists()
 
 
 @pytest.mark.slow

@@ -6,7 +6,6 @@ half the remaining probability at most, so each comparison with a bound raises a
 """
 
 import math
-import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -327,70 +326,3 @@ def test_wrong_arguments_of_the_private_attack_are_named(name, value, message):
     arguments = GOOD | {"method": bilevel(), "budget": dpb.Budget(1.0, 1e-3)} | {name: value}
     with pytest.raises(dpb.InvalidArgument, match=message):
         leak.private_attack(**arguments)
-
-
-# ----------------------------------------------------------------------------------------------------------- the plot
-
-
-class Recorder:
-    """Stands in for matplotlib's Axes."""
-
-    def __init__(self):
-        self.calls: list[tuple[str, tuple, dict]] = []
-
-    def __getattr__(self, name):
-        return lambda *args, **options: self.calls.append((name, args, options))
-
-    def called(self, name):
-        return [(args, options) for called, args, options in self.calls if called == name]
-
-
-@pytest.fixture(scope="module")
-def results():
-    exact = leak.exact_attack(n=100, dimension=3, trials=100)
-    return [exact, *(attack(NoisyMean(), epsilon, trials=100) for epsilon in EPSILONS)]
-
-
-def test_the_plot_shows_attacks_with_intervals_and_both_bounds(results):
-    axes = Recorder()
-    assert leak.plot(results, axes) is axes
-    (epsilons, allowed), (_, gaussian) = (args[:2] for args, _ in axes.called("plot"))
-    assert epsilons.min() <= min(EPSILONS)
-    assert epsilons.max() >= max(EPSILONS)
-    assert np.all(np.asarray(gaussian) < np.asarray(allowed))
-    at_one = np.argmin(abs(epsilons - 1.0))
-    assert gaussian[at_one] == pytest.approx(2 * norm.cdf(dpb.Budget(epsilons[at_one], DELTA).mu / 2) - 1, rel=1e-6)
-    (((at, values), options),) = axes.called("errorbar")
-    assert tuple(at) == EPSILONS
-    limits = np.array([result.interval for result in results[1:]]).T
-    np.testing.assert_allclose(values - options["yerr"][0], limits[0])
-    np.testing.assert_allclose(values + options["yerr"][1], limits[1])
-    assert axes.called("axhspan")[0][0] == results[0].interval
-
-
-def test_the_plot_of_the_exact_attack_alone_has_no_bounds(results):
-    axes = Recorder()
-    leak.plot(results[:1], axes)
-    assert not axes.called("plot")
-    assert axes.called("axhline")
-
-
-def test_the_plot_refuses_what_is_no_result(results):
-    for wrong in ([], [results[0], 1.0]):
-        with pytest.raises(dpb.InvalidArgument, match=r"^results"):
-            leak.plot(wrong, Recorder())
-
-
-def test_the_plot_makes_its_own_axes(results):
-    matplotlib = pytest.importorskip("matplotlib")
-    matplotlib.use("Agg")
-    axes = leak.plot(results)
-    assert len(axes.get_legend_handles_labels()[1]) == 4
-    axes.figure.canvas.draw()
-    matplotlib.pyplot.close(axes.figure)
-
-
-def test_without_matplotlib_the_plot_says_what_is_missing(results, monkeypatch):
-    monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
-    with pytest.raises(ImportError, match="pip install matplotlib"):
-        leak.plot(results)

@@ -46,11 +46,12 @@ def test_saved_and_loaded_solution_is_the_same(solutions, name, tmp_path):
 def test_not_private_is_said_everywhere(solutions, name, tmp_path):
     solution = solutions[name]
     content = json.loads(solution.save(tmp_path / "run.json").read_text())
-    report = solution.report(tmp_path / "run.md").read_text()
+    report, page = (solution.report(tmp_path / f"run.{kind}").read_text() for kind in ("md", "html"))
     assert "NOT PRIVATE" in repr(solution)
     assert "NOT PRIVATE" in solution.summary()
     assert content["privacy"]["dict"]["private"] is False
-    assert "NOT PRIVATE" in report
+    for text in (report, page, solution._repr_html_()):
+        assert "NOT PRIVATE" in text
     assert "not private" in report
 
 
@@ -81,6 +82,26 @@ def test_a_stranger_can_derive_epsilon_from_the_file(solutions, tmp_path):
     assert delta == pytest.approx(privacy["delta"], rel=1e-6)
 
 
+def test_the_ending_says_what_is_written(solutions, tmp_path):
+    solution = solutions["private"]
+    assert solution.report(tmp_path / "run.html").read_text().startswith("<!DOCTYPE html>")
+    assert solution.report(str(tmp_path / "run.MD")).read_text().startswith("# ")
+    assert json.loads(solution.report(tmp_path / "run.json").read_text())["format"] == "dpbilevel.run/1"
+    for wrong in ("run.pdf", "run"):
+        with pytest.raises(dpb.InvalidArgument, match=r"must end in \.html, \.md or \.json"):
+            solution.report(tmp_path / wrong)
+    assert solution._repr_html_().startswith("<div")
+
+
+def test_a_damaged_solution_is_refused(solutions, tmp_path):
+    content = solutions["private"].to_json()
+    for key in ("privacy", "x", "sizes"):
+        path = tmp_path / "run.json"
+        path.write_text(json.dumps({name: value for name, value in content.items() if name != key}))
+        with pytest.raises(dpb.InvalidArgument, match="damaged"):
+            dpb.Solution.load(path)
+
+
 @pytest.mark.parametrize("content", ["", "not json", "[]", '{"format": "other/1"}'])
 def test_loading_something_else_is_refused(content, tmp_path):
     path = tmp_path / "other.json"
@@ -96,5 +117,8 @@ def test_saved_file_holds_no_record(tmp_path):
     solution = dpb.solve(
         case.problem, dpb.Records(**data), dpb.Budget(1.0, 1e-4), method=case.method(steps=2), start=case.start
     )
-    text = solution.save(tmp_path / "run.json").read_text() + solution.report(tmp_path / "run.md").read_text()
-    assert "0.76543" not in text
+    written = [solution.save(tmp_path / "solution.json")]
+    written += [solution.report(tmp_path / f"run.{kind}") for kind in ("json", "md", "html")]
+    for path in written:
+        assert "0.76543" not in path.read_text()
+    assert "0.76543" not in solution._repr_html_()

@@ -350,3 +350,48 @@ def test_an_unknown_role_is_refused_with_the_known_ones():
 def test_a_false_positive_rate_is_a_probability(alpha):
     with pytest.raises(dpb.InvalidArgument, match="false_positive_rate"):
         run(lower=0.5).tradeoff(alpha)
+
+
+def test_shares_are_of_mu_squared_and_sum_to_one():
+    charges = (
+        Charge("cheap", "lower", 0.01, 100, dpb.FullBatch()),
+        Charge("dear", "lower", 0.02, 100, dpb.FullBatch()),
+    )
+    spent = dpb.Privacy({"lower": charges}, dpb.Budget(1.0, 1e-6))
+    assert spent.shares("lower") == pytest.approx((0.2, 0.8))
+    assert dpb.Privacy({"lower": charges}, dpb.Budget(math.inf), void=True).shares("lower") == (0.0, 0.0)
+    with pytest.raises(dpb.InvalidArgument, match="role"):
+        spent.shares("upper")
+
+
+def test_shares_of_sampled_and_declared_releases_are_of_their_epsilons():
+    charges = (
+        Charge("sampled", "lower", 0.5, 20, dpb.Poisson(0.1)),
+        Charge("declared", "lower", 0.0, 1, dpb.FullBatch(), None, dpb.ApproximateDP(0.3, 1e-7)),
+    )
+    spent = dpb.Privacy({"lower": charges}, dpb.Budget(3.0, 1e-6))
+    alone = [dpb.Privacy({"lower": (charge,)}, dpb.Budget(3.0, 1e-6)).epsilon() for charge in charges]
+    assert spent.shares("lower") == pytest.approx([epsilon / sum(alone) for epsilon in alone])
+
+
+def test_the_tradeoff_of_a_declared_delta_is_what_its_epsilon_gives():
+    declared = dpb.ApproximateDP(0.5, 1e-3)
+    charges = {"lower": (Charge("box", "lower", 0.0, 1, dpb.FullBatch(), None, declared),)}
+    missed = float(dpb.Privacy(charges, dpb.Budget(0.5, 1e-3)).tradeoff(0.05))
+    # The classic line 1 - delta - exp(epsilon) alpha, met up to the accountant's grid.
+    assert missed == pytest.approx(1 - 1e-3 - math.exp(0.5) * 0.05, abs=1e-3)
+
+
+def test_clips_are_kept_and_cost_nothing():
+    release = dpb.Release(
+        name="mean",
+        contributions={"lower": dpb.Contribution(lambda point, record: record, 0.5, 100)},
+        noise=0.1,
+        steps=1,
+    )
+    (charge,) = release.charges()
+    assert charge.clip == 0.5
+    before = dpb.Privacy({"lower": (charge,)}, dpb.Budget(9.0, 1e-6))
+    after = dpb.Privacy.from_json(before.to_json())
+    assert after.charges["lower"][0].clip == 0.5
+    assert after.epsilon() == before.epsilon()

@@ -54,7 +54,7 @@ _HOMES = {
     "UtilityWarning": "errors",
 }
 
-_PACKAGES = ("applications", "audit", "baselines", "datasets", "estimators", "theory")
+_PACKAGES = ("applications", "audit", "baselines", "datasets", "estimators", "plot", "theory")
 
 __all__ = sorted([*_HOMES, *_PACKAGES])
 
@@ -72,7 +72,7 @@ def __dir__() -> list[str]:
 
 
 if TYPE_CHECKING:
-    from dpbilevel import applications, audit, baselines, datasets, estimators, theory
+    from dpbilevel import applications, audit, baselines, datasets, estimators, plot, theory
     from dpbilevel.constraints import Ball, Box, Everything, NonNegative, Simplex
     from dpbilevel.encoding.encoded_rows import EncodedRows
     from dpbilevel.encoding.encoder import BoundedEncoder

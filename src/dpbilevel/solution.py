@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from dpbilevel.errors import InvalidArgument
+from dpbilevel.files import write_whole
 from dpbilevel.privacy.spend import Privacy
 from dpbilevel.tables import text_table
 from dpbilevel.trees import decoded, encoded
@@ -79,8 +80,11 @@ class Solution:
 
     def save(self, path: str | Path) -> Path:
         """Write everything as JSON (released values only); `load` reads it back."""
-        target = Path(path)
-        content = {
+        return write_whole(path, json.dumps(self.to_json(), indent=1, allow_nan=False) + "\n")
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything as a value of standard JSON, exactly: floats keep every bit."""
+        return {
             "format": _FORMAT,
             "version": self.version,
             "method": self.method,
@@ -89,23 +93,36 @@ class Solution:
             "x": encoded(self.x),
             "y": encoded(self.y),
             "history": encoded(dict(self.history)),
-            "legend": None if self.legend is None else asdict(self.legend),
+            "legend": None if self.legend is None else {**asdict(self.legend), "names": list(self.legend.names)},
             "numbers": encoded({name: list(pair) for name, pair in self.numbers.items()}),
         }
-        target.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n", encoding="utf-8")
-        return target
 
     @classmethod
     def load(cls, path: str | Path) -> "Solution":
         """Read what `save` wrote; the spend is computed anew from the charges."""
         try:
             content = json.loads(Path(path).read_text(encoding="utf-8"))
-        except json.JSONDecodeError as error:
+        except ValueError as error:  # not JSON, or no text at all
             raise InvalidArgument(
                 f"path={str(path)!r}: is not a JSON file; pass one that Solution.save wrote"
             ) from error
+        try:
+            return cls.from_json(content)
+        except InvalidArgument as error:
+            raise InvalidArgument(f"path={str(path)!r}: {error}") from error
+
+    @classmethod
+    def from_json(cls, content: Any) -> "Solution":
+        """The inverse of `to_json`."""
         if not isinstance(content, dict) or content.get("format") != _FORMAT:
-            raise InvalidArgument(f"path={str(path)!r}: is not a {_FORMAT} file; pass one that Solution.save wrote")
+            raise InvalidArgument(f"is not a {_FORMAT} file; pass one that Solution.save wrote")
+        try:
+            return cls._of(content)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise InvalidArgument(f"is a damaged {_FORMAT} file; pass one as Solution.save wrote it") from error
+
+    @classmethod
+    def _of(cls, content: dict[str, Any]) -> "Solution":
         return cls(
             x=decoded(content["x"]),
             y=decoded(content["y"]),
@@ -119,10 +136,16 @@ class Solution:
         )
 
     def report(self, path: str | Path) -> Path:
-        """Write a report for a privacy review, in Markdown."""
-        from dpbilevel.report.markdown import write_report
+        """Write a report for a privacy review: one self-contained page, .html, or the same as .md or .json."""
+        from dpbilevel.report.writing import write_report
 
-        return write_report(self, Path(path))
+        return write_report(self, path)
+
+    def _repr_html_(self) -> str:
+        """A compact card, for notebooks."""
+        from dpbilevel.report.card import solution_card
+
+        return solution_card(self)
 
     def __repr__(self) -> str:
         return f"Solution(x: {_shape(self.x)}, y: {_shape(self.y)}; {self.privacy.label()})"

@@ -1,5 +1,6 @@
 """Plain tables, for terminals and for Markdown: what rich would do, where rich may not be installed."""
 
+import unicodedata
 from collections.abc import Sequence
 from typing import Any
 
@@ -31,3 +32,18 @@ def short(value: Any) -> str:
     if isinstance(value, tuple | list):
         return ", ".join(map(short, value))
     return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def visible(text: str) -> str:
+    """Text that any page can hold: controls, halves of surrogate pairs and marks that turn the reading direction become
+    replacement characters. Names of columns and classes come from files that nobody has vetted.
+
+    >>> visible("a\\x00b") == "a\N{REPLACEMENT CHARACTER}b", visible("naïve, 名前")
+    (True, 'naïve, 名前')
+    """
+    return "".join(c if c.isprintable() or _is_space(c) else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
+def _is_space(character: str) -> bool:
+    # The two joiners are needed to spell Persian and Hindi.
+    return character in "\t\n\u200c\u200d" or unicodedata.category(character) == "Zs"

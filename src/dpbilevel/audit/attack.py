@@ -1,14 +1,10 @@
-"""What a membership attack achieved, beside what privacy allows, and the picture of both."""
+"""What a membership attack achieved, beside what privacy allows; `dpbilevel.plot.leak` draws both."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from typing import Any
 
-import numpy as np
-
-from dpbilevel.errors import InvalidArgument
-from dpbilevel.privacy.accounting import gaussian_delta, gaussian_mu
 from dpbilevel.privacy.budget import Budget
 
 
@@ -48,6 +44,21 @@ class Attack:
         """Whether the attack is compatible with what privacy promises; if not, something is broken."""
         return self.interval[0] <= min(self.bound, self.tight_bound)
 
+    def to_json(self) -> dict[str, Any]:
+        """A value of standard JSON; an infinite epsilon is null."""
+        content = asdict(self)
+        content["interval"] = list(self.interval)
+        if not self.budget.is_private:
+            content["budget"]["epsilon"] = None
+        return content
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> "Attack":
+        """The inverse of `to_json`."""
+        budget = dict(content["budget"])
+        budget["epsilon"] = math.inf if budget["epsilon"] is None else budget["epsilon"]
+        return cls(**{**content, "interval": tuple(content["interval"]), "budget": Budget(**budget)})
+
     def __repr__(self) -> str:
         low, high = self.interval
         allowed = "not private"
@@ -71,53 +82,3 @@ def allowed_advantage(budget: Budget) -> float:
     # (e^epsilon - 1 + 2 delta)/(e^epsilon + 1), written so that nothing overflows.
     certain = math.tanh(budget.epsilon / 2)
     return certain + (budget.delta or 0.0) * (1 - certain)
-
-
-def plot(results: Sequence[Attack], axes: Any = None) -> Any:
-    """Draw the advantage of attacks against epsilon, with what privacy allows as curves; needs matplotlib.
-
-    Args:
-        results: of `exact_attack` (a horizontal band) and `private_attack` (points with intervals).
-        axes: matplotlib Axes to draw on; new ones by default.
-
-    Returns:
-        The Axes.
-    """
-    if not results or not all(isinstance(result, Attack) for result in results):
-        raise InvalidArgument("results: must be a list of what exact_attack and private_attack return, at least one")
-    if axes is None:
-        axes = _pyplot().subplots()[1]
-    private = [result for result in results if result.budget.is_private]
-    smallest, largest = (choose((r.budget.epsilon for r in private), default=1.0) for choose in (min, max))
-    epsilons = np.geomspace(smallest / 2, largest * 2, 100)
-    for delta in sorted({result.budget.delta or 0.0 for result in private}):
-        allowed = [allowed_advantage(Budget(epsilon, delta)) for epsilon in epsilons]
-        gaussian = [gaussian_delta(gaussian_mu(epsilon, delta), 0.0) for epsilon in epsilons]
-        axes.plot(epsilons, allowed, "k--", label=f"(ε, {delta:g})-DP allows")
-        axes.plot(epsilons, gaussian, "k-", label=f"Gaussian noise at (ε, {delta:g}) allows")
-    for result in results:
-        if not result.budget.is_private:
-            axes.axhspan(*result.interval, color="C3", alpha=0.3)
-            axes.axhline(result.advantage, color="C3", label=f"{result.method}, n = {result.n}")
-    for colour, name in enumerate(dict.fromkeys(result.method for result in private)):
-        mine = [result for result in private if result.method == name]
-        values = np.array([result.advantage for result in mine])
-        limits = np.abs(np.array([result.interval for result in mine]).T - values)
-        at = [result.budget.epsilon for result in mine]
-        axes.errorbar(at, values, yerr=limits, fmt="o", capsize=3, color=f"C{colour}", label=f"{name}, attacked")
-    axes.set_xscale("log")
-    axes.minorticks_off()
-    tested = sorted({result.budget.epsilon for result in private})
-    axes.set_xticks(tested, labels=[f"{epsilon:g}" for epsilon in tested])
-    axes.set_xlabel("ε of the run")
-    axes.set_ylabel("advantage of the membership attack (TPR − FPR)")
-    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=2, frameon=False)
-    return axes
-
-
-def _pyplot() -> Any:
-    try:
-        import matplotlib.pyplot
-    except ImportError as error:
-        raise ImportError("plot: needs matplotlib; pip install matplotlib, or pass axes=...") from error
-    return matplotlib.pyplot

@@ -26,7 +26,7 @@ import numpy.typing as npt
 from scipy.stats import binomtest
 
 from dpbilevel.arguments import count, positive
-from dpbilevel.audit.attack import Attack, allowed_advantage, plot
+from dpbilevel.audit.attack import Attack, allowed_advantage
 from dpbilevel.errors import InvalidArgument
 from dpbilevel.planning import Method, Plan, plan
 from dpbilevel.precision import is_double, user_float
@@ -37,7 +37,7 @@ from dpbilevel.problem import BilevelProblem
 from dpbilevel.records import Sizes, sealed
 from dpbilevel.theory.constants import Constants
 
-__all__ = ["Attack", "allowed_advantage", "exact_attack", "exact_hypergradient", "plot", "private_attack"]
+__all__ = ["Attack", "allowed_advantage", "exact_attack", "exact_hypergradient", "private_attack"]
 
 Tree = Any
 Array = npt.NDArray[np.floating[Any]]

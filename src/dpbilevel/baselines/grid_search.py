@@ -70,7 +70,8 @@ class NaiveGridSearch(Baseline, ScoredRuns):
             finish=lambda state: (state["best"]["x"], state["best"]["y"]),
         )
         reason = "each trains and is scored with an equal share of mu^2"
-        return program, {"candidates": (number, reason)} | numbers
+        chosen = ("best score", "the candidate with the smallest released score")
+        return program, {"candidates": (number, reason), "output": chosen} | numbers
 
 
 def _start(x: Tree, y: Tree) -> State:

@@ -195,6 +195,7 @@ class PrivateRandomSearch(ScoredRuns):
         numbers: Numbers = {
             "runs": (self.mean_runs, "expected; how many there were is secret"),
             "shape": (self.shape, "of the law of the number of runs"),
+            "output": ("best score", "the run with the smallest noisy score, and nothing of the others"),
         }
         if budget.is_private:
             reason = "of each run, so that the best of them costs the budget (Papernot and Steinke 2022)"

@@ -26,6 +26,7 @@ from dpbilevel.privacy.ledger import Ledger
 from dpbilevel.privacy.noise import KeySchedule
 from dpbilevel.problem import BilevelProblem
 from dpbilevel.records import Records, Sizes
+from dpbilevel.report.card import solution_card
 from dpbilevel.solution import Legend
 from dpbilevel.solving import solve, warn_if_not_private
 
@@ -167,6 +168,19 @@ class PrivateEstimator(BaseEstimator):
                 PrivacyLeakWarning,
                 stacklevel=4,
             )
+
+    def _repr_html_inner(self) -> str:
+        # scikit-learn's diagram, and below it what was spent and found, once there is something.
+        return str(super()._repr_html_inner()) + self._card()
+
+    def _repr_mimebundle_(self, **options: Any) -> dict[str, str]:
+        bundle = dict(super()._repr_mimebundle_(**options))
+        if "text/html" in bundle:
+            bundle["text/html"] += self._card()
+        return bundle
+
+    def _card(self) -> str:
+        return solution_card(self.solution_) if hasattr(self, "solution_") else ""
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -39,6 +39,10 @@ from dpbilevel.program import Program, Stage, State
 Tree = Any
 
 _HYPERGRADIENT = "hypergradient"
+_OUTPUTS = {
+    "smallest-step": "the iterate with the smallest step after it: chosen among released ones, so free",
+    "last": "the iterate of the last solve",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,6 +206,7 @@ class DPBilevel:
             "penalty": (self.penalty, penalty_reason),
             "outer steps": (self.steps, "as given"),
             "step size": (step_size, reason),
+            "output": (self.output, _OUTPUTS[self.output]),
         }
 
     def _hypergradient_stage(

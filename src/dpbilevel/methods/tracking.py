@@ -327,6 +327,7 @@ class Tracking:
                 told.unit / told.clip * release.noise * math.sqrt(facts.y_dimension),
                 "of the difference: noise of a step over what records can add; steps are averaged",
             )
+        numbers["output"] = ("average", "the average of x over about the last twenty steps: post-processing, so free")
         if not any(HYPERGRADIENT in mine for mine in parts.values()):
             numbers[HYPERGRADIENT] = (0, "free: no x-gradient reads a record, so that its step needs no noise")
         return numbers

@@ -34,6 +34,7 @@ class Charge:
     sampling: Sampling
     records: int | None = None  # of the role; fixed-size batches need it
     declared: ApproximateDP | None = None  # of one call of a black box, which has no ratio
+    clip: float | None = None  # largest norm of what one record adds; None where a black box bounds it
 
     @property
     def mu(self) -> float:
@@ -136,8 +137,8 @@ def _mu_without_sampling(charges: Sequence[Charge]) -> float:
 
 
 def _merged(charges: Sequence[Charge]) -> tuple[Charge, ...]:
-    """What charges cost: a cache key that does not depend on names."""
-    return tuple(replace(charge, release="", role="") for charge in charges)
+    """What charges cost: a cache key that does not depend on names, nor on clips, which the ratio has in it."""
+    return tuple(replace(charge, release="", role="", clip=None) for charge in charges)
 
 
 @functools.lru_cache(maxsize=64)

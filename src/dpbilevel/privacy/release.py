@@ -125,6 +125,7 @@ class Release:
                 self.steps,
                 self.sampling,
                 contribution.count,
+                clip=contribution.clip,
             )
             for role, contribution in self.contributions.items()
         )

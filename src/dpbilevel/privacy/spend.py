@@ -100,6 +100,22 @@ class Privacy:
             return 1.0 if self.charges else 0.0
         return max((composed_delta(c, epsilon, self.budget.adjacency) for c in self._of(role)), default=0.0)
 
+    def shares(self, role: str) -> tuple[float, ...]:
+        """What part of a role's spend each of its releases has; they sum to one.
+
+        Of mu^2, which adds up exactly, where everything is full-batch Gaussian; otherwise in proportion to the epsilons
+        that the releases would have alone, which do not add up exactly. All zero where nothing is protected.
+        """
+        (charges,) = self._of(role)
+        if not self.budget.is_private:
+            return (0.0,) * len(charges)
+        if is_gaussian(charges):
+            parts = [charge.mu**2 for charge in charges]
+        else:
+            parts = [composed_epsilon((charge,), self._delta(None), self.budget.adjacency) for charge in charges]
+        total = sum(parts)
+        return tuple(part / total if total > 0 else 0.0 for part in parts)
+
     def tradeoff(self, false_positive_rate: npt.ArrayLike) -> npt.NDArray[np.float64]:
         """The least false-negative rate of any test for one record, at a given false-positive rate.
 
@@ -113,22 +129,29 @@ class Privacy:
             return np.zeros_like(alpha) if self.charges else 1 - alpha
         if self.mu is not None:
             return np.zeros_like(alpha) if math.isinf(self.mu) else np.asarray(norm.cdf(norm.isf(alpha) - self.mu))
-        epsilons = np.linspace(0.0, self.epsilon(1e-12), 200)
+        # Below the delta that a black box declares no epsilon is finite. Fewer lines bound less, and hold all the same.
+        finite = [epsilon for epsilon in (self.epsilon(1e-12), self.epsilon()) if math.isfinite(epsilon)]
+        if not finite:
+            return np.zeros_like(alpha)
+        epsilons = np.linspace(0.0, finite[0], 200)
         deltas = np.array([self.delta(e) for e in epsilons])
         lines = [1 - deltas - np.exp(epsilons) * a for a in alpha.ravel()]
         mirrored = [np.exp(-epsilons) * (1 - deltas - a) for a in alpha.ravel()]
         best = [max(0.0, *np.concatenate(pair)) for pair in zip(lines, mirrored, strict=True)]
         return np.array(best).reshape(alpha.shape)
 
+    def stated(self) -> str:
+        """Epsilon, never rounded down, delta and the relation, of a run with a finite epsilon."""
+        return (
+            f"({rounded_up(self.epsilon())}, {self.budget.delta:g})-differentially private with respect to "
+            f"{_RELATIONS[self.budget.adjacency]} ({self.budget.adjacency})"
+        )
+
     def sentence(self) -> str:
         """The guarantee in one sentence that can be quoted."""
         if not self.budget.is_private:
             return "NOT PRIVATE: epsilon is infinite, neither noise nor clipping was applied."
-        stated = (
-            f"({_rounded_up(self.epsilon())}, {self.budget.delta:g})-differentially private with respect to "
-            f"{_RELATIONS[self.budget.adjacency]} ({self.budget.adjacency}); unit of privacy: {self.unit}; "
-            f"accountant: {self.accountant}."
-        )
+        stated = f"{self.stated()}; unit of privacy: {self.unit}; accountant: {self.accountant}."
         caveats = "".join(f" CAVEAT: {caveat}." for caveat in self.caveats)
         if self.void:
             return (
@@ -141,7 +164,7 @@ class Privacy:
         """The guarantee in a few words, for a repr or a table."""
         if not self.budget.is_private:
             return "NOT PRIVATE: epsilon is infinite"
-        stated = f"({_rounded_up(self.epsilon())}, {self.budget.delta:g})-DP, {self.budget.adjacency}, one record"
+        stated = f"({rounded_up(self.epsilon())}, {self.budget.delta:g})-DP, {self.budget.adjacency}, one record"
         if self.caveats:
             stated += f", with {len(self.caveats)} caveat{'' if len(self.caveats) == 1 else 's'}"
         return f"NOT PRIVATE: fixed seed; otherwise {stated}" if self.void else stated
@@ -172,6 +195,7 @@ class Privacy:
                             "sampling_parameters": asdict(charge.sampling),
                             "records": charge.records,
                             "declared": None if charge.declared is None else asdict(charge.declared),
+                            "clip": charge.clip,
                         }
                         for charge in charges
                     ],
@@ -193,6 +217,7 @@ class Privacy:
                     sampling=_SAMPLINGS[item["sampling"]](**item["sampling_parameters"]),
                     records=item["records"],
                     declared=None if item.get("declared") is None else ApproximateDP(**item["declared"]),
+                    clip=item.get("clip"),
                 )
                 for item in entry["charges"]
             )
@@ -237,10 +262,10 @@ class Privacy:
         return group * epsilon
 
 
-def _rounded_up(value: float, digits: int = 4) -> str:
+def rounded_up(value: float, digits: int = 4) -> str:
     """Four significant digits, never below the value: a guarantee may not be stated too small.
 
-    >>> _rounded_up(0.84111), _rounded_up(1.0), _rounded_up(0.0)
+    >>> rounded_up(0.84111), rounded_up(1.0), rounded_up(0.0)
     ('0.8412', '1', '0')
     """
     if value == 0 or not math.isfinite(value):

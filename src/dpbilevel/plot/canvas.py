@@ -1,0 +1,63 @@
+"""Axes to draw on. New ones sit on a figure of their own, so that no picture touches the state of pyplot."""
+
+import contextlib
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from dpbilevel.plot.style import SETTINGS, WIDTH
+from dpbilevel.plot.svg import inline_svg
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
+
+_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+@contextlib.contextmanager
+def drawing(ax: "Axes | None", height: float, width: float = WIDTH) -> Iterator["Axes"]:
+    """Axes to draw on in the style of the house: those that were given, or new ones on a figure of their own."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context(SETTINGS):
+        if ax is None:
+            ax = Figure(figsize=(width, height), layout="constrained").subplots()
+            made: Any = ax
+            made._repr_html_ = lambda: _shown(made)  # notebooks show figures of pyplot by themselves; these show here
+        yield ax
+        for axis in (ax.xaxis, ax.yaxis):
+            for label in axis.get_ticklabels():  # names of columns may have dollars
+                label.set_parse_math(False)
+
+
+def powers(axis: "Axis") -> None:
+    """Ticks of a logarithmic axis, as many as its limits bear, written as people write powers of ten."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+
+    low, high = sorted(axis.get_view_interval())
+    decades = math.log10(high / low)
+    steps = (1.0,) if decades > 1.3 else (1.0, 2.0, 5.0)
+    axis.set_major_locator(LogLocator(subs=steps) if decades > 0.7 else MaxNLocator(4))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: power(value)))
+    axis.set_minor_formatter(NullFormatter())
+
+
+def power(value: float) -> str:
+    """A positive number as a label.
+
+    >>> power(0.01), power(1e-5), power(2e-5), power(6.15e-6)
+    ('0.01', '10⁻⁵', '2·10⁻⁵', '6.15·10⁻⁶')
+    """
+    if value <= 0 or 1e-3 <= value < 1e4:
+        return f"{value:.3g}"
+    digits, exponent = f"{value:.2e}".split("e")
+    digits = f"{float(digits):g}"
+    return ("" if digits == "1" else f"{digits}·") + "10" + str(int(exponent)).translate(_RAISED)
+
+
+def _shown(ax: Any) -> str:
+    title = ax.get_title() or f"{ax.get_ylabel()} against {ax.get_xlabel()}"
+    picture = inline_svg(ax.figure, name=f"plot-{id(ax):x}", title=title, description="")
+    return f'<div style="max-width: 40rem; color: var(--jp-content-font-color1, inherit)">{picture}</div>'

@@ -1,0 +1,23 @@
+"""Results of benchmarks, given as a file or as what it holds."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from dpbilevel.errors import InvalidArgument
+
+Results = str | Path | Mapping[str, Any]
+
+
+def parsed(results: Results, key: str, example: str) -> Mapping[str, Any]:
+    """What a results file holds; it must have ``key``."""
+    content: Any = results
+    if isinstance(results, str | Path):
+        try:
+            content = json.loads(Path(results).read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise InvalidArgument(f"results={str(results)!r}: is no JSON file; pass one such as {example}") from error
+    if not isinstance(content, Mapping) or key not in content:
+        raise InvalidArgument(f"results: must be the path of a file such as {example}, or what it holds")
+    return content

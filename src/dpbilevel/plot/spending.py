@@ -1,0 +1,49 @@
+"""Who pays for what: the epsilon of every role, and how its releases share it."""
+
+from typing import TYPE_CHECKING
+
+from dpbilevel.errors import InvalidArgument
+from dpbilevel.plot.canvas import drawing
+from dpbilevel.plot.style import INK, looks, on, shortened
+from dpbilevel.solution import Solution
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_WIDE = 0.09  # of the budget: room for a percentage
+
+
+def spend(solution: Solution, ax: "Axes | None" = None) -> "Axes":
+    """A bar for each role, as long as its epsilon, divided by what its releases cost (`Privacy.shares`).
+
+    Args:
+        solution: of a run with a finite epsilon.
+        ax: Axes to draw on; new ones by default.
+    """
+    privacy = solution.privacy
+    if not privacy.budget.is_private or not privacy.charges:
+        raise InvalidArgument("solution: there is no spend to draw: epsilon is infinite, or no record was read")
+    roles = list(privacy.charges)
+    names = list(dict.fromkeys(charge.release for charges in privacy.charges.values() for charge in charges))
+    colours = {name: look["color"] for name, look in zip(names, looks(), strict=False)}
+    longest = max(privacy.budget.epsilon, privacy.epsilon())
+    with drawing(ax, height=0.95 + 0.5 * len(roles) + 0.2 * -(-len(names) // 2)) as ax:
+        for place, role in enumerate(roles):
+            left, total = 0.0, privacy.epsilon(role=role)
+            for charge, share in zip(privacy.charges[role], privacy.shares(role), strict=True):
+                width, colour = share * total, colours[charge.release]
+                ax.barh(place, width, left=left, height=0.55, color=colour, linewidth=0)
+                if width > _WIDE * longest:
+                    ax.text(left + width / 2, place, f"{share:.0%}", color=on(colour), ha="center", va="center")
+                left += width
+        ax.axvline(privacy.budget.epsilon, color=INK, linewidth=1, linestyle=":")
+        for name, colour in colours.items():
+            ax.bar(0, 0, color=colour, label=shortened(name, 34))
+        ax.set_yticks(range(len(roles)), [f"{role}\n({solution.sizes[role]:,})" for role in roles])
+        ax.set_ylim(len(roles) - 0.5, -0.5)
+        ax.set_xlim(0, 1.04 * longest)
+        ax.tick_params(axis="y", length=0)
+        ax.set_xlabel("ε (dotted: the budget)")
+        ax.spines["left"].set_visible(False)
+        ax.legend(loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=2, borderpad=0)
+    return ax

@@ -1,0 +1,94 @@
+"""A figure as inline SVG for a page: text as text, colours of the page, alternatives for who cannot see it.
+
+What matplotlib writes is a file of its own. Inside a page its ids must not meet those of other pictures, its text must
+take the page's font and colour, so that dark pages work, and its size the page's width.
+"""
+
+import io
+import re
+import warnings
+from typing import Any
+from xml.etree import ElementTree
+
+from dpbilevel.plot.style import FAINT, INK, SETTINGS
+from dpbilevel.tables import visible
+
+_FONT = re.compile(r"font(?:-family)?:\s*(?:(?:\w+\s+)?(?P<size>[\d.]+px)\s+)?[^;]+;?\s*")
+_REFERENCE = re.compile(r"url\(#([^)]+)\)")
+_LONG = re.compile(r"-?\d+\.\d{3,}")
+_PAINTS = {INK: "currentColor", FAINT: "var(--faint, #a3a3a3)"}
+
+
+def inline_svg(figure: Any, *, name: str, title: str, description: str) -> str:
+    """The figure as an ``<svg>`` element.
+
+    Args:
+        figure: of matplotlib, as drawn by `dpbilevel.plot`.
+        name: unique in the page; every id of the picture begins with it.
+        title, description: what the picture shows and says, for readers who do not see it.
+    """
+    root = ElementTree.fromstring(_written(figure))
+    _bare(root)
+    for part in ("metadata", "defs/style"):
+        parent = root.find(part.rpartition("/")[0] or ".")
+        found = root.find(part)
+        if parent is not None and found is not None:
+            parent.remove(found)
+    used = {target for element in root.iter() for target in _targets(element)}
+    for element in root.iter():
+        _rewrite(element, name, used)
+    box = root.get("viewBox", "")
+    root.attrib.clear()
+    root.attrib.update({"viewBox": box, "role": "img", "aria-labelledby": f"{name}-title"})
+    alternatives = {"title": title, "desc": description}
+    for place, (tag, text) in enumerate(alternatives.items()):
+        if text:
+            told = ElementTree.Element(tag, {"id": f"{name}-{tag}"})
+            told.text = visible(text)
+            root.insert(place, told)
+    if description:
+        root.set("aria-describedby", f"{name}-desc")
+    return ElementTree.tostring(root, encoding="unicode", method="xml")
+
+
+def _written(figure: Any) -> str:
+    import matplotlib
+
+    target = io.StringIO()
+    with matplotlib.rc_context(SETTINGS), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing")  # the reader's fonts draw the text, not matplotlib's
+        nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+        figure.savefig(target, format="svg", metadata=nothing)
+    return target.getvalue()
+
+
+def _bare(root: ElementTree.Element) -> None:
+    """Drop namespaces: inside HTML the parser knows them."""
+    for element in root.iter():
+        element.tag = element.tag.rpartition("}")[2]
+        for key in list(element.attrib):
+            if "}" in key:
+                element.attrib[key.rpartition("}")[2]] = element.attrib.pop(key)
+
+
+def _targets(element: ElementTree.Element) -> list[str]:
+    """Ids that an element refers to."""
+    linked = [element.get("href", "").removeprefix("#")] if element.get("href", "").startswith("#") else []
+    return linked + [found for value in element.attrib.values() for found in _REFERENCE.findall(value)]
+
+
+def _rewrite(element: ElementTree.Element, name: str, used: set[str]) -> None:
+    own = element.attrib.pop("id", None)
+    for key, value in element.attrib.items():
+        value = _REFERENCE.sub(rf"url(#{name}-\1)", value)
+        if key == "href" and value.startswith("#"):
+            value = f"#{name}-{value[1:]}"
+        if key == "style":
+            value = _FONT.sub(lambda found: f"font-size: {found['size']}; " if found["size"] else "", value)
+        if key in ("d", "transform", "x", "y", "points"):
+            value = _LONG.sub(lambda found: f"{float(found[0]):.2f}", value)
+        for paint, replacement in _PAINTS.items():
+            value = value.replace(paint, replacement)
+        element.set(key, value)
+    if own in used:
+        element.set("id", f"{name}-{own}")

@@ -1,0 +1,120 @@
+"""Pieces of a page: everything that comes in is text, and is escaped here, once."""
+
+import html
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from dpbilevel.privacy.spend import rounded_up
+from dpbilevel.tables import visible
+
+
+def text(value: Any) -> str:
+    """Any value as text of a page.
+
+    >>> text("<script>")
+    '&lt;script&gt;'
+    """
+    return html.escape(visible(str(value)), quote=True)
+
+
+def number(value: Any, digits: int = 4) -> str:
+    """A number as people read it; whatever is no number stays as it is.
+
+    >>> number(0.000123456), number(48842), number(math.inf), number(None), number("1, 2")
+    ('0.0001235', '48,842', 'infinite', '–', '1, 2')
+    """
+    if value is None:
+        return "–"
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return str(value)
+    if isinstance(value, int):
+        return f"{value:,}"
+    if math.isnan(value):
+        return "–"
+    return f"{value:.{digits}g}" if math.isfinite(value) else "infinite" if value > 0 else "-infinite"
+
+
+def epsilon_text(value: float) -> str:
+    """An epsilon, never stated too small.
+
+    >>> epsilon_text(0.84111), epsilon_text(1.0), epsilon_text(math.inf)
+    ('0.8412', '1', 'infinite')
+    """
+    return rounded_up(value) if math.isfinite(value) else "infinite"
+
+
+def table(
+    caption: str,
+    header: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    numeric: Sequence[int] = (),
+    wide: bool = False,
+) -> str:
+    """A table of texts, nothing where it has no rows; the first cell of a row is its header.
+
+    Args:
+        caption: what the table shows.
+        header: names of columns.
+        rows: cells, as texts.
+        numeric: columns that are aligned to the right.
+        wide: whether it may be wider than a telephone; it then scrolls by itself, and not the page.
+    """
+
+    def cell(tag: str, column: int, value: str, scope: str = "") -> str:
+        kind = ' class="number"' if column in numeric else ""
+        return f"<{tag}{kind}{scope}>{text(value)}</{tag}>"
+
+    if not rows:
+        return ""
+    heads = "".join(cell("th", column, name, ' scope="col"') for column, name in enumerate(header))
+    lines = []
+    for row in rows:
+        first, *rest = row
+        cells = "".join(cell("td", column, value) for column, value in enumerate(rest, start=1))
+        head = cell("th", 0, first, ' scope="row"')
+        lines.append(f"<tr>{head}{cells}</tr>")
+    made = assembled(caption, heads, lines, narrow=len(header) == 2 and len(numeric) == 1)
+    # Who scrolls by keyboard must be able to reach what scrolls.
+    return f'<div class="scroll" role="region" tabindex="0" aria-label="{text(caption)}">{made}</div>' if wide else made
+
+
+def assembled(caption: str, heads: str, lines: Sequence[str], *, narrow: bool = False) -> str:
+    """A table of finished cells; a narrow one keeps a name and its number close."""
+    body = "\n".join(lines)
+    head = f"<caption>{text(caption)}</caption>\n<thead><tr>{heads}</tr></thead>"
+    kind = ' class="narrow"' if narrow else ""
+    return f"<table{kind}>\n{head}\n<tbody>\n{body}\n</tbody>\n</table>"
+
+
+def terms(pairs: Sequence[tuple[str, str]]) -> str:
+    """A list of terms and their meanings; nothing where there are none."""
+    if not pairs:
+        return ""
+    return "<dl>" + "".join(f"<dt>{text(term)}</dt><dd>{text(meaning)}</dd>" for term, meaning in pairs) + "</dl>"
+
+
+def bullets(lines: Sequence[str]) -> str:
+    """A list."""
+    return "<ul>" + "".join(f"<li>{text(line)}</li>" for line in lines) + "</ul>"
+
+
+def paragraph(line: str) -> str:
+    """A paragraph; nothing where there is nothing to say."""
+    return f"<p>{text(line)}</p>" if line else ""
+
+
+def folded(summary: str, inside: str) -> str:
+    """What is there for who wants it; printed in full."""
+    return f"<details><summary>{text(summary)}</summary>\n{inside}\n</details>"
+
+
+def section(name: str, title: str, *parts: str) -> str:
+    """A section with its heading; nothing where no part says anything."""
+    inside = "\n".join(filter(None, parts))
+    return (
+        f'<section aria-labelledby="{name}">\n<h2 id="{name}">{text(title)}</h2>\n{inside}\n</section>'
+        if inside
+        else ""
+    )

@@ -1,0 +1,139 @@
+"""Sentences and rows that all reports share, made from their content."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from dpbilevel.report.content import Content
+from dpbilevel.report.elements import epsilon_text, number
+from dpbilevel.tables import short
+
+
+def spend_words(told: Content) -> str:
+    """How the spend of roles and releases adds up."""
+    guarantee, spend = told["guarantee"], told["spend"]
+    if math.isinf(guarantee["epsilon"]):
+        return "Epsilon is infinite: there is no budget that releases could share. They are listed all the same."
+    if not spend:
+        return "No record was read, so that nothing was spent."
+    parts = [f"of {role['role']} records {epsilon_text(role['epsilon'])}" for role in spend]
+    total = f"Epsilon {', '.join(parts)}."
+    if len(spend) > 1:
+        total += " No record is in two roles, so that the total is the largest of these."
+    if guarantee["mu"] is None:
+        return f"{total} Shares are in proportion to what each release would cost alone."
+    return (
+        f"{total} Every use of a release is Gaussian on all records: mu² is the sum over releases of uses times "
+        f"(sensitivity / noise)², here mu = {number(guarantee['mu'])}, shares are of mu², and delta(epsilon) = "
+        "Phi(-epsilon/mu + mu/2) - exp(epsilon) Phi(-epsilon/mu - mu/2)."
+    )
+
+
+def release_rows(told: Content) -> list[list[str]]:
+    """Release, role, uses, sampling, sensitivity over noise, mu and share of every charge."""
+    return [
+        [
+            release["release"],
+            role["role"],
+            number(release["uses"]),
+            release["sampling"].removesuffix("()"),
+            release["declared"] or number(release["sensitivity_over_noise"]),
+            number(release["mu"]),
+            f"{release['share']:.1%}" if release["share"] else "–",
+        ]
+        for role in told["spend"]
+        for release in role["releases"]
+    ]
+
+
+def returned_words(told: Content) -> str:
+    """What x is, and which iterate was returned."""
+    values = told["hyperparameters"]
+    count = len(values["values"])
+    what = f"{count:,} released number{'' if count == 1 else 's'} ({values['quantity']})"
+    if values["logarithmic"]:
+        what += ", shown as exp(x): x holds logarithms"
+    chosen = f" That is the iterate after round {values['chosen_round']:,}." if values["chosen_round"] else ""
+    returned = f" Returned: {values['returned']}.{chosen}" if values["returned"] else chosen
+    none = "" if values["rounds"] else " The method releases no course of x."
+    return f"{what}.{returned}{none}"
+
+
+def ordered_values(told: Content) -> list[tuple[str, float]]:
+    """Returned hyperparameters, the largest first; what is no number comes last."""
+    pairs = [(entry["name"], entry["value"]) for entry in told["values"]]
+    return sorted(pairs, key=lambda pair: (math.isnan(pair[1]), -pair[1]))
+
+
+def model_words(model: Content) -> str:
+    """What the model is."""
+    if model["kind"] == "linear":
+        pairs = zip(model["outputs"], model["intercepts"], strict=True)
+        intercepts = ", ".join(f"{name}: {number(value)}" for name, value in pairs)
+        scale = "log-odds of " if "Classifier" in model["estimator"] or "Logistic" in model["estimator"] else ""
+        return (
+            f"{model['estimator']} for {model['target']}, {len(model['columns']):,} columns, released as a whole. "
+            f"Coefficients are of encoded columns, for {scale}{', '.join(model['outputs'])}. Intercept: {intercepts}."
+        )
+    shapes = "; ".join(
+        f"{name}: {' × '.join(map(str, shape))}" if shape else f"{name}: one number"
+        for name, shape in model["shapes"].items()
+    )
+    return (
+        f"{model['count']:,} released number{'' if model['count'] == 1 else 's'} ({shapes}), trained at the returned x."
+    )
+
+
+def model_rows(model: Content) -> list[tuple[str, list[float]]]:
+    """Columns with their coefficients, one for each output, the largest first."""
+    if model["kind"] != "linear":
+        return []
+    columns = zip(model["columns"], zip(*model["coefficients"], strict=True), strict=True)
+    rows = [(name, list(values)) for name, values in columns]
+    return sorted(rows, key=lambda row: -max(map(abs, row[1]), default=0.0))
+
+
+def declared_rows(schema: Mapping[str, Any] | None) -> list[list[str]]:
+    """Declarations as rows, in their order: what they are about, and what they say.
+
+    >>> declared_rows({"age": {"range": [17, 90]}, "sex": {"categories": ["F", "M"]}})
+    [['age', 'range: 17 to 90'], ['sex', 'categories: F, M']]
+    """
+    rows: list[list[str]] = []
+
+    def walk(name: str, value: Any) -> None:
+        if not isinstance(value, Mapping):
+            rows.append([name, _declared("", value)])
+        elif not name or any(isinstance(item, Mapping) for item in value.values()):
+            for key, item in value.items():
+                walk(f"{name}.{key}" if name else str(key), item)
+        else:
+            rows.append([name, "; ".join(_declared(str(key), item) for key, item in value.items())])
+
+    for key, item in (schema or {}).items():
+        walk("" if key == "columns" and isinstance(item, Mapping) else str(key), item)
+    return rows
+
+
+def _declared(key: str, value: Any) -> str:
+    if isinstance(value, list):
+        joint = " to " if key in ("range", "bounds") and len(value) == 2 else ", "
+        shown = joint.join(short(item) for item in value)
+    else:
+        shown = short(value)
+    return f"{key}: {shown}" if key else shown
+
+
+def reproduction(told: Content) -> str:
+    """What can be had again, and what cannot."""
+    guarantee = told["guarantee"]
+    made = f"Made with dpbilevel {told['version']}."
+    if math.isinf(guarantee["epsilon"]):
+        return f"{made} No noise was added: the same data and settings give the same values."
+    if guarantee["void"]:
+        return f"{made} The seed is fixed: the same data, settings and seed give the same values, to anybody."
+    return (
+        f"{made} Run the same method with the same settings on the same data. Noise is secret and drawn anew, so that "
+        "values differ from run to run within the noise that the plan states; the guarantee and every number of the "
+        "plan are the same. Each run spends its own epsilon."
+    )

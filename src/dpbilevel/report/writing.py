@@ -1,0 +1,28 @@
+"""A report as a file: a page, Markdown or JSON, by the ending of its name."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from dpbilevel.errors import InvalidArgument
+from dpbilevel.files import write_whole
+from dpbilevel.report.html import html_report
+from dpbilevel.report.markdown import markdown_report
+from dpbilevel.report.review import Review
+from dpbilevel.report.run_file import run_text
+from dpbilevel.solution import Solution
+
+_KINDS: dict[str, Callable[[Review], str]] = {".html": html_report, ".md": markdown_report, ".json": run_text}
+
+
+def write_report(made: Solution | Review, path: str | Path) -> Path:
+    """Write the report of a solution, or of a review of it, and return its path.
+
+    Args:
+        made: what to report.
+        path: ends in .html, .md or .json.
+    """
+    suffix = Path(path).suffix.lower()
+    if suffix not in _KINDS:
+        raise InvalidArgument(f"path={str(path)!r}: must end in .html, .md or .json; the ending says what is written")
+    review = made if isinstance(made, Review) else Review(solution=made)
+    return write_whole(path, _KINDS[suffix](review))

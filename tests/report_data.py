@@ -1,0 +1,141 @@
+"""Solutions and reviews for tests of reports: made up where that is quick, real where it matters."""
+
+import functools
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+import dpbilevel as dpb
+from dpbilevel.baselines import NaiveGridSearch, PrivateRandomSearch
+from dpbilevel.privacy.accounting import Charge
+from dpbilevel.report.review import LinearModel, Review
+from dpbilevel.solution import Legend
+
+NASTY = "<script>alert('x')</script> & \"$b$\" \\ |\x00\x1b"  # the name of a column in a file that nobody has vetted
+SIZES = {"upper": 500, "lower": 2000}
+
+
+def made(names: tuple[str, ...] = ("age", "sex", "job"), **changes: Any) -> dpb.Solution:
+    """A solution as `Tracking` leaves it behind, made up: no data, no compilation."""
+    draws = np.random.default_rng(0)
+    course = np.cumsum(draws.normal(size=(40, len(names))), axis=0) / 4 - 3
+    charges = {
+        "lower": (_charge("training pass", "lower", 0.006), _charge("training", "lower", 0.015)),
+        "upper": (_charge("validation pass", "upper", 0.006), _charge("training", "upper", 0.015)),
+    }
+    spent = {
+        "x": course[-5:].mean(axis=0),
+        "y": draws.normal(size=7),
+        "privacy": dpb.Privacy(charges, dpb.Budget(1.0, 1e-6)),
+        "history": {"x": course, "hypergradient": course / 9},
+        "numbers": {
+            "steps": (40, "as given"),
+            "training pass: clip of the model": (1.0, "bounds one record's vector"),
+            "training: noise to signal": (0.0414, "noise of a step over what records can add"),
+            "training: records": ("lower, upper", "upper records train too"),
+            "output": ("average", "the average of the last steps"),
+        },
+        "sizes": SIZES,
+        "method": "Tracking(steps=40)",
+        "version": "0.1.0",
+        "legend": Legend("penalty", names, logarithmic=True),
+    }
+    return dpb.Solution(**{**spent, **changes})
+
+
+def _charge(release: str, role: str, ratio: float) -> Charge:
+    return Charge(release, role, ratio, 200, dpb.FullBatch(), SIZES[role], clip=1.0)
+
+
+def with_privacy(solution: dpb.Solution, **changes: Any) -> dpb.Solution:
+    return replace(solution, privacy=replace(solution.privacy, **changes))
+
+
+def infinite() -> dpb.Solution:
+    solution = made()
+    charges = {
+        role: tuple(replace(charge, ratio=math.inf, clip=math.inf) for charge in charges)
+        for role, charges in solution.privacy.charges.items()
+    }
+    return with_privacy(solution, charges=charges, budget=dpb.Budget(math.inf), void=True)
+
+
+def black_box() -> dpb.Solution:
+    """One role, a sampled release, and one whose privacy is declared; no legend, a pytree for x and no course."""
+    charges = (
+        Charge("hypergradient", "both", 0.01, 20, dpb.Poisson(0.1), 2500, clip=2.0),
+        Charge("training", "both", 0.0, 3, dpb.FullBatch(), 2500, dpb.ApproximateDP(0.1, 1e-7)),
+    )
+    return made(
+        x={"rate": np.float32(0.1), "weights": np.ones((2, 2))},
+        y={"layer": np.ones((3, 4)), "bias": np.float32(1.0)},
+        privacy=dpb.Privacy({"both": charges}, dpb.Budget(1.0, 1e-6), ("training is a black box",)),
+        history={},
+        numbers={},
+        sizes={"both": 2500},
+        legend=None,
+        method="DPBilevel(inner=BlackBox(<function train at 0x1>))",
+    )
+
+
+KINDS = {
+    "private": made,
+    "caveats": lambda: with_privacy(made(), caveats=("classes were not declared",)),
+    "seeded": lambda: with_privacy(made(), void=True),
+    "infinite": infinite,
+    "black box": black_box,
+    "many": lambda: made(names=tuple(f"column number {index}" for index in range(30))),
+    "one": lambda: made(names=("all",)),
+    "nasty": lambda: made(names=(NASTY, "b" * 200, "名前")),
+}
+
+
+@functools.cache
+def solution(kind: str) -> dpb.Solution:
+    return KINDS[kind]()
+
+
+@functools.cache
+def searched(kind: str) -> dpb.Solution:
+    """What baselines leave behind, really."""
+    problem = dpb.BilevelProblem(
+        upper_loss=lambda x, y, record: 0.5 * (y - record) ** 2,
+        lower_loss=lambda x, y, record: 0.5 * (y - x * record) ** 2,
+    )
+    records = dpb.Records(upper=np.full(2000, 0.5), lower=np.full(2000, 0.5))
+    settings = {"candidates": [-1.0, 0.0, 1.0], "score_range": (0.0, 1.0), "training": dpb.Refit(steps=5)}
+    search = NaiveGridSearch(**settings) if kind == "grid" else PrivateRandomSearch(**settings, mean_runs=3)
+    return search.solve(problem, records, dpb.Budget(3.0, 1e-5), start=(0.0, 0.0), progress=False)
+
+
+def linear(columns: int = 30, outputs: tuple[str, ...] = (">50K",), nasty: bool = False) -> LinearModel:
+    draws = np.random.default_rng(1)
+    names = [f"column {index}" for index in range(columns)]
+    return LinearModel(
+        estimator="DPLogisticRegressionCV",
+        target=NASTY if nasty else "income",
+        outputs=tuple(NASTY for _ in outputs) if nasty else outputs,
+        columns=tuple([NASTY, *names[1:]] if nasty else names),
+        coefficients=draws.normal(size=(len(outputs), columns)),
+        intercepts=draws.normal(size=len(outputs)),
+    )
+
+
+def review(kind: str = "private", **changes: Any) -> Review:
+    """A review of a made-up solution, with everything that a review can have."""
+    nasty = kind == "nasty"
+    spoken = {
+        "solution": solution(kind),
+        "title": NASTY if nasty else "Income, tuned privately",
+        "facts": {"data": "adult.csv", NASTY if nasty else "target": NASTY if nasty else "income"},
+        "model": linear(nasty=nasty),
+        "schema": {
+            "columns": {"age": {"range": [17, 90]}, "sex": {"categories": ["F", NASTY if nasty else "M"]}},
+            "target": {"classes": ["<=50K", ">50K"]},
+        },
+        "command": NASTY if nasty else "dpbilevel tune adult.csv --target income --out run/",
+        "created": "2026-01-15T10:30:00+00:00",
+    }
+    return Review(**{**spoken, **changes})
