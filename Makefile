@@ -19,8 +19,8 @@ USABLE := import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile
 
-demo: $(READY)  ## run the flights example
-	@$(PY) examples/flights.py
+demo: $(READY)  ## tune on flights from New York and write a report, in flights-run/
+	@$(VENV)/bin/dpbilevel demo --force
 
 test: $(READY) $(BROWSER)  ## run every test and doctest
 	$(PY) -m pytest -n $(WORKERS)

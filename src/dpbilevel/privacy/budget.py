@@ -26,7 +26,7 @@ class Budget:
     >>> Budget(epsilon=1.0, delta=1e-6)
     Budget(epsilon=1.0, delta=1e-06, adjacency='replace-one')
     >>> round(Budget(1.0, 1e-6).mu, 4)
-    0.2366
+    0.2367
     """
 
     epsilon: float

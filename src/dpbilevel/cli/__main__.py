@@ -1,0 +1,5 @@
+"""`python -m dpbilevel.cli` is the command `dpbilevel`."""
+
+from dpbilevel.cli.app import main
+
+main()

@@ -1,0 +1,227 @@
+"""What each command does, and what it says about it."""
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from dpbilevel.cli import ledger as ledger_files
+from dpbilevel.cli.console import Console, say_warnings_in_lines
+from dpbilevel.cli.demo import demonstrate
+from dpbilevel.cli.ending import Interrupted
+from dpbilevel.cli.forecast import Forecast, forecast, planned_for
+from dpbilevel.cli.job import Question, prepared
+from dpbilevel.cli.prediction import predict
+from dpbilevel.cli.run_folder import PAGE, RUN, write_pages
+from dpbilevel.cli.schema import template
+from dpbilevel.cli.table_file import open_table
+from dpbilevel.cli.tuning import run
+from dpbilevel.errors import InvalidArgument
+from dpbilevel.files import write_whole
+from dpbilevel.hyperparameters import hyperparameters
+from dpbilevel.privacy.budget import Budget
+from dpbilevel.privacy.ledger import Ledger
+from dpbilevel.progress import displayed
+from dpbilevel.report.review import Review
+from dpbilevel.report.run_file import read_run
+from dpbilevel.tables import short
+
+_SHOWN = 15  # hyperparameters in the terminal; the report has all
+
+
+@contextlib.contextmanager
+def _speaking(as_json: bool, quiet: bool) -> Iterator[Console]:
+    say_warnings_in_lines()
+    with displayed("none" if quiet else "lines"):
+        try:
+            yield Console(as_json, quiet)
+        except KeyboardInterrupt:
+            raise Interrupted("Nothing was spent.") from None
+
+
+def fit(
+    columns: dict[str, Any],
+    settings: dict[str, Any],
+    *,
+    out: Path,
+    force: bool,
+    ledger: tuple[str | None, str | None],
+    dry_run: bool,
+    rows: int | None,
+    speech: tuple[bool, bool],
+    command: str,
+) -> None:
+    """Tune or reweight, or say what that would cost."""
+    with _speaking(*speech) as console:
+        job = prepared(Question(**columns, settings=settings))
+        if dry_run:
+            tables = (job.table, *([] if job.validation is None else [job.validation]))
+            counts = [table.rows if rows is None or table is not job.table else rows for table in tables]
+            if None in counts:
+                raise InvalidArgument(
+                    "--dry-run: reads no record and so cannot count the rows of a CSV; add --rows N (and plan with "
+                    "`dpbilevel plan` where --validation is a CSV)"
+                )
+            validating = counts[1] if len(counts) > 1 else None
+            _show_forecast(console, forecast(job.plan(counts[0] or 0, validating)))
+            return
+        finished = run(job, out, force=force, ledger=_ledger(*ledger), command=command)
+        _show_review(console, finished.review, finished.folder)
+
+
+def write_schema(
+    data: Path,
+    target: str | None,
+    source: str | None,
+    out: Path | None,
+    *,
+    delimiter: str | None,
+    force: bool,
+    quiet: bool,
+) -> None:
+    """Write or print a schema to fill in."""
+    table = open_table(data, delimiter)
+    for option, name in (("--target", target), ("--source", source)):
+        if name is not None and name not in table.names:
+            raise InvalidArgument(f"{option} {name}: {data} has no such column; it has {', '.join(table.names[:20])}")
+    text = template(table, target, source)
+    if out is None:
+        print(text, end="")
+        return
+    if out.exists() and not force:
+        raise InvalidArgument(f"--out {out}: is there already; choose another name, or pass --force")
+    try:
+        write_whole(out, text)
+    except OSError:
+        raise InvalidArgument(f"--out {out}: cannot be written; check the folder and permissions") from None
+    Console(quiet=quiet).say(f"Wrote {out} with {len(table.names)} columns; fill in what is publicly known of each.")
+
+
+def show_plan(sizes: dict[str, Any], settings: dict[str, Any], *, as_json: bool) -> None:
+    """Say what a run would cost."""
+    with _speaking(as_json, False) as console:
+        _show_forecast(console, forecast(planned_for(**sizes, settings=settings)))
+
+
+def write_predictions(
+    folder: Path, data: Path, out: Path, *, delimiter: str | None, invalid: str, force: bool, speech: tuple[bool, bool]
+) -> None:
+    """Predict with a run's model."""
+    with _speaking(*speech) as console:
+        rows = predict(_review(folder), data, out, delimiter=delimiter, invalid=invalid, force=force)
+        console.say(f"Wrote {rows:,} predictions to {out}. They are about the people in {data.name}: keep both alike.")
+        console.result({"predictions": str(out), "rows": rows})
+
+
+def show_report(folder: Path, *, as_json: bool, quiet: bool) -> None:
+    """Write the report of a run anew and show it."""
+    with _speaking(as_json, quiet) as console:
+        review = _review(folder)
+        try:
+            write_pages(review, folder)
+        except OSError:
+            raise InvalidArgument(f"{folder}: may not be written; copy the run to a folder of your own") from None
+        _show_review(console, review, folder)
+
+
+def run_demo(out: Path, *, rows: int, force: bool, as_json: bool, quiet: bool, command: str) -> None:
+    """The demonstration."""
+    with _speaking(as_json, quiet) as console:
+        demonstrate(out, rows=rows, force=force, console=console, command=command)
+
+
+def create_ledger(where: str, dataset: str, epsilon: float, delta: float, adjacency: str) -> None:
+    """Start the ledger of a data set."""
+    total = Budget(epsilon, delta, adjacency)  # type: ignore[arg-type]
+    Console().say(repr(Ledger.open(ledger_files.ledger_url(where), dataset=dataset, total=total)))
+
+
+def show_ledger(where: str, dataset: str | None, *, as_json: bool) -> None:
+    """Show the ledgers in a database."""
+    console = Console(as_json)
+    views = ledger_files.show(where, dataset)
+    for view in views:
+        for name, text in view.facts:
+            console.say(f"{name}: {text}")
+        console.table("Charges", ledger_files.HEADERS, view.rows)
+    console.result({"ledgers": [view.statement.to_json() for view in views]})
+
+
+def export_ledger(where: str, dataset: str | None, out: Path) -> None:
+    """Write a ledger to a file."""
+    Console().say(f"Wrote {ledger_files.export(where, dataset, out)}.")
+
+
+def _ledger(where: str | None, dataset: str | None) -> Ledger | None:
+    if where is None:
+        if dataset is not None:
+            raise InvalidArgument("--dataset: goes with --ledger; `dpbilevel ledger create` makes one")
+        return None
+    url = ledger_files.ledger_url(where)
+    if dataset is None:
+        names = ledger_files.datasets(where)
+        if len(names) != 1:
+            raise InvalidArgument(f"--dataset: must name one of {', '.join(names)}; each has a ledger of its own")
+        dataset = names[0]
+    return Ledger.open(url, dataset=dataset)
+
+
+def _review(folder: Path) -> Review:
+    if not folder.is_dir():
+        raise InvalidArgument(f"RUN {folder}: is not a folder; pass the folder that `dpbilevel tune` wrote (--out)")
+    if not (folder / RUN).is_file():
+        raise InvalidArgument(f"RUN {folder}: has no run.json; pass the folder that `dpbilevel tune` wrote (--out)")
+    return read_run(folder / RUN)
+
+
+def _show_review(console: Console, review: Review, folder: Path) -> None:
+    solution = review.solution
+    privacy = solution.privacy
+    console.say(f"\n{privacy.sentence()}")
+    console.table(
+        f"Spend at delta = {privacy.budget.delta:g}" if privacy.budget.delta else "Spend",
+        ["role", "records", "epsilon"],
+        [[role, f"{solution.sizes[role]:,}", f"{privacy.epsilon(role=role):.4g}"] for role in privacy.charges],
+    )
+    found = hyperparameters(solution)
+    values = dict(zip(found.names, found.values.tolist(), strict=True))
+    rows = [[name, f"{value:.4g}"] for name, value in values.items()]
+    more = f", {_SHOWN} of {len(rows)}" if len(rows) > _SHOWN else ""
+    console.table(f"Released{more}", ["name", found.quantity], rows[:_SHOWN])
+    console.say(f"\nReport: {folder / PAGE}")
+    console.result(
+        {
+            "run": str(folder / RUN),
+            "report": str(folder / PAGE),
+            "private": not privacy.void,
+            "guarantee": privacy.sentence(),
+            "epsilon": privacy.epsilon() if privacy.budget.is_private else None,
+            "delta": privacy.budget.delta,
+            "hyperparameters": values,
+        }
+    )
+
+
+def _show_forecast(console: Console, told: Forecast) -> None:
+    privacy, sizes = told.planned.privacy, told.planned.sizes
+    console.say(f"A run would be {privacy.sentence()}")
+    console.table(
+        "Spend (roles hold disjoint records)",
+        ["role", "records", "epsilon"],
+        [[role, f"{sizes.count(role):,}", f"{privacy.epsilon(role=role):.4g}"] for role in privacy.charges],
+    )
+    console.table(
+        "Numbers of the plan",
+        ["number", "value", "why"],
+        [[name, short(value), why] for name, (value, why) in told.planned.numbers.items()],
+    )
+    verdict = "noise will hardly matter" if told.noise_to_signal < 0.3 else "noise will rule"
+    console.say(f"\nNoise to signal of a training step: {told.noise_to_signal:.3g} ({verdict}; below 0.3 is good).")
+    console.say(f"For 0.3 at this epsilon and delta: about {told.rows_needed:,} rows.")
+    if told.theory is not None:
+        promise = f"a hypergradient of at most {told.theory.alpha:.3g} with probability 0.95"
+        empty = " That is larger than it can be: at this size they promise nothing." if told.theory.vacuous else ""
+        needed = "no data set is large enough" if told.theory_rows is None else f"{told.theory_rows:,} rows are needed"
+        console.say(f"The paper's theorems guarantee {promise}, for its algorithm.{empty} For 0.1, {needed}.")
+        console.say("The guarantee of privacy rests on none of that.")
+    console.result(told.to_json())

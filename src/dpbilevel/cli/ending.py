@@ -1,0 +1,58 @@
+"""How commands end: one line that says what went wrong and what to do, and an exit code; never a traceback.
+
+An error that nobody foresaw is told by its kind and its place in the code. Its message may quote a record.
+"""
+
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+from dpbilevel.errors import BudgetExceeded, DPBilevelError, InvalidArgument
+
+WELL, UNFORESEEN, WRONG_INPUT, NO_BUDGET, FAILED, INTERRUPTED = 0, 1, 2, 3, 4, 130
+
+
+class Interrupted(DPBilevelError):
+    """Somebody stopped a command; the message says what was spent."""
+
+
+class RunFailed(DPBilevelError):
+    """A run ended badly after its charge."""
+
+
+def ended(command: Callable[[], object]) -> int:
+    """Run a command and return its exit code."""
+    try:
+        command()
+    except SystemExit as ending:  # typer's own, for help and for wrong options
+        return ending.code if isinstance(ending.code, int) else WELL if ending.code is None else WRONG_INPUT
+    except Interrupted as error:
+        return _said(INTERRUPTED, f"interrupted. {error}")
+    except BudgetExceeded as error:
+        return _said(NO_BUDGET, str(error))
+    except RunFailed as error:
+        return _said(FAILED, str(error))
+    except InvalidArgument as error:
+        return _said(WRONG_INPUT, str(error))
+    except DPBilevelError as error:
+        return _said(FAILED, str(error))
+    except BrokenPipeError:  # whoever read our output has gone: `dpbilevel plan … | head`
+        sys.stderr.close()
+        return WELL
+    except Exception as error:
+        return _said(UNFORESEEN, unforeseen(error))
+    return WELL
+
+
+def unforeseen(error: BaseException) -> str:
+    """An error by its kind and place alone."""
+    frames = traceback.extract_tb(error.__traceback__)
+    ours = [frame for frame in frames if "dpbilevel" in Path(frame.filename).parts] or frames
+    place = f" at {Path(ours[-1].filename).name}:{ours[-1].lineno}" if ours else ""
+    return f"{type(error).__name__}{place}: this should not happen; please report it with the command"
+
+
+def _said(code: int, message: str) -> int:
+    print(f"dpbilevel: {' '.join(message.split())}", file=sys.stderr, flush=True)
+    return code

@@ -1,0 +1,121 @@
+"""What a run would cost and how loud its noise would be, from sizes alone: the plan, the theorems, the rows needed."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from dpbilevel import estimators
+from dpbilevel.arguments import count
+from dpbilevel.errors import InvalidArgument
+from dpbilevel.estimators.base import FAINT
+from dpbilevel.estimators.targets import TARGET_BOUND
+from dpbilevel.planning import Plan
+from dpbilevel.theory.planner import TheoryPlan
+from dpbilevel.theory.planner import plan as theory_plan
+
+_FAILURE = 0.05  # probability with which the theorems' bound may fail
+_TARGET = 0.1  # the hypergradient's norm that a person may hope for; losses have gradients of about one
+
+
+@dataclass(frozen=True, eq=False)
+class Forecast:
+    """A plan and what follows from it.
+
+    Attributes:
+        planned: the plan of the run.
+        noise_to_signal: of a training step, sigma sqrt(d)/(n C).
+        rows_needed: at which that would be `FAINT`, for the same epsilon and delta; about, because tuning's share of
+            the budget depends on the number of rows.
+        theory: what the paper's theorems guarantee for its own algorithm at these sizes.
+        theory_rows: rows that they need to guarantee a hypergradient of at most 0.1; None beyond all data sets.
+    """
+
+    planned: Plan
+    noise_to_signal: float
+    rows_needed: int
+    theory: TheoryPlan | None
+    theory_rows: int | None
+
+    def to_json(self) -> dict[str, Any]:
+        """For machines."""
+        privacy, sizes = self.planned.privacy, self.planned.sizes
+        return {
+            "guarantee": privacy.sentence(),
+            "epsilon": privacy.epsilon(),
+            "delta": privacy.budget.delta,
+            "adjacency": privacy.budget.adjacency,
+            "roles": {
+                role: {"records": sizes.count(role), "epsilon": privacy.epsilon(role=role)} for role in privacy.charges
+            },
+            "noise_to_signal": self.noise_to_signal,
+            "rows_needed": self.rows_needed,
+            "theory": None
+            if self.theory is None
+            else {"gradient": self.theory.alpha, "vacuous": self.theory.vacuous, "rows_needed": self.theory_rows},
+            "numbers": {name: [_plain(value), why] for name, (value, why) in self.planned.numbers.items()},
+        }
+
+
+def forecast(planned: Plan) -> Forecast:
+    """What follows from a plan."""
+    rows = sum(map(planned.sizes.count, planned.sizes.roles))
+    ratio = float(planned.numbers.get("training: noise to signal", (math.nan, ""))[0])
+    theory = _theory(planned, rows)
+    needed = None
+    if theory is not None:
+        try:
+            needed = theory.records_needed(_TARGET)
+        except InvalidArgument:  # out of reach of any data set
+            needed = None
+    return Forecast(planned, ratio, max(2, math.ceil(rows * ratio / FAINT)), theory, needed)
+
+
+def planned_for(
+    *,
+    rows: int,
+    columns: int,
+    classes: int,
+    penalties: int,
+    sources: int,
+    validation_rows: int | None,
+    settings: dict[str, Any],
+) -> Plan:
+    """The plan of an estimator of so many columns. No classes: numbers; no sources: penalties are tuned."""
+    columns = count("--columns", columns, "it is the number of encoded columns (one for each number and each category)")
+    if classes and classes < 2:
+        raise InvalidArgument(f"--classes {classes}: must be 0, for a target of numbers, or at least 2")
+    if not 1 <= penalties <= columns:
+        raise InvalidArgument(f"--penalties {penalties}: must lie between 1 and --columns {columns}")
+    known: dict[str, Any] = {"classes": list(range(classes))} if classes else {"target_range": (0.0, 1.0)}
+    if sources:
+        kind: Any = estimators.DPSourceWeightedClassifier if classes else estimators.DPSourceWeightedRegressor
+        return kind(**settings, **known, source_names=list(range(sources))).plan(rows, columns, validation_rows)
+    if validation_rows is not None:
+        raise InvalidArgument("--validation-rows: goes with --sources; penalties are tuned on a part of the rows")
+    groups = [at * penalties // columns for at in range(columns)]
+    kind = estimators.DPLogisticRegressionCV if classes else estimators.DPRidgeCV
+    return kind(**settings, **known, groups=groups).plan(rows, columns)
+
+
+def _theory(planned: Plan, rows: int) -> TheoryPlan | None:
+    """The theorems' bound, for problems whose constants are certified."""
+    problem, budget = planned.problem, planned.budget
+    if problem.constants is None or problem.start is None or not budget.is_private:
+        return None
+    d_x, d_y = (sum(int(np.size(leaf)) for leaf in jax.tree.leaves(tree)) for tree in problem.start)
+    constants = problem.constants
+    # At y = 0 the losses are at most their value there, so that solutions have norm at most sqrt(2 value/mu), and the
+    # validation loss at a solution exceeds its least value, at least 0, by at most value + L0 times that norm.
+    value = max(math.log(max(2, d_y)), TARGET_BOUND**2 / 2) * d_x
+    gap = value + constants.upper_lipschitz * math.sqrt(2 * value / constants.strong_convexity)
+    return theory_plan(constants, rows, d_x, d_y, budget, _FAILURE, gap=gap)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple | list):
+        return [_plain(item) for item in value]
+    number = value.item() if hasattr(value, "item") else value
+    return str(number) if isinstance(number, float) and not math.isfinite(number) else number

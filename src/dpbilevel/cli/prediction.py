@@ -1,0 +1,91 @@
+"""Predictions of a run's model for the rows of a file, streamed from file to file."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dpbilevel import estimators
+from dpbilevel.cli.rows import encoded_blocks, fitted_encoder
+from dpbilevel.cli.schema import parsed
+from dpbilevel.cli.table_file import open_table
+from dpbilevel.encoding.encoder import BoundedEncoder
+from dpbilevel.errors import InvalidArgument, InvalidRecords
+from dpbilevel.estimators.rows import Scaling
+from dpbilevel.report.review import Review
+
+
+def predict(review: Review, data: Path, out: Path, *, delimiter: str | None, invalid: str, force: bool) -> int:
+    """Write a prediction for every row of a file, and return how many there are.
+
+    Predictions are functions of the released model and the row they are made for: they cost no budget of the rows that
+    trained the model, and they are as private as the file they are made from.
+    """
+    model, encoder, schema = restored(review, invalid)
+    table = open_table(data, delimiter)
+    missing = [name for name in encoder.feature_names_in_ if name not in table.names]
+    if missing:
+        raise InvalidArgument(f"{data}: has no column {missing[0]!r}, which the model reads; its rows need every one")
+    if out.exists() and not force:
+        raise InvalidArgument(f"--out {out}: is there already; choose another name, or pass --force")
+    blocks = (_predicted(model, rows) for rows in encoded_blocks(table, encoder, schema))
+    try:
+        rows = _written(blocks, out)
+    except OSError:
+        raise InvalidArgument(f"--out {out}: cannot be written; check the folder and permissions") from None
+    if not rows:
+        raise InvalidRecords(f"{data}: has no rows; there is nothing to predict")
+    return rows
+
+
+def restored(review: Review, invalid: str) -> tuple[Any, BoundedEncoder, Any]:
+    """The estimator of a run, ready to predict, with its encoder and schema."""
+    model, declared = review.model, review.schema
+    if model is None or declared is None:
+        raise InvalidArgument("RUN: has no model to predict with; pass the folder of `dpbilevel tune` or `reweight`")
+    schema = parsed(declared, "RUN")
+    source = review.facts.get("source")
+    encoder = fitted_encoder(schema.features(model.target, source), invalid)
+    estimator = getattr(estimators, model.estimator)()
+    width = len(encoder.group_of_column_)
+    estimator.n_features_in_, estimator.solution_ = width, review.solution
+    estimator._scaling_ = Scaling(np.zeros(width), np.full(width, encoder.row_norm_), False)
+    estimator.coef_, estimator.intercept_ = model.coefficients, model.intercepts
+    target = schema.columns[model.target]
+    if target.kind == "classes":
+        estimator.classes_ = np.unique(np.array(target.values))
+    else:
+        estimator.coef_, estimator.intercept_ = model.coefficients[0], float(model.intercepts[0])
+    return estimator, encoder, schema
+
+
+def _predicted(model: Any, rows: Any) -> dict[str, Any]:
+    columns = {"prediction": model.predict(rows)}
+    if hasattr(model, "classes_"):
+        probabilities = model.predict_proba(rows)
+        columns |= {f"probability of {name}": probabilities[:, at] for at, name in enumerate(model.classes_)}
+    return columns
+
+
+def _written(blocks: Iterator[dict[str, Any]], out: Path) -> int:
+    """Write blocks as they come, to a file that has its name only once it is whole."""
+    import pyarrow
+    from pyarrow import csv, parquet
+
+    unfinished = out.with_name(out.name + ".unfinished")
+    rows, writer = 0, None
+    try:
+        for block in blocks:
+            table = pyarrow.table({name: pyarrow.array(values) for name, values in block.items()})
+            if writer is None:
+                kind = parquet.ParquetWriter if out.suffix.lower() in (".parquet", ".pq") else csv.CSVWriter
+                writer = kind(unfinished, table.schema)
+            writer.write_table(table)
+            rows += len(table)
+        if writer is not None:
+            writer.close()
+            unfinished.replace(out)
+    finally:
+        unfinished.unlink(missing_ok=True)
+    return rows

@@ -1,0 +1,110 @@
+"""Rows of a file as an estimator takes them: encoded by the schema, a block at a time.
+
+What is made of a row depends on that row and the schema alone.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dpbilevel.cli.schema import Schema
+from dpbilevel.cli.table_file import TableFile, listed_words, numbers, words
+from dpbilevel.encoding.encoded_rows import EncodedRows
+from dpbilevel.encoding.encoder import BoundedEncoder
+from dpbilevel.errors import InvalidArgument, InvalidRecords
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """All rows of a file.
+
+    Args:
+        features: encoded.
+        target: labels as text, or numbers.
+        source: where each row comes from; None without such a column.
+    """
+
+    features: EncodedRows
+    target: Array
+    source: Array | None
+
+
+def fitted_encoder(features: Schema, invalid: str) -> BoundedEncoder:
+    """The encoder of declared columns. It is fitted to an invented row: nothing of a file is looked at."""
+    if not features.columns:
+        raise InvalidArgument("schema: declares no column to learn from; give some column a range or categories")
+    # Classes of a column that is not the target are categories like others.
+    categories = features.of_kind("categories") | features.of_kind("classes")
+    encoder = BoundedEncoder(ranges=features.of_kind("range"), categories=categories, invalid=invalid)
+    row = {name: np.array([column.values[0]], dtype=object) for name, column in features.columns.items()}
+    return encoder.fit(row)
+
+
+def column_names(encoder: BoundedEncoder) -> tuple[str, ...]:
+    """Names of encoded columns, as people read them: "age", "town = Oslo"."""
+    names: list[str] = []
+    for name in encoder.feature_names_in_:
+        values = encoder.categories_.get(name)
+        names += [name] if values is None else [f"{name} = {value}" for value in values]
+    return tuple(names)
+
+
+def read_rows(table: TableFile, encoder: BoundedEncoder, schema: Schema, target: str, source: str | None) -> Rows:
+    """Read a whole file, in memory for its encoded rows and one block."""
+    features, targets, sources = [], [], []
+    columns = [*encoder.feature_names_in_, target, *([] if source is None else [source])]
+    for block in table.blocks(columns):
+        features.append(encoder.transform(cells_of(block, schema, encoder)))
+        targets.append(_listed(target, schema, block))
+        if source is not None:
+            sources.append(_listed(source, schema, block))
+    if not features:
+        raise InvalidRecords(f"{table.path}: has no rows; a model needs rows to learn from")
+    return Rows(_joined(features), np.concatenate(targets), np.concatenate(sources) if source is not None else None)
+
+
+def cells_of(block: Mapping[str, Any], schema: Schema, encoder: BoundedEncoder) -> dict[str, Array]:
+    """The cells of a block that an encoder takes: numbers, or words."""
+    return {
+        name: numbers(block[name]) if schema.columns[name].kind == "range" else words(block[name])
+        for name in encoder.feature_names_in_
+    }
+
+
+def encoded_blocks(table: TableFile, encoder: BoundedEncoder, schema: Schema) -> Iterator[EncodedRows]:
+    """The encoded rows of a file, a block at a time."""
+    for block in table.blocks(list(encoder.feature_names_in_)):
+        yield encoder.transform(cells_of(block, schema, encoder))
+
+
+def _listed(name: str, schema: Schema, block: Mapping[str, Any]) -> Array:
+    """Cells of a target or a source: numbers, or values that the schema lists."""
+    column = schema.columns[name]
+    if column.kind == "range":
+        return numbers(block[name])
+    listed = listed_words(block[name], column.values, other=column.kind == "categories")
+    if listed is None:
+        hint = 'or list "other", which takes every value that is not listed' if column.kind == "categories" else ""
+        raise InvalidRecords(
+            f"column {name!r}: has a cell that {column.kind} in the schema does not list; list all that there can be"
+            + (f", {hint}" if hint else "")
+        )
+    return listed
+
+
+def _joined(blocks: list[EncodedRows]) -> EncodedRows:
+    """One array of all blocks. Each is let go once it is copied: memory is touched twice for one block alone."""
+    first = blocks[0]
+    rows = np.empty((sum(map(len, blocks)), first.shape[1]), first.dtype)
+    start = 0
+    blocks.reverse()
+    while blocks:
+        block = blocks.pop()
+        rows[start : start + len(block)] = block
+        start += len(block)
+    return EncodedRows(rows, data_norm=first.data_norm, caveats=first.caveats)

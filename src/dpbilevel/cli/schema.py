@@ -1,0 +1,192 @@
+"""What a person declares of the columns of a file, as TOML: ranges, categories, classes, columns to leave out.
+
+Declarations are public facts, from the form, the law or the instrument. A template has names (and types where the file
+declares them), never a value: ranges that were read off the data would be a leak that nobody pays for.
+"""
+
+import json
+import math
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dpbilevel.cli.table_file import TableFile
+from dpbilevel.errors import InvalidArgument
+
+FORMAT = "dpbilevel.schema/1"
+
+_KEYS = ("range", "categories", "classes", "ignore", "group")
+_INTRODUCTION = """\
+# What is publicly known of the columns of {name}. Fill in one line for every column, from the form, the law or the
+# instrument that the data came from; never by looking at the data, which would leak what the guarantee does not cover.
+#
+#   range = [0, 120]                  numbers, of a column or of the target; values beyond are clamped, silently
+#   categories = ["F", "M", "other"]  words; "other" takes every value that is not listed
+#   classes = ["no", "yes"]           of the target: every label that there can be
+#   ignore = true                     leave the column out
+#   group = "body"                    optional: columns of one group share a penalty with --groups schema
+
+format = "{format}"
+"""
+
+
+@dataclass(frozen=True)
+class Column:
+    """What is declared of a column.
+
+    Args:
+        kind: "range", "categories", "classes" or "ignore".
+        values: (low, high), or the texts that cells can have.
+        group: the name of its group, None where it has none.
+    """
+
+    kind: str
+    values: tuple[Any, ...] = ()
+    group: str | None = None
+
+
+@dataclass(frozen=True)
+class Schema:
+    """Declarations by column, in the order of the file."""
+
+    columns: Mapping[str, Column]
+
+    def of_kind(self, kind: str) -> dict[str, tuple[Any, ...]]:
+        """The declared values of all columns of a kind."""
+        return {name: column.values for name, column in self.columns.items() if column.kind == kind}
+
+    def features(self, *others: str | None) -> "Schema":
+        """The columns that a model reads: all but ignored ones and ``others``, the target and the source."""
+        return Schema({name: c for name, c in self.columns.items() if c.kind != "ignore" and name not in others})
+
+    def to_json(self) -> dict[str, Any]:
+        """As a TOML file has it; `parsed` reads it back."""
+        columns: dict[str, dict[str, Any]] = {}
+        for name, column in self.columns.items():
+            columns[name] = {column.kind: True if column.kind == "ignore" else list(column.values)}
+            columns[name] |= {} if column.group is None else {"group": column.group}
+        return {"format": FORMAT, "columns": columns}
+
+
+def template(table: TableFile, target: str | None = None, source: str | None = None) -> str:
+    """A schema to fill in, from the header of a file.
+
+    >>> table = TableFile(Path("people.csv"), ("age", "paid"), ("age", "paid"), None, None, ",")
+    >>> print("\\n".join(template(table, target="paid").splitlines()[-7:]))
+    format = "dpbilevel.schema/1"
+    <BLANKLINE>
+    [columns.age]
+    # range = [,]  or  categories = []  or  ignore = true
+    <BLANKLINE>
+    [columns.paid]  # the target
+    # classes = []  or  range = [,]
+    """
+    kinds = table.kinds or ("unknown",) * len(table.names)
+    parts = [_INTRODUCTION.format(name=table.path.name, format=FORMAT)]
+    for name, kind in zip(table.names, kinds, strict=True):
+        note = "  # the target" if name == target else "  # where rows come from" if name == source else ""
+        parts.append(f"[columns.{_key(name)}]{note}\n{_blank(kind, name == target, name == source)}\n")
+    return "\n".join(parts)
+
+
+def _blank(kind: str, target: bool, source: bool) -> str:
+    if target:
+        return "# classes = []  or  range = [,]"
+    if source:
+        return "# categories = []"
+    blanks = {
+        "number": "# range = [,]  (the file has numbers)",
+        "text": "# categories = []  (the file has text)",
+        "other": "ignore = true  # dates and nested values: turn them into numbers or words to use them",
+    }
+    return blanks.get(kind, "# range = [,]  or  categories = []  or  ignore = true")
+
+
+def _key(name: str) -> str:
+    """A TOML key: bare where it may be, otherwise quoted, for which JSON's quotes serve."""
+    bare = name.isascii() and name.replace("_", "").replace("-", "").isalnum()
+    return name if bare else json.dumps(name)
+
+
+def read_schema(path: Path) -> Schema:
+    """The schema in a TOML file, or an error that says what is wrong with it."""
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InvalidArgument(
+            f"{path}: there is no such schema; `dpbilevel schema DATA --out {path}` writes one to fill in"
+        ) from None
+    except (OSError, UnicodeDecodeError):
+        raise InvalidArgument(f"{path}: cannot be read; a schema is a TOML file in UTF-8") from None
+    except tomllib.TOMLDecodeError as error:  # quotes a line of the schema, which is public
+        raise InvalidArgument(f"{path}: is not TOML: {error}; fill in the brackets, or take a blank line out") from None
+    return parsed(content, str(path))
+
+
+def parsed(content: Mapping[str, Any], where: str) -> Schema:
+    """The schema in what a TOML file or a run file holds."""
+    if content.get("format") != FORMAT:
+        raise InvalidArgument(f'{where}: is not a schema of this version; its first entry must be format = "{FORMAT}"')
+    unknown = sorted(set(content) - {"format", "columns"})
+    columns = content.get("columns")
+    if unknown or not isinstance(columns, Mapping) or not columns:
+        raise InvalidArgument(f"{where}: must have format = ... and a table [columns.NAME] for every column alone")
+    return Schema({name: _column(where, name, given) for name, given in columns.items()})
+
+
+def check_columns(schema: Schema, where: str, table: TableFile, needed: Sequence[str]) -> None:
+    """Raise unless the schema declares every column of a file, and the file has every column that is ``needed``."""
+    undeclared = [name for name in table.names if name not in schema.columns]
+    if undeclared:
+        raise InvalidArgument(
+            f"{where}: column {undeclared[0]!r} of {table.path} is not declared; add [columns.{_key(undeclared[0])}] "
+            "with range, categories or classes, or with ignore = true"
+        )
+    missing = [name for name in needed if name not in table.names]
+    if missing:
+        raise InvalidArgument(
+            f"{table.path}: has no column {missing[0]!r}, which the schema declares; its columns are "
+            f"{', '.join(map(repr, table.names[:20]))}"
+        )
+
+
+def _column(where: str, name: str, given: Any) -> Column:
+    if not isinstance(given, Mapping):
+        raise InvalidArgument(f"{where}: column {name!r} must be a table, [columns.{_key(name)}]")
+    unknown = sorted(set(given) - set(_KEYS))
+    if unknown:
+        raise InvalidArgument(f"{where}: column {name!r} has {unknown[0]!r}; must be one of {', '.join(_KEYS)}")
+    kinds = [key for key in _KEYS if key != "group" and given.get(key, False) is not False]
+    if len(kinds) != 1:
+        said = "nothing is declared" if not kinds else f"has {' and '.join(kinds)}"
+        raise InvalidArgument(
+            f"{where}: column {name!r}: {said}; must have one of range, categories, classes or ignore = true"
+        )
+    kind, group = kinds[0], given.get("group")
+    if group is not None and (not isinstance(group, str) or not group):
+        raise InvalidArgument(f"{where}: column {name!r} has group = {group!r}; must be a name in quotes")
+    if kind == "ignore":
+        return Column(kind)
+    values = _range(where, name, given[kind]) if kind == "range" else _listed(where, name, kind, given[kind])
+    return Column(kind, values, group)
+
+
+def _range(where: str, name: str, given: Any) -> tuple[float, float]:
+    numeric = isinstance(given, list) and all(isinstance(n, int | float) and not isinstance(n, bool) for n in given)
+    if not numeric or len(given) != 2 or not all(map(math.isfinite, given)) or given[0] >= given[1]:
+        raise InvalidArgument(
+            f"{where}: column {name!r} has range = {given!r}; must be two numbers, the smaller first (try [0, 100])"
+        )
+    return float(given[0]), float(given[1])
+
+
+def _listed(where: str, name: str, kind: str, given: Any) -> tuple[str, ...]:
+    """Values as the text that a file has for them: 1 as "1", true as "true"."""
+    usable = isinstance(given, list) and given and all(isinstance(value, str | int | float) for value in given)
+    texts = tuple(str(value).lower() if isinstance(value, bool) else str(value).strip() for value in given or ())
+    if not usable or len(set(texts)) < len(texts) or (kind == "classes" and len(texts) < 2):
+        least = "two or more labels" if kind == "classes" else "one or more values"
+        raise InvalidArgument(f'{where}: column {name!r}: {kind} must list {least}, each once (try ["no", "yes"])')
+    return texts

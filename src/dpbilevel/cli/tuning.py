@@ -1,0 +1,107 @@
+"""A run on a file: read, charge, tune and train, write what was released."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dpbilevel.cli.job import Job
+from dpbilevel.cli.rows import Rows, column_names, read_rows
+from dpbilevel.cli.run_folder import RunFolder, check_free, now, running
+from dpbilevel.privacy.ledger import Ledger
+from dpbilevel.report.review import LinearModel, Review
+
+
+@dataclass(frozen=True, eq=False)
+class Finished:
+    """A run that ended well."""
+
+    review: Review
+    folder: Path
+
+
+def run(job: Job, out: Path, *, force: bool, ledger: Ledger | None, command: str) -> Finished:
+    """Read the files, charge the ledger, fit, and write the folder.
+
+    Everything that can be wrong with the input is found before the folder is made and anything is charged.
+    """
+    check_free(out, force=force)
+    rows = _read(job)
+    planned = job.plan(len(rows[0].target), None if rows[1] is None else len(rows[1].target))
+    keeper = Ledger(planned.budget) if ledger is None else ledger
+    before = len(keeper.entries)
+    folder = RunFolder(out, planned.budget, _facts(job, *rows), command, now())
+    model = job.estimator.set_params(ledger=keeper)
+    with running(folder, lambda: len(keeper.entries) > before):
+        _fit(model, *rows)
+        review = Review(
+            solution=model.solution_,
+            title=f"{_verb(job)} for {job.question.target}",
+            facts=folder.facts,
+            model=_linear_model(job, model),
+            schema=job.schema.to_json(),
+            command=command,
+            created=folder.created,
+        )
+        folder.finish(review)
+    return Finished(review, out)
+
+
+def _read(job: Job) -> tuple[Rows, Rows | None]:
+    question = job.question
+    rows = read_rows(job.table, job.encoder, job.schema, question.target, question.source)
+    if job.validation is None:
+        return rows, None
+    return rows, read_rows(job.validation, job.encoder, job.schema, question.target, None)
+
+
+def _fit(model: Any, rows: Rows, validation: Rows | None) -> None:
+    if rows.source is None:
+        model.fit(rows.features, rows.target)
+        return
+    apart = None if validation is None else (validation.features, validation.target)
+    model.fit(rows.features, rows.target, sources=rows.source, validation=apart)
+
+
+def _verb(job: Job) -> str:
+    return "Penalties tuned and a model trained" if job.question.source is None else "Sources weighed"
+
+
+def _facts(job: Job, rows: Rows, validation: Rows | None) -> dict[str, str]:
+    """What is public about the run, in words."""
+    question = job.question
+    facts = {
+        "data": question.data.name,
+        "rows": f"{len(rows.target):,}",
+        "target": question.target,
+        "columns that the model reads": ", ".join(map(str, job.encoder.feature_names_in_)),
+        "encoded columns": f"{job.width:,}",
+        "estimator": type(job.estimator).__name__,
+    }
+    if question.source is not None:
+        facts["source"] = question.source
+    else:
+        facts["penalties"] = {"one": "one for all columns", "columns": "one for each column"}.get(
+            question.groups, "one for each group of the schema"
+        )
+    if validation is not None and question.validation is not None:
+        facts["validation"] = f"{question.validation.name}, {len(validation.target):,} rows"
+    else:
+        facts["validation"] = f"{job.estimator.validation_fraction:g} of the rows, by position"
+    return facts
+
+
+def _linear_model(job: Job, model: Any) -> LinearModel:
+    outputs: tuple[str, ...] = (job.question.target,)
+    if hasattr(model, "classes_"):
+        classes = tuple(map(str, model.classes_))
+        outputs = classes[1:] if len(classes) == 2 else classes
+    return LinearModel(
+        estimator=type(model).__name__,
+        target=job.question.target,
+        outputs=outputs,
+        columns=column_names(job.encoder),
+        coefficients=np.atleast_2d(model.coef_),
+        intercepts=np.atleast_1d(model.intercept_),
+    )

@@ -1,0 +1,364 @@
+"""The command line from outside: what it writes, what it says, how it ends."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pyarrow.csv
+import pyarrow.parquet
+import pytest
+from cli_data import NUMBER, SCHEMA, SECRET, people, write_people
+
+import dpbilevel as dpb
+from dpbilevel.cli import app
+
+REPOSITORY = Path(__file__).parents[1]
+
+
+@pytest.fixture
+def command(monkeypatch, capfd):
+    """Run a command in this process; returns its exit code, stdout and stderr."""
+
+    def run(*arguments):
+        monkeypatch.setattr("sys.argv", ["dpbilevel", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            app.main()
+        return (ended.value.code, *capfd.readouterr())
+
+    return run
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A folder with people.csv and schema.toml, where commands run."""
+    write_people(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+TUNE = ("tune", "people.csv", "--target", "paid", "--schema", "schema.toml")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A finished run on 2,000 people, and what it said."""
+    place = tmp_path_factory.mktemp("run")
+    write_people(place, rows=2000)
+    ended = in_shell(*TUNE, "--epsilon", "2", "--delta", "1e-5", "--groups", "schema", cwd=place)
+    assert ended.returncode == 0, ended.stderr
+    return place, ended
+
+
+def in_shell(*arguments, cwd, **options):
+    program = [sys.executable, "-m", "dpbilevel.cli", *map(str, arguments)]
+    return subprocess.run(program, cwd=cwd, capture_output=True, text=True, timeout=300, check=False, **options)
+
+
+def test_tune_leaves_a_run_and_says_where(run):
+    place, ended = run
+    assert sorted(path.name for path in (place / "run").iterdir()) == ["report.html", "report.md", "run.json"]
+    assert "(2, 1e-05)-differentially private" in ended.stdout
+    assert ended.stdout.rstrip().endswith(f"Report: {Path('run') / 'report.html'}")
+    told = json.loads((place / "run" / "run.json").read_text())
+    assert told["status"] == "finished"
+    assert told["command"].startswith("dpbilevel tune people.csv")
+    assert SECRET not in (place / "run" / "run.json").read_text()
+
+
+def test_predictions_are_those_of_the_estimator(run, command, monkeypatch):
+    place, _ = run
+    monkeypatch.chdir(place)
+    code, _, said = command("predict", "run", "people.csv", "--out", "predictions.csv", "--force")
+    assert (code, said) == (0, "")
+    told = pyarrow.csv.read_csv(place / "predictions.csv").to_pydict()
+    assert list(told) == ["prediction", "probability of no", "probability of yes"]
+    table = people(2000)
+    right = np.array(told["prediction"]) == table["paid"]
+    assert right.mean() > 0.85
+    model = json.loads((place / "run" / "run.json").read_text())["model"]
+    scale = 1 / np.sqrt(4)  # four columns, rows of norm one
+    names = model["columns"]
+    at_first = dict.fromkeys(names, 0.0)
+    at_first["age"] = (table["age"][0] - 50) / 50 * scale
+    at_first["cost"] = (table["cost"][0] - 5) / 5 * scale
+    town = table["town"][0] if table["town"][0] != SECRET else "other"
+    at_first[f"town = {town}"] = at_first[f"clinic = {table['clinic'][0]}"] = scale
+    score = sum(weight * at_first[name] for weight, name in zip(model["coefficients"][0], names, strict=True))
+    probability = 1 / (1 + np.exp(-score - model["intercepts"][0]))
+    assert told["probability of yes"][0] == pytest.approx(probability, rel=1e-4)
+
+
+def test_predictions_as_parquet_and_for_unseen_values(run, command, monkeypatch, tmp_path):
+    place, _ = run
+    (tmp_path / "new.csv").write_text("town,age,clinic,cost,more\nAtlantis,200,nowhere,3,x\n")
+    monkeypatch.chdir(place)
+    code, said, _ = command("predict", "run", tmp_path / "new.csv", "--out", tmp_path / "new.parquet", "--json")
+    assert code == 0
+    assert json.loads(said)["rows"] == 1
+    assert pyarrow.parquet.read_table(tmp_path / "new.parquet").num_rows == 1
+
+
+def test_report_is_written_anew(run, command, monkeypatch):
+    place, _ = run
+    monkeypatch.chdir(place)
+    page = (place / "run" / "report.html").read_bytes()
+    (place / "run" / "report.html").unlink()
+    code, said, _ = command("report", "run", "--json")
+    assert code == 0
+    assert (place / "run" / "report.html").read_bytes() == page
+    told = json.loads(said)
+    assert set(told["hyperparameters"]) == {"age", "cost", "place"}
+    assert told["epsilon"] == pytest.approx(2.0, rel=1e-6)
+
+
+def test_plan_needs_no_data(command):
+    code, said, _ = command("plan", "--rows", 50_000, "--columns", 100, "--delta", "1e-6", "--json")
+    told = json.loads(said)
+    assert code == 0
+    assert told["epsilon"] == pytest.approx(1.0, rel=1e-6)
+    assert told["rows_needed"] < 50_000
+    assert told["theory"]["vacuous"]
+    code, said, _ = command("plan", "--rows", 2000, "--columns", 10, "--sources", 3, "--validation-rows", 500)
+    assert code == 0
+    assert "Noise to signal of a training step" in said
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_a_dry_run_reads_no_record(folder, command, kind, monkeypatch):
+    def touched(*_):
+        raise AssertionError("a record was read")
+
+    monkeypatch.setattr("dpbilevel.cli.table_file.TableFile.blocks", touched)
+    data = folder / "people.csv"
+    if kind == "parquet":
+        data = folder / "people.parquet"
+        pyarrow.parquet.write_table(pyarrow.csv.read_csv(folder / "people.csv"), data)
+    more = ["--rows", 5000] if kind == "csv" else []
+    code, said, _ = command(*TUNE[:1], data, *TUNE[2:], "--dry-run", *more)
+    assert code == 0
+    assert "A run would be (1," in said
+    assert not (folder / "run").exists()
+
+
+def test_a_dry_run_cannot_count_a_csv(folder, command):
+    code, _, said = command(*TUNE, "--dry-run")
+    assert code == 2
+    assert "add --rows N" in said
+
+
+def bad(arguments, said, code=2, prepare=None, id=None):
+    return pytest.param(arguments, said, code, prepare, id=id or said)
+
+
+def put(name, text):
+    return lambda folder: (folder / name).write_text(text)
+
+
+def full_of(name):
+    """A folder that has a file."""
+    return lambda folder: ((folder / "full").mkdir(), (folder / "full" / name).write_text("{}"))
+
+
+def in_column(text, column, row=3):
+    """People with one cell replaced."""
+
+    def change(folder):
+        lines = (folder / "people.csv").read_text().splitlines()
+        cells = lines[row].split(",")
+        cells[lines[0].split(",").index(column)] = text
+        (folder / "people.csv").write_text("\n".join([*lines[:row], ",".join(cells), *lines[row + 1 :]]) + "\n")
+
+    return change
+
+
+HEADER = ",".join(people(1))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said", "code", "prepare"),
+    [
+        bad(("tune", "none.csv", *TUNE[2:]), "there is no such file"),
+        bad((*TUNE[:3], "wage", *TUNE[4:]), "--target wage: people.csv has no such column"),
+        bad(("reweight", *TUNE[1:], "--source", "hospital"), "--source hospital: people.csv has no such column"),
+        bad(("reweight", *TUNE[1:], "--source", "cost"), "the source 'cost' must have categories"),
+        bad((*TUNE[:3], "clinic", *TUNE[4:]), "must have classes = [...] or range = [low, high]"),
+        bad(TUNE, "pass --delimiter ';'", prepare=put("people.csv", HEADER.replace(",", ";") + "\n")),
+        bad((*TUNE, "--delimiter", ";"), "pass --delimiter ','"),
+        bad(TUNE, "has no rows", prepare=put("people.csv", HEADER + "\n")),
+        bad(TUNE, "rows=1: must be at least 2", prepare=put("people.csv", HEADER + "\n5,Oslo,1,east,yes,3\n")),
+        bad(TUNE, "column 'id' of people.csv is not declared", prepare=put("schema.toml", SCHEMA.replace(".id", ".i"))),
+        bad(TUNE, "column 'age': must hold finite numbers", prepare=in_column("Zanzibar", "age")),
+        bad(TUNE, "column 'age': must hold finite numbers", prepare=in_column("", "age"), id="a missing number"),
+        bad(TUNE, "column 'paid': has a cell that classes", prepare=in_column("987654.25", "paid")),
+        bad(TUNE, "as many cells as the header", prepare=in_column("Zanzibar,987654.25", "town")),
+        bad((*TUNE, "--epsilon", "-1"), "epsilon=-1.0: must be"),
+        bad((*TUNE, "--delta", "0.5"), "delta=0.5: must be below 1/n"),
+        bad((*TUNE, "--adjacency", "add"), "adjacency"),
+        bad((*TUNE, "--groups", "some"), "--groups some: must be one of one, columns, schema"),
+        bad((*TUNE, "--out", "people.csv"), "is a file; name a folder"),
+        bad((*TUNE, "--out", "full"), "pass --force", prepare=full_of("run.json")),
+        bad((*TUNE, "--out", "full", "--force"), "which no run wrote", prepare=full_of("thesis.tex")),
+        bad((*TUNE, "--dataset", "x"), "goes with --ledger"),
+        bad(("predict", "run", "people.csv"), "is not a folder"),
+        bad(("report", "."), "run.json"),
+        bad(("schema", "people.csv", "--target", "wage"), "--target wage"),
+        bad(("schema", "people.csv", "--out", "schema.toml"), "pass --force"),
+        bad(("plan", "--rows", "1", "--columns", "3"), "at least 2"),
+        bad(("plan", "--rows", "100"), "--columns"),
+    ],
+)  # fmt: skip
+def test_bad_input_ends_in_one_line_and_leaves_nothing(folder, command, arguments, said, code, prepare):
+    if prepare is not None:
+        prepare(folder)
+    before = sorted(folder.rglob("*"))
+    ended, spoken, errors = command(*arguments)
+    assert ended == code
+    assert said in errors.replace("│", "")
+    assert spoken == ""
+    assert "Traceback" not in errors
+    assert SECRET not in errors
+    assert str(NUMBER) not in errors
+    assert sorted(folder.rglob("*")) == before, "something was left behind"
+
+
+def test_a_folder_that_may_not_be_written(folder, command, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda *_: False)  # root may write everywhere
+    code, _, said = command(*TUNE, "--out", "closed/run")
+    assert code == 2
+    assert "may not be written" in said
+
+
+def test_a_ledger_keeps_the_charge_and_refuses(folder, command):
+    code, said, _ = command("ledger", "create", "people.db", "--dataset", "people", "--epsilon", "1", "--delta", "1e-5")
+    assert code == 0, said
+    charged = (*TUNE, "--ledger", "people.db", "--dataset", "people", "--delta", "1e-5", "--quiet")
+    code, said, _ = command(*charged, "--epsilon", "0.8")
+    assert (code, said) == (0, "")
+    code, _, said = command(*charged, "--epsilon", "0.8", "--out", "more")
+    assert code == 3
+    assert "0.8" in said
+    assert not (folder / "more").exists()
+    code, said, _ = command("ledger", "show", "people.db", "--json")
+    assert code == 0
+    assert "0.8" in said
+    code, _, _ = command("ledger", "export", "people.db", "--dataset", "people", "--out", "people-ledger.csv")
+    assert code == 0
+    assert (folder / "people-ledger.csv").exists()
+
+
+def test_a_run_that_fails_after_its_charge_is_marked(folder, command, monkeypatch):
+    def broken(*_):
+        raise RuntimeError(f"quotes {SECRET}")
+
+    monkeypatch.setattr("dpbilevel.cli.tuning._linear_model", broken)
+    code, spoken, said = command(*TUNE, "--delta", "1e-4")
+    assert code == 4
+    assert "counts as spent" in said
+    assert SECRET not in said + spoken
+    assert json.loads((folder / "run" / "run.json").read_text())["status"] == "aborted"
+    code, _, said = command("report", "run")
+    assert code == 2
+    assert "did not finish" in said
+
+
+def test_an_error_before_the_charge_leaves_nothing(folder, command, monkeypatch):
+    monkeypatch.setattr(dpb.Ledger, "charge", lambda *_: (_ for _ in ()).throw(RuntimeError(SECRET)))
+    code, _, said = command(*TUNE, "--delta", "1e-4")
+    assert code == 1
+    assert SECRET not in said
+    assert not (folder / "run").exists()
+
+
+def test_a_seed_is_said_aloud_and_voids_the_run(folder, command):
+    code, said, errors = command(*TUNE, "--seed", "1", "--delta", "1e-4")
+    assert code == 0
+    assert "NOT private" in errors
+    assert said.lstrip().startswith("NOT PRIVATE")
+
+
+def test_lines_tell_progress_where_there_is_no_terminal(folder, command, monkeypatch):
+    monkeypatch.setattr("dpbilevel.progress._PATIENCE", 0.0)
+    code, _, errors = command(*TUNE, "--delta", "1e-4")
+    assert code == 0
+    assert re.search(r"Tracking: [\d,]+ of [\d,]+ rounds, about \d+ s left", errors)
+
+
+@pytest.mark.slow
+def test_interrupting_a_run_leaves_it_aborted(tmp_path):
+    write_people(tmp_path, rows=60_000)
+    program = [sys.executable, "-m", "dpbilevel.cli", *TUNE]
+    running = subprocess.Popen(program, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    state = tmp_path / "run" / "run.json"
+    deadline = time.monotonic() + 120
+    while not state.exists() and time.monotonic() < deadline and running.poll() is None:
+        time.sleep(0.02)
+    time.sleep(1.0)  # into the compilation or the first rounds
+    running.send_signal(signal.SIGINT)
+    _, said = running.communicate(timeout=120)
+    if running.returncode == 0:
+        pytest.skip("the run was over before it could be interrupted")
+    assert running.returncode == 130
+    assert "counts as spent" in said
+    assert "Traceback" not in said
+    assert json.loads(state.read_text())["status"] == "aborted"
+
+
+def test_help_is_there_for_every_command_with_an_example(command):
+    names = ["demo", "schema", "tune", "reweight", "plan", "predict", "report"]
+    for name in [[name] for name in names] + [["ledger", name] for name in ("create", "show", "export")]:
+        code, said, _ = command(*name, "--help")
+        assert code == 0
+        assert f"Example: dpbilevel {' '.join(name)}" in " ".join(said.split())
+
+
+def test_help_does_not_wait_for_what_it_does_not_need():
+    loaded = (
+        "import sys, dpbilevel.cli.app; print([m for m in ('jax', 'sklearn', 'pyarrow', 'numpy') if m in sys.modules])"
+    )
+    ended = subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True, check=True)
+    assert ended.stdout.strip() == "[]"
+
+
+def test_the_four_commands_of_the_readme(tmp_path):
+    """Exactly what the README shows, run where it says, in a copy."""
+    text = (REPOSITORY / "README.md").read_text()
+    block = re.search(r"```console\n(\$ cd examples/data\n.*?)```", text, re.DOTALL)
+    assert block is not None
+    lines = [line[2:].split("  #")[0].strip() for line in block[1].splitlines() if line.startswith("$ ")]
+    assert lines[0] == "cd examples/data"
+    assert [line.split()[1] for line in lines[1:]] == ["schema", "tune", "report", "predict"]
+    shutil.copytree(REPOSITORY / "examples" / "data", tmp_path / "data")
+    script = Path(sys.executable).with_name("dpbilevel")
+    assert script.exists(), "the command is not installed"
+    path = f"{script.parent}{os.pathsep}{os.environ['PATH']}"
+    for line in lines[1:]:
+        ended = subprocess.run(
+            line,
+            shell=True,
+            cwd=tmp_path / "data",
+            capture_output=True,
+            text=True,
+            env={**os.environ, "PATH": path},
+            check=False,
+        )
+        assert ended.returncode == 0, ended.stderr
+    predictions = (tmp_path / "data" / "predictions.csv").read_text().splitlines()
+    assert len(predictions) == 201
+
+
+def test_the_demonstration_at_small_size(command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, said, _ = command("demo", "--rows", 2000)
+    assert code == 0
+    assert re.search(r"untuned +0\.\d{3} ", said)
+    assert said.rstrip().endswith(f"Report: {Path('flights-run') / 'report.html'}")
+    code, _, said = command("demo", "--rows", 2000)
+    assert code == 2
+    assert "pass --force" in said
