@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -351,6 +352,20 @@ def test_the_four_commands_of_the_readme(tmp_path):
         assert ended.returncode == 0, ended.stderr
     predictions = (tmp_path / "data" / "predictions.csv").read_text().splitlines()
     assert len(predictions) == 201
+
+
+@pytest.mark.slow
+def test_the_commands_of_the_documentation(command, tmp_path, monkeypatch):
+    shutil.copytree(REPOSITORY / "examples" / "data", tmp_path / "data")
+    monkeypatch.chdir(tmp_path / "data")
+    text = (REPOSITORY / "docs" / "command_line.md").read_text()
+    commands = [line[2:] for line in text.splitlines() if line.startswith("$ ")]
+    assert len(commands) == 10
+    for line in commands:
+        program, *arguments = shlex.split(line)
+        assert program == "dpbilevel"
+        code, _, said = command(*arguments)
+        assert code == 0, (line, said)
 
 
 def test_the_demonstration_at_small_size(command, tmp_path, monkeypatch):

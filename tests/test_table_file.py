@@ -9,6 +9,7 @@ from cli_data import NUMBER, SECRET, people, write_people
 import dpbilevel as dpb
 from dpbilevel.cli import table_file
 from dpbilevel.cli.table_file import listed_words, numbers, open_table, words
+from dpbilevel.progress import displayed
 
 
 def read(path, columns, **options):
@@ -137,3 +138,14 @@ def test_a_delimiter_is_one_character(tmp_path):
     data, _ = write_people(tmp_path)
     with pytest.raises(dpb.InvalidArgument, match="one character"):
         open_table(data, "ab")
+
+
+def test_reading_tells_how_far_it_has_come(tmp_path, monkeypatch, capfd):
+    data, _ = write_people(tmp_path)
+    monkeypatch.setattr(table_file, "_BLOCK", 1000)
+    monkeypatch.setattr("dpbilevel.progress._PATIENCE", 0.0)
+    with displayed("lines"):
+        list(open_table(data).blocks(["age"]))
+    lines = capfd.readouterr().err.splitlines()
+    assert lines
+    assert all(line.startswith("Reading people.csv: ") and " of 100 percent" in line for line in lines)

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from dpbilevel.encoding.declarations import OTHER
 from dpbilevel.errors import InvalidArgument, InvalidRecords
+from dpbilevel.progress import counted
 
 Array = npt.NDArray[Any]
 Block = dict[str, Any]
@@ -53,37 +54,44 @@ class TableFile:
     def blocks(self, columns: Sequence[str]) -> Iterator[Block]:
         """Some columns of all rows, in order, as Arrow arrays of text."""
         # Files without a row are refused by whoever needs rows: how many there are is known at the end only.
-        with _without_cells(self.path):
-            headings = [self.headings[self.names.index(name)] for name in columns]
-            batches = self._parquet(headings) if self.kinds is not None else self._separated(headings)
-            for batch in batches:
+        headings = [self.headings[self.names.index(name)] for name in columns]
+        with _without_cells(self.path), counted(f"Reading {self.path.name}", 100, "percent") as advance:
+            read = 0
+            for batch, part in self._parquet(headings) if self.kinds is not None else self._separated(headings):
                 if batch.num_rows:
                     yield {name: _text(batch.column(at)) for name, at in zip(columns, headings, strict=True)}
+                advance(int(100 * part) - read)
+                read = int(100 * part)
 
-    def _separated(self, headings: Sequence[str]) -> Iterator[Any]:
+    def _separated(self, headings: Sequence[str]) -> Iterator[tuple[Any, float]]:
+        """Batches of rows, each with the part of the file that has been read."""
         import pyarrow
         from pyarrow import csv as arrow_csv
 
         with self.path.open("rb") as file:
             _header(file, self.delimiter)
             if not file.read(1):  # which Arrow takes for an error
-                return iter(())
+                return
         # Every cell is read as text: no type is inferred from cells, and none fails to convert.
         text = dict.fromkeys(self.headings, pyarrow.string())
-        return iter(
-            arrow_csv.open_csv(
-                self.path,
+        with pyarrow.OSFile(str(self.path)) as source:
+            reader = arrow_csv.open_csv(
+                source,
                 read_options=arrow_csv.ReadOptions(block_size=_BLOCK),
                 parse_options=arrow_csv.ParseOptions(delimiter=self.delimiter, newlines_in_values=True),
                 convert_options=arrow_csv.ConvertOptions(column_types=text, include_columns=list(headings)),
             )
-        )
+            for batch in reader:
+                yield batch, source.tell() / source.size()
 
-    def _parquet(self, headings: Sequence[str]) -> Iterator[Any]:
+    def _parquet(self, headings: Sequence[str]) -> Iterator[tuple[Any, float]]:
         from pyarrow import parquet
 
         with parquet.ParquetFile(self.path) as file:
-            yield from file.iter_batches(batch_size=_ROWS, columns=list(headings))
+            read = 0
+            for batch in file.iter_batches(batch_size=_ROWS, columns=list(headings)):
+                read += batch.num_rows
+                yield batch, read / file.metadata.num_rows
 
 
 def open_table(path: Path, delimiter: str | None = None) -> TableFile:
