@@ -106,6 +106,19 @@ def test_predictions_as_parquet_and_for_unseen_values(run, command, monkeypatch,
     assert pyarrow.parquet.read_table(tmp_path / "new.parquet").num_rows == 1
 
 
+def test_numbers_are_predicted_in_their_own_units(folder, command):
+    write_people(folder, rows=3000)
+    code, _, said = command(
+        "reweight", "people.csv", *TUNE[2:3], "cost", *TUNE[4:], "--source", "clinic", "--epsilon", 9
+    )
+    assert code == 0, said
+    code, _, said = command("predict", "run", "people.csv", "--out", "costs.csv")
+    assert code == 0, said
+    predicted = np.array(pyarrow.csv.read_csv(folder / "costs.csv")["prediction"])
+    assert np.corrcoef(predicted, people(3000)["cost"])[0, 1] > 0.9
+    assert predicted.mean() == pytest.approx(5.0, abs=0.5)
+
+
 def test_report_is_written_anew(run, command, monkeypatch):
     place, _ = run
     monkeypatch.chdir(place)

@@ -27,6 +27,7 @@ from dpbilevel.report.run_file import read_run
 from dpbilevel.tables import short
 
 _SHOWN = 15  # hyperparameters in the terminal; the report has all
+_ROLES = {"lower": "training (lower)", "upper": "validation (upper)", "both": "both"}
 
 
 @contextlib.contextmanager
@@ -181,7 +182,7 @@ def _show_review(console: Console, review: Review, folder: Path) -> None:
     console.table(
         f"Spend at delta = {privacy.budget.delta:g}" if privacy.budget.delta else "Spend",
         ["role", "records", "epsilon"],
-        [[role, f"{solution.sizes[role]:,}", f"{privacy.epsilon(role=role):.4g}"] for role in privacy.charges],
+        [[_ROLES[role], f"{solution.sizes[role]:,}", f"{privacy.epsilon(role=role):.4g}"] for role in privacy.charges],
     )
     found = hyperparameters(solution)
     values = dict(zip(found.names, found.values.tolist(), strict=True))
@@ -208,7 +209,7 @@ def _show_forecast(console: Console, told: Forecast) -> None:
     console.table(
         "Spend (roles hold disjoint records)",
         ["role", "records", "epsilon"],
-        [[role, f"{sizes.count(role):,}", f"{privacy.epsilon(role=role):.4g}"] for role in privacy.charges],
+        [[_ROLES[role], f"{sizes.count(role):,}", f"{privacy.epsilon(role=role):.4g}"] for role in privacy.charges],
     )
     console.table(
         "Numbers of the plan",
