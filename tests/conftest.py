@@ -1,6 +1,9 @@
 """What all tests share."""
 
+import gc
+import sys
 import warnings
+from pathlib import Path
 
 import pytest
 
@@ -13,3 +16,16 @@ def _seeds_are_fine_in_tests():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", dpb.NotPrivateWarning)
         yield
+
+
+_MAPS = Path("/proc/self/maps")
+_MANY = 20_000  # of the 65,530 pieces of memory that Linux grants a process; compiled programs take several each
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _compiled_programs_do_not_pile_up():
+    """Thousands of programs in one process run into a limit of the system, and XLA then aborts the process."""
+    yield
+    if "jax" in sys.modules and _MAPS.exists() and _MAPS.read_bytes().count(b"\n") > _MANY:
+        sys.modules["jax"].clear_caches()
+        gc.collect()
