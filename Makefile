@@ -14,7 +14,7 @@ WORKERS ?= 2
 # Debian ships a Python without ensurepip, so a candidate counts only once it has run this.
 USABLE := import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))
 
-.PHONY: help demo test test-fast lint docs format clean bench-rates bench-penalty bench-results bench-utility bench-estimators
+.PHONY: help demo test test-fast test-heavy lint docs format clean bench-rates bench-penalty bench-results bench-utility bench-estimators
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile
@@ -27,6 +27,9 @@ test: $(READY) $(BROWSER)  ## run every test and doctest
 
 test-fast: $(READY)  ## the same without the slow tests
 	$(PY) -m pytest -n $(WORKERS) -m "not slow"
+
+test-heavy: $(READY)  ## what takes minutes: scikit-learn's checks of all estimators with all defaults
+	$(PY) -m pytest -n $(WORKERS) -m heavy
 
 lint: $(READY)  ## check style, format and types
 	$(PY) -m ruff check .

@@ -243,7 +243,7 @@ def test_bad_input_ends_in_one_line_and_leaves_nothing(folder, command, argument
 
 
 def test_a_folder_that_may_not_be_written(folder, command, monkeypatch):
-    monkeypatch.setattr(os, "access", lambda *_: False)  # root may write everywhere
+    monkeypatch.setattr(os, "access", lambda _, mode: not mode & os.W_OK)  # root may write everywhere
     code, _, said = command(*TUNE, "--out", "closed/run")
     assert code == 2
     assert "may not be written" in said

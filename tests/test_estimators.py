@@ -34,14 +34,26 @@ pytestmark = pytest.mark.filterwarnings("ignore::dpbilevel.UtilityWarning")
 # ---- scikit-learn's contract
 
 
+def find_what_is_wrong(estimator):
+    results = check_estimator(estimator, expected_failed_checks=EXPECTED_FAILURES, on_fail=None, on_skip=None)
+    found = {status: {r["check_name"] for r in results if r["status"] == status} for status in ("failed", "xfail")}
+    assert found == {"failed": set(), "xfail": set(EXPECTED_FAILURES)}
+    assert len(results) > 40
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @every_case
 def test_scikit_learn_finds_nothing_else_wrong(case):
-    results = check_estimator(case.kind(), expected_failed_checks=EXPECTED_FAILURES, on_fail=None, on_skip=None)
-    found = {status: {r["check_name"] for r in results if r["status"] == status} for status in ("failed", "xfail")}
-    assert found == {"failed": set(), "xfail": set(EXPECTED_FAILURES)}
-    assert len(results) > 40
+    find_what_is_wrong(case.kind(method=QUICK))  # every shape compiles anew: training alone takes a third of the time
+
+
+@pytest.mark.slow
+@pytest.mark.heavy
+@pytest.mark.filterwarnings("ignore")
+@every_case
+def test_scikit_learn_finds_nothing_else_wrong_with_defaults(case):
+    find_what_is_wrong(case.kind())
 
 
 @every_case
