@@ -28,7 +28,7 @@ test: $(READY) $(BROWSER)  ## run every test and doctest
 test-fast: $(READY)  ## the same without the slow tests
 	$(PY) -m pytest -n $(WORKERS) -m "not slow"
 
-test-heavy: $(READY)  ## what takes minutes: scikit-learn's checks of all estimators with all defaults
+test-heavy: $(READY)  ## what takes minutes: scikit-learn's checks of all estimators with all defaults, all random models
 	$(PY) -m pytest -n $(WORKERS) -m heavy
 
 lint: $(READY)  ## check style, format and types

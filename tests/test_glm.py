@@ -92,9 +92,14 @@ def random_model(index):
 FAST = (5, 25)  # the others are marked slow
 
 
-@pytest.mark.parametrize(
-    "index", [pytest.param(index, marks=() if index in FAST else pytest.mark.slow) for index in range(30)]
-)
+def marks(index):
+    """A few in every run, some more in CI, all of them by `make test-heavy`."""
+    if index in FAST:
+        return ()
+    return pytest.mark.slow if index < 6 else (pytest.mark.slow, pytest.mark.heavy)
+
+
+@pytest.mark.parametrize("index", [pytest.param(index, marks=marks(index)) for index in range(30)])
 def test_random_models_are_not_falsified(index):
     model = random_model(index)
     report = check_constants(model.problem, model.constants, model.sample, seed=index)

@@ -64,9 +64,14 @@ def random_model(index):
     return Representation(*(10 ** np.random.default_rng(index).uniform(-1, 1, size=4)))
 
 
-@pytest.mark.parametrize(
-    "index", [pytest.param(index, marks=() if index == 3 else pytest.mark.slow) for index in range(12)]
-)
+def marks(index):
+    """A few in every run, some more in CI, all of them by `make test-heavy`."""
+    if index == 3:
+        return ()
+    return pytest.mark.slow if index < 6 else (pytest.mark.slow, pytest.mark.heavy)
+
+
+@pytest.mark.parametrize("index", [pytest.param(index, marks=marks(index)) for index in range(12)])
 def test_random_models_are_not_falsified(index):
     model = random_model(index)
     report = check_constants(model.problem, model.constants, model.sample, seed=index)

@@ -67,9 +67,14 @@ def random_model(index):
     return model
 
 
-@pytest.mark.parametrize(
-    "index", [pytest.param(index, marks=() if index == 2 else pytest.mark.slow) for index in range(20)]
-)
+def marks(index):
+    """A few in every run, some more in CI, all of them by `make test-heavy`."""
+    if index == 2:
+        return ()
+    return pytest.mark.slow if index < 6 else (pytest.mark.slow, pytest.mark.heavy)
+
+
+@pytest.mark.parametrize("index", [pytest.param(index, marks=marks(index)) for index in range(20)])
 def test_random_models_are_not_falsified(index):
     model = random_model(index)
     report = check_constants(model.problem, model.constants, model.sample, seed=index)
