@@ -24,6 +24,7 @@ ORDER = (
     "arguments",
     "tables",
     "files",
+    "checkpoint_file",
     "precision",
     "constraints",
     "theory",
@@ -42,6 +43,8 @@ ORDER = (
     "trees",
     "solution",
     "hyperparameters",
+    "fingerprint",
+    "checkpoint",
     "solving",
     "evaluation",
     "applications",
@@ -61,6 +64,14 @@ MAY_DRAW = {
     "dpbilevel.theory.falsify",  # synthetic records, at which declared constants are tried; never near private ones
 }
 MAY_OPEN_THE_VAULT = {"dpbilevel.records"}
+# The way to the bytes of records is their seal, and that to the noise secret is a checkpoint.
+MAY_TAKE_KEYS = {"dpbilevel.privacy.noise", "dpbilevel.records", "dpbilevel.checkpoint"}
+# A hash of data without a secret key lets anybody test a guess of them.
+MAY_HASH = {
+    "dpbilevel.privacy.noise",  # keys of a secret; a seed, which is public
+    "dpbilevel.privacy.books.chain",  # lines of a ledger, which are public
+}
+MAY_HASH_WITH_A_KEY = {f"dpbilevel.{name}" for name in ("records", "fingerprint", "checkpoint", "checkpoint_file")}
 MAY_PRINT = ("dpbilevel.cli", "dpbilevel.progress", "dpbilevel.report")
 RANDOM = {"random", "secrets", "uuid", "numpy.random", "jax.random", "os.urandom", "os.getrandom", "scipy.stats.qmc"}
 HEAVY = {
@@ -136,6 +147,24 @@ def opens_the_vault(tree: ast.AST, module: str) -> list[str]:
         if "_VAULT" in words:
             found.append(f"{module}:{getattr(node, 'lineno', '?')} mentions _VAULT")
     return found
+
+
+def takes_keys(tree: ast.AST, module: str) -> list[str]:
+    if module in MAY_TAKE_KEYS:
+        return []
+    words = {"reveal_secret", "seal"}
+    named = {getattr(node, field, None) for node in ast.walk(tree) for field in ("id", "attr", "name")}
+    quoted = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    restores = [name for name in dotted_uses(tree, module) if name.endswith("KeySchedule.restored")]
+    return [f"{module} mentions {word}" for word in sorted((named | quoted) & words)] + restores
+
+
+def hashes(tree: ast.AST, module: str) -> list[str]:
+    forbidden = {"hashlib", "zlib.crc32", "zlib.adler32", "binascii.crc32", "hmac"}
+    forbidden -= {"hashlib"} if module in MAY_HASH else set()
+    forbidden -= {"hmac"} if module in MAY_HASH_WITH_A_KEY else set()
+    named = [*(name for name, _ in imports(tree, module)), *dotted_uses(tree, module)]
+    return sorted({f"{module} uses {name}" for name in named if within(name, forbidden)})
 
 
 def prints(tree: ast.AST, module: str) -> list[str]:
@@ -219,6 +248,8 @@ Rule = Callable[[ast.Module, str], list[str]]
 RULES: list[Rule] = [
     draws_randomness,
     opens_the_vault,
+    takes_keys,
+    hashes,
     prints,
     imports_forward,
     heavy_at_module_level,
@@ -256,6 +287,13 @@ BROKEN = [
     (opens_the_vault, "dpbilevel.solving", "import dpbilevel.records as r\nx = r._VAULT"),
     (opens_the_vault, "dpbilevel.solving", "from dpbilevel import records\nx = getattr(records, '_VAULT')"),
     (opens_the_vault, "dpbilevel.solving", "_VAULT = {}"),
+    (takes_keys, "dpbilevel.solving", "def f(records, key):\n    return records.seal(key)"),
+    (takes_keys, "dpbilevel.solving", "def f(schedule):\n    return getattr(schedule, 'reveal_secret')()"),
+    (takes_keys, "dpbilevel.solving", "from dpbilevel.privacy.noise import KeySchedule as K\ns = K.restored(b'')"),
+    (hashes, "dpbilevel.records", "import hashlib"),
+    (hashes, "dpbilevel.report.html", "from hashlib import sha256"),
+    (hashes, "dpbilevel.report.html", "import hmac"),
+    (hashes, "dpbilevel.cli.app", "import zlib as z\nx = z.crc32(b'')"),
     (prints, "dpbilevel.solving", "def f(x):\n    print(x)"),
     (prints, "dpbilevel.solving", "import sys\nsys.stdout.write('x')"),
     (prints, "dpbilevel.solving", "import jax\njax.debug.print('{}', 1)"),
@@ -295,6 +333,10 @@ KEPT = [
     (draws_randomness, "dpbilevel.privacy.noise", "import jax, secrets\ndraw = jax.random.normal"),
     (draws_randomness, "dpbilevel.solving", "def f(random):\n    return random.choice, state.random"),
     (opens_the_vault, "dpbilevel.records", "_VAULT = {}"),
+    (takes_keys, "dpbilevel.checkpoint", "def f(records, key):\n    return records.seal(key)"),
+    (takes_keys, "dpbilevel.solving", "from dpbilevel.records import sealed\nrestored = kept.restored()"),
+    (hashes, "dpbilevel.records", "import hmac"),
+    (hashes, "dpbilevel.privacy.books.chain", "import hashlib"),
     (prints, "dpbilevel.cli", "print('hello')"),
     (prints, "dpbilevel.report.markdown", "print('hello')"),
     (imports_forward, "dpbilevel.planning", "from dpbilevel.records import Sizes\nfrom dpbilevel import errors"),

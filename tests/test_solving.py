@@ -91,7 +91,7 @@ def test_second_run_does_not_compile_again():
     compiled = records_module._execute._cache_size()
     second = dpb.solve(case.problem, case.records(), dpb.Budget(1.0, 1e-4), **run)
     assert records_module._execute._cache_size() == compiled
-    assert not np.allclose(first.x, second.x)
+    assert not np.allclose(first.history["x"], second.history["x"])
 
 
 def test_history_is_the_released_trajectory():

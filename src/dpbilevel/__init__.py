@@ -42,6 +42,7 @@ _HOMES = {
     "Evaluation": "evaluation.evaluating",
     "evaluate": "evaluation.evaluating",
     "BudgetExceeded": "errors",
+    "CheckpointRefused": "errors",
     "DPBilevelError": "errors",
     "InvalidArgument": "errors",
     "InvalidProblem": "errors",
@@ -78,6 +79,7 @@ if TYPE_CHECKING:
     from dpbilevel.encoding.encoder import BoundedEncoder
     from dpbilevel.errors import (
         BudgetExceeded,
+        CheckpointRefused,
         DPBilevelError,
         InvalidArgument,
         InvalidProblem,

@@ -37,6 +37,10 @@ class LedgerUnavailable(DPBilevelError):
     """The database of a ledger cannot be reached, read or written. Nothing may be released on the strength of it."""
 
 
+class CheckpointRefused(DPBilevelError):
+    """A checkpoint is of another run, damaged, in use, or readable by others. Nothing new is charged or released."""
+
+
 class TrainerFailed(DPBilevelError):
     """A black-box trainer raised, or returned something that is not a model. The charge stands."""
 

@@ -5,15 +5,18 @@ import os
 from pathlib import Path
 
 
-def write_whole(path: str | Path, text: str) -> Path:
+def write_whole(path: str | Path, text: str, *, private: bool = False) -> Path:
     """Write UTF-8 text to a temporary file beside ``path``, flush it to the disk, and put it in the place of ``path``.
 
-    Lines end as the text has them, on every system, so that the same text is the same bytes.
+    Lines end as the text has them, on every system, so that the same text is the same bytes. A private file is
+    readable by its owner alone, from its first byte on.
     """
     target = Path(path)
     part = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
-        with part.open("w", encoding="utf-8", newline="") as file:
+        if private:
+            part.unlink(missing_ok=True)  # of a process that was killed and had the same number
+        with open(part, "w", encoding="utf-8", newline="", opener=_private if private else None) as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
@@ -24,6 +27,10 @@ def write_whole(path: str | Path, text: str) -> Path:
         raise
     _flush_folder(target.parent)
     return target
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_EXCL, 0o600)
 
 
 def _flush_folder(folder: Path) -> None:

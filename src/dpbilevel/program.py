@@ -17,6 +17,7 @@ import numpy.typing as npt
 from dpbilevel.errors import InvalidProblem
 from dpbilevel.privacy.accounting import Chargeable
 from dpbilevel.privacy.declared import DeclaredRelease
+from dpbilevel.privacy.ledger import Receipt
 from dpbilevel.privacy.noise import KeySchedule
 from dpbilevel.privacy.release import Release
 
@@ -128,6 +129,13 @@ class Program:
     def uses_per_round(self) -> int:
         """Uses of any release in one round: each has an index of its own in the key schedule."""
         return sum(stage.uses for stage in self.stages)
+
+    def take(self, receipt: Receipt, schedule: KeySchedule, rounds: int) -> int:
+        """Take the next rounds off a receipt; returns the index of their first use in the key schedule."""
+        for stage in self.stages:
+            if stage.release is not None:
+                receipt.redeem(stage.release, rounds * stage.steps)
+        return receipt.advance(schedule, rounds * self.uses_per_round)
 
     def keys(self, schedule: KeySchedule, first: int, rounds: int) -> npt.NDArray[np.uint32]:
         """The noise and batch keys of some rounds, from a first use on: shape (rounds, uses per round, 2, 2)."""

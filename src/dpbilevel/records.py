@@ -7,6 +7,8 @@ values, no pickle or copy carries them away, and ``vars(records)`` has nothing t
 
 import contextlib
 import functools
+import hmac
+import json
 import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -16,14 +18,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
+from jax.extend.core import ClosedJaxpr
 
 from dpbilevel.arguments import one_of
-from dpbilevel.errors import InvalidRecords
+from dpbilevel.errors import InvalidArgument, InvalidRecords
 from dpbilevel.precision import is_double, user_float
 from dpbilevel.privacy.ledger import Receipt
 from dpbilevel.privacy.noise import KeySchedule
 from dpbilevel.privacy.release import Release
 from dpbilevel.program import Answer, Call, Program, Stage, State
+from dpbilevel.tracing import without_addresses
 
 Tree = Any
 
@@ -129,15 +133,30 @@ class Records:
         self, program: Program, receipt: Receipt, schedule: KeySchedule, state: State, rounds: int
     ) -> tuple[State, Tree]:
         """Run the next rounds of a program whose releases a ledger has charged; the only way to touch the arrays."""
-        for stage in program.stages:
-            if stage.release is not None:
-                receipt.redeem(stage.release, rounds * stage.steps)
-        keys = program.keys(schedule, receipt.advance(schedule, rounds * program.uses_per_round), rounds)
+        keys = program.keys(schedule, program.take(receipt, schedule, rounds), rounds)
         precise = is_double()
         if not program.is_compiled:
             return _execute_with_calls(program, precise, _VAULT[self], state, keys)
         with sealed():
             return _execute(program, precise, _VAULT[self], state, keys)
+
+    def seal(self, key: bytes) -> bytes:
+        """HMAC-SHA256 of everything that is kept here: whether records are the same, told to who holds the key.
+
+        Without a secret key it would let anybody test a guess of the records, hence a typed error for a short one.
+        """
+        if not isinstance(key, bytes) or len(key) < 32:
+            raise InvalidArgument("key: must be at least 32 secret bytes; a seal that others can compute leaks records")
+        mac = hmac.new(key, b"dpbilevel records", "sha256")
+        for role, kept in _VAULT[self].items():
+            leaves, structure = jax.tree.flatten(kept)
+            with sealed():
+                arrays = [np.ascontiguousarray(leaf) for leaf in leaves]
+            shapes = [[array.dtype.str, list(array.shape)] for array in arrays]
+            mac.update(json.dumps([role, without_addresses(str(structure)), shapes]).encode())
+            for array in arrays:
+                mac.update(array.reshape(-1).view(np.uint8).data)
+        return mac.digest()
 
     def __repr__(self) -> str:
         return f"Records({repr(self._sizes)[6:-1]}; values hidden)"
@@ -193,7 +212,7 @@ def _without(leaf: jax.Array, valid: jax.Array) -> npt.NDArray[Any]:
 
 def check_traceable(program: Program, sizes: Sizes, state: State) -> None:
     """Trace a program on shapes, so that whatever is wrong with it shows before anything is charged."""
-    arrays = {role: (getattr(sizes, role), jax.ShapeDtypeStruct((sizes.count(role),), bool)) for role in sizes.roles}
+    arrays = _shapes(sizes)
     precise = is_double()
     keys = functools.partial(jax.ShapeDtypeStruct, dtype=jnp.uint32)
     with sealed():
@@ -205,6 +224,18 @@ def check_traceable(program: Program, sizes: Sizes, state: State) -> None:
             if isinstance(stage, Stage):
                 staged = functools.partial(_execute_stage, stage, precise)
                 jax.eval_shape(staged, arrays, state, keys((stage.uses, 2, 2)))
+
+
+def traced(program: Program, sizes: Sizes, state: State, rounds: int) -> ClosedJaxpr:
+    """A compiled program as it will run ``rounds`` rounds at a time, written out on shapes alone."""
+    keys = jax.ShapeDtypeStruct((rounds, program.uses_per_round, 2, 2), jnp.uint32)
+    precise = is_double()
+    with sealed():
+        return _execute.trace(program, precise, _shapes(sizes), state, keys).jaxpr
+
+
+def _shapes(sizes: Sizes) -> dict[str, Any]:
+    return {role: (getattr(sizes, role), jax.ShapeDtypeStruct((sizes.count(role),), bool)) for role in sizes.roles}
 
 
 @contextlib.contextmanager

@@ -3,12 +3,15 @@
 import contextlib
 import warnings
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from dpbilevel.about import version
+from dpbilevel.checkpoint import opened
 from dpbilevel.errors import InvalidArgument, NotPrivateWarning
 from dpbilevel.methods.refit import Refit
 from dpbilevel.planning import DEFAULT_METHOD, Method, Plan, checked_start, prepare, warn_of_caveats
@@ -16,9 +19,8 @@ from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.ledger import Ledger
 from dpbilevel.privacy.noise import KeySchedule
 from dpbilevel.problem import BilevelProblem
-from dpbilevel.program import Program
 from dpbilevel.progress import counted, displayed
-from dpbilevel.records import Records
+from dpbilevel.records import Records, sealed
 from dpbilevel.solution import Solution
 
 Tree = Any
@@ -35,6 +37,7 @@ def solve(
     method: Method = DEFAULT_METHOD,
     refit: Refit | str | None = "auto",
     ledger: Ledger | None = None,
+    checkpoint: str | Path | None = None,
     seed: int | None = None,
     progress: bool = True,
 ) -> Solution:
@@ -54,6 +57,9 @@ def solve(
             method's own (`Tracking` has one, `DPBilevel` returns the model of its last solve), None returns the tuned
             y as it is.
         ledger: the data set's ledger; without one, the run stands alone and spends its budget.
+        checkpoint: a file from which the run goes on after it was cut off, to the same bits and without a second
+            charge. It is as secret as the records; delete it once the solution is saved. Resuming with other records,
+            another run or other code raises `CheckpointRefused`.
         seed: fixes the noise for experiments. The solution is then reproducible, hence NOT private, and says so.
         progress: show a progress bar where the output is a terminal.
 
@@ -84,24 +90,36 @@ def solve(
     warn_of_caveats(planned, stacklevel=3)
     x, y = checked_start(problem, start)
     warn_if_not_private(budget, schedule)
-    # Charged before a record is touched; whatever happens after this line, the charge stands.
-    receipt = (ledger or Ledger(budget)).charge(planned.releases, budget, type(method).__name__)
-    program, training = planned.program, planned.training
-    rounds = program.rounds + (0 if training is None else training.rounds)
-
-    def executed(part: Program, x: Tree, y: Tree) -> tuple[tuple[Tree, Tree], list[Tree]]:
-        state, history, chunk = part.start(x, y), [], _chunk(part.rounds)
-        for _ in range(0, part.rounds, chunk):
-            state, seen = records.execute(part, receipt, schedule, state, chunk)
-            history.append(jax.tree.map(np.asarray, seen))
-            advance(chunk)
-        return part.finish(state), history
-
-    shown = contextlib.nullcontext() if progress else displayed("none")
-    with shown, counted(type(method).__name__, rounds) as advance:
-        values, history = executed(program, x, y)
-        if training is not None:
-            values, _ = executed(training, values[0], y)
+    name, ledger = type(method).__name__, ledger or Ledger(budget)
+    parts = [part for part in (planned.program, planned.training) if part is not None]
+    chunks = [_chunk(part.rounds) for part in parts]
+    with contextlib.ExitStack() as stack:
+        kept = None
+        if checkpoint is not None:
+            kept = stack.enter_context(opened(checkpoint, planned, (x, y), schedule, chunks))
+            schedule = kept.schedule
+        # Charged before a record is touched; whatever happens after this line, the charge stands.
+        receipt = ledger.charge(planned.releases, budget, name) if kept is None else kept.charge(ledger, records, name)
+        if not progress:
+            stack.enter_context(displayed("none"))
+        advance = stack.enter_context(counted(name, sum(part.rounds for part in parts)))
+        history = [] if kept is None else kept.history(planned.program, (x, y))
+        values = (x, y)
+        for index, (part, chunk) in enumerate(zip(parts, chunks, strict=True)):
+            state, done = part.start(values[0], y), 0
+            if kept is not None:
+                state, done = kept.restored(index, part, state)
+            if done:
+                part.take(receipt, schedule, done)
+                advance(done)
+            for first in range(done, part.rounds, chunk):
+                state, seen = records.execute(part, receipt, schedule, _plain(state), chunk)
+                if index == 0:
+                    history.append(jax.tree.map(np.asarray, seen))
+                if kept is not None:
+                    kept.save(index, first + chunk, state, history)
+                advance(chunk)
+            values = part.finish(_plain(state))
     return _released(planned, schedule, records, jax.tree.map(np.asarray, values), history)
 
 
@@ -129,6 +147,15 @@ def warn_if_not_private(budget: Budget, schedule: KeySchedule, name: str = "seed
             NotPrivateWarning,
             stacklevel=stacklevel,
         )
+
+
+def _plain(state: Tree) -> Tree:
+    """Arrays as a checkpoint would give them back: nothing but values, so that it makes no difference whether it did.
+
+    JAX marks some arrays as weakly typed, and computes otherwise with them.
+    """
+    with sealed():
+        return jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)), state)
 
 
 def _chunk(rounds: int) -> int:

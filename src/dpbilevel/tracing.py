@@ -11,6 +11,7 @@ The last verdict is used safely: a gradient judged free is evaluated at a dummy 
 verdict can cost accuracy but never privacy.
 """
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -102,6 +103,31 @@ def gradient_reads_record(loss: Callable[..., Any], x: Tree, y: Tree, record: Tr
     traced = jax.make_jaxpr(jax.grad(loss))(x, y, record)
     _, live = dce_jaxpr(traced.jaxpr, [True] * len(traced.jaxpr.outvars))
     return any(live[-len(jax.tree.leaves(record)) :])
+
+
+def written_out(traced: ClosedJaxpr) -> Iterator[bytes]:
+    """All that a traced function does, as bytes: its operations, and every constant that it holds."""
+    yield without_addresses(str(traced)).encode()
+    for jaxpr, held in _jaxprs(traced):
+        literals = [v.val for equation in jaxpr.eqns for v in equation.invars if isinstance(v, Literal)]
+        for constant in (*held, *literals):
+            if jnp.issubdtype(getattr(constant, "dtype", np.float64), jax.dtypes.extended):
+                raise InvalidProblem(
+                    "checkpoint: a loss closes over random keys, of which nobody can tell whether they are the same "
+                    "when the run resumes; leave checkpoint out"
+                )
+            array = np.asarray(constant)
+            yield f"{array.dtype.str} {array.shape}".encode()
+            yield array.tobytes()
+
+
+def without_addresses(text: str) -> str:
+    """A description without addresses in memory, which differ from process to process.
+
+    >>> without_addresses("<function loss at 0x7f31c2>")
+    '<function loss>'
+    """
+    return re.sub(r" at 0x[0-9a-fA-F]+", "", text)
 
 
 def _jaxprs(value: Any) -> Iterator[tuple[Jaxpr, Sequence[Any]]]:

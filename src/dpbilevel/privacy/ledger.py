@@ -15,6 +15,7 @@ could take the better of two filters, and neither proof covers that. Across runs
 roles, because who is in which role may change between runs.
 """
 
+import functools
 import math
 import threading
 from collections.abc import Sequence
@@ -145,10 +146,19 @@ class Ledger:
         """How runs add up; None before the first charge of a ledger that lets the first charge decide."""
         return self._book.read().composition
 
-    def charge(self, releases: Sequence[Chargeable], budget: Budget, description: str) -> Receipt:
+    @property
+    def is_stored(self) -> bool:
+        """Whether a database keeps the entries, so that they are there when a run resumes in another process."""
+        return self._book.read().dataset is not None
+
+    def charge(
+        self, releases: Sequence[Chargeable], budget: Budget, description: str, *, once: bool = False
+    ) -> Receipt:
         """Charge a whole run, in one transaction, before its first record is read.
 
-        Raises `BudgetExceeded`, and changes nothing, where the total would be exceeded.
+        Raises `BudgetExceeded`, and changes nothing, where the total would be exceeded. With ``once``, the description
+        names this one run, for ever: if the ledger has it, the run was charged before it was cut off, and is not
+        charged again.
         """
         for adjacency in {budget.adjacency, *(release.adjacency for release in releases)}:
             if adjacency != self.total.adjacency:
@@ -159,6 +169,8 @@ class Ledger:
         privacy = Privacy(all_charges(releases), budget)
         entry = Entry(description, privacy.epsilon(), budget.delta or 0.0, privacy.mu)
         with self._book.writing() as (page, append):
+            if once and any(_is_charge_of(entry, other) for other in page.entries):
+                return Receipt(releases)
             composition = page.composition or ("basic" if entry.mu is None else "gaussian")
             if composition == "gaussian" and entry.mu is None:
                 raise InvalidArgument(
@@ -263,6 +275,16 @@ def _check_total(total: Any) -> None:
 def _check_composition(composition: Any) -> None:
     if composition is not None:
         one_of("composition", composition, COMPOSITIONS, "it says how runs add up")
+
+
+def _is_charge_of(run: Entry, entry: Entry) -> bool:
+    """Whether ``entry`` is the charge of this very run; a name that was charged with another cost is an error."""
+    if run.description != entry.description:
+        return False
+    costs = [(charge.epsilon, charge.delta, charge.mu or 0.0) for charge in (run, entry)]
+    if not all(map(functools.partial(math.isclose, rel_tol=1e-9), *costs)):
+        raise InvalidArgument(f"ledger: {run.description!r} was charged with another cost; run it under a new name")
+    return True
 
 
 def _sum_of_squares(entries: Sequence[Entry]) -> float:

@@ -2,7 +2,7 @@
 
 Each use of a release has a key of its own: BLAKE2b of a 256-bit secret and the index of the use. Nothing is split
 from a common 64-bit root, and a run that resumes at index k draws exactly what it would have drawn: no noise is
-replayed and none is skipped.
+replayed and none is skipped. Keys and names of checkpoints come from here too.
 
 Normal variates are drawn in float64. float32's never exceed 5.42 standard deviations, an edge whose probability
 rivals usual deltas; float64's reach past 8. Neither protects against an adversary who reads the lowest bits of
@@ -43,6 +43,17 @@ class KeySchedule:
         self.__reproducible = seed is not None
         self.__owner: object = None
 
+    @classmethod
+    def restored(cls, secret: bytes) -> "KeySchedule":
+        """The schedule of a run that was cut off, for a checkpoint: it has made sure that all else is the same."""
+        schedule = cls()
+        schedule.__secret = secret
+        return schedule
+
+    def reveal_secret(self) -> bytes:
+        """The secret, for a checkpoint, which is as secret as it: who has it can take all noise of the run away."""
+        return self.__secret
+
     def claim(self, owner: object) -> None:
         """Bind the schedule to one run; another run may not draw the same noise."""
         if self.__owner not in (None, owner):
@@ -71,6 +82,16 @@ class KeySchedule:
 
     def __reduce__(self) -> NoReturn:
         self.__getstate__()
+
+
+def fresh_key() -> bytes:
+    """256 secret bits from the operating system, for seals."""
+    return secrets.token_bytes(32)
+
+
+def fresh_name() -> str:
+    """A public name that no other run has: 64 random bits, independent of every key."""
+    return secrets.token_hex(8)
 
 
 def standard_normal(key: jax.Array, size: int) -> jax.Array:
