@@ -93,5 +93,5 @@ $(READY): pyproject.toml constraints.txt
 	  exit 1; \
 	fi
 	@$(PIP_INSTALL) pip setuptools
-	@$(PIP_INSTALL) --no-build-isolation -e '.[dev,demo,docs,postgresql]'
+	@$(PIP_INSTALL) --no-build-isolation -e '.[dev,demo,docs,exact,postgresql]'
 	@touch $@

@@ -625,3 +625,19 @@ def test_twin_that_writes_in_place(path, whole, monkeypatch):
         resumed(path)
     with pytest.raises(dpb.CheckpointRefused, match="is damaged"):
         resumed(path)
+
+
+def test_exact_noise_is_refused_for_it_cannot_be_drawn_again(tmp_path):
+    pytest.importorskip("opendp")
+    case = leak()
+    with pytest.raises(dpb.InvalidArgument, match="exact noise"):
+        dpb.solve(
+            case.problem,
+            case.records(),
+            dpb.Budget(1.0, 1e-4),
+            method=case.method(steps=4),
+            start=case.start,
+            noise="exact",
+            checkpoint=tmp_path / "checkpoint",
+        )
+    assert not (tmp_path / "checkpoint").exists()

@@ -59,7 +59,8 @@ ORDER = (
 LATE = {("dpbilevel.solution", "dpbilevel.report.writing"), ("dpbilevel.solution", "dpbilevel.report.card")}
 
 MAY_DRAW = {
-    "dpbilevel.privacy.noise",  # its docstring: the only module that draws noise or batches
+    "dpbilevel.privacy.noise",  # its docstring: the only module that draws noise in float64, or batches
+    "dpbilevel.privacy.discrete",  # its docstring: exact noise, by OpenDP
     "dpbilevel.estimators.split",  # its docstring: a public permutation from a public seed
     "dpbilevel.theory.falsify",  # synthetic records, at which declared constants are tried; never near private ones
 }
@@ -74,6 +75,7 @@ MAY_HASH = {
 MAY_HASH_WITH_A_KEY = {f"dpbilevel.{name}" for name in ("records", "fingerprint", "checkpoint", "checkpoint_file")}
 MAY_PRINT = ("dpbilevel.cli", "dpbilevel.progress", "dpbilevel.report")
 RANDOM = {"random", "secrets", "uuid", "numpy.random", "jax.random", "os.urandom", "os.getrandom", "scipy.stats.qmc"}
+RANDOM.add("opendp")
 HEAVY = {
     *("sklearn", "matplotlib", "rich", "typer", "opendp", "jax_privacy", "pandas"),
     "dp_accounting",  # a second of import time
@@ -283,6 +285,7 @@ BROKEN = [
     (draws_randomness, "dpbilevel.methods.x", "import numpy as np\nnp.random.default_rng()"),
     (draws_randomness, "dpbilevel.methods.x", "def f():\n    from numpy.random import default_rng"),
     (draws_randomness, "dpbilevel.privacy.release", "import jax\ndraw = jax.random.normal"),
+    (draws_randomness, "dpbilevel.privacy.release", "def f():\n    import opendp.prelude as dp"),
     (opens_the_vault, "dpbilevel.solving", "from dpbilevel.records import _VAULT"),
     (opens_the_vault, "dpbilevel.solving", "import dpbilevel.records as r\nx = r._VAULT"),
     (opens_the_vault, "dpbilevel.solving", "from dpbilevel import records\nx = getattr(records, '_VAULT')"),
@@ -316,6 +319,7 @@ BROKEN = [
     (heavy_at_module_level, "dpbilevel.estimators.classifier", "from sklearn.base import clone\nimport matplotlib"),
     (heavy_at_module_level, "dpbilevel.datasets.sources", "import sklearn.datasets"),
     (heavy_at_module_level, "dpbilevel.privacy.ledger", "from sqlalchemy import select"),
+    (heavy_at_module_level, "dpbilevel.privacy.discrete", "import opendp.prelude as dp"),
     (heavy_at_module_level, "dpbilevel.privacy.books.entry", "import sqlalchemy"),
     (lacks_docstring, "dpbilevel.solving", "x = 1"),
     (lacks_docstring, "dpbilevel.solving", '"""  """'),
@@ -332,6 +336,7 @@ def test_each_rule_flags_a_snippet_that_breaks_it(rule, module, source):
 KEPT = [
     (draws_randomness, "dpbilevel.privacy.noise", "import jax, secrets\ndraw = jax.random.normal"),
     (draws_randomness, "dpbilevel.solving", "def f(random):\n    return random.choice, state.random"),
+    (draws_randomness, "dpbilevel.privacy.discrete", "def f():\n    import opendp.prelude as dp"),
     (opens_the_vault, "dpbilevel.records", "_VAULT = {}"),
     (takes_keys, "dpbilevel.checkpoint", "def f(records, key):\n    return records.seal(key)"),
     (takes_keys, "dpbilevel.solving", "from dpbilevel.records import sealed\nrestored = kept.restored()"),

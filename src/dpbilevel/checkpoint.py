@@ -196,6 +196,11 @@ def opened(
             "checkpoint: a black box draws randomness of its own, so that its calls cannot be repeated to the same "
             "bits; leave checkpoint out"
         )
+    if any(part.is_exact for part in parts):
+        raise InvalidArgument(
+            "checkpoint: exact noise comes from a generator that cannot be set back, so that rounds cannot be repeated "
+            'to the same bits; leave checkpoint out, or noise="float"'
+        )
     _check_types(parts, start)
     with checkpoint_file.alone(target):
         content = checkpoint_file.read(target)

@@ -3,26 +3,31 @@
 import functools
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dpbilevel.arguments import one_of
 from dpbilevel.constraints import Domain, contains
 from dpbilevel.errors import InvalidArgument, InvalidProblem, PrivacyLeakWarning
 from dpbilevel.facts import Facts
+from dpbilevel.inner.black_box import BlackBox
 from dpbilevel.methods.refit import Refit
 from dpbilevel.methods.tracking import Tracking
 from dpbilevel.precision import is_double, user_float
 from dpbilevel.privacy.accounting import Chargeable, all_charges, is_gaussian
 from dpbilevel.privacy.budget import Budget
+from dpbilevel.privacy.calibration import for_exact_noise
 from dpbilevel.privacy.declared import DeclaredRelease
+from dpbilevel.privacy.release import Release
+from dpbilevel.privacy.sampling import Sampling
 from dpbilevel.privacy.spend import Privacy
 from dpbilevel.problem import BilevelProblem, inspect
 from dpbilevel.program import Program
-from dpbilevel.records import Sizes, check_traceable
+from dpbilevel.records import Sizes, answer_dimensions, check_traceable
 from dpbilevel.tables import short
 
 Tree = Any
@@ -40,6 +45,7 @@ class Method(Protocol):
 
 
 DEFAULT_METHOD: Method = Tracking()
+NOISES = ("float", "exact")
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,6 +55,7 @@ class Plan:
     Attributes:
         privacy: what the run will spend; the same object that the solution carries.
         numbers: every number of the plan with the reason for it.
+        noise: "float" or "exact", how noise is drawn.
     """
 
     problem: BilevelProblem
@@ -59,6 +66,7 @@ class Plan:
     training: Program | None
     privacy: Privacy
     numbers: Mapping[str, tuple[Any, str]]
+    noise: str = "float"
 
     @property
     def releases(self) -> tuple[Chargeable, ...]:
@@ -84,13 +92,14 @@ def plan(
     start: tuple[Tree, Tree] | None = None,
     method: Method = DEFAULT_METHOD,
     refit: Refit | str | None = "auto",
+    noise: str = "float",
 ) -> Plan:
     """Plan a run from public facts: sizes and shapes, the budget, the method, the starting point, the final training.
 
     Reads no record and charges nothing. Everything that can be wrong with the arguments is found here, by tracing the
-    losses on shapes, so that `solve` fails before its charge or not at all.
+    losses on shapes, so that `solve` fails before its charge or not at all. The arguments are those of `solve`.
     """
-    planned = prepare(problem, sizes, budget, method, start, refit)
+    planned = prepare(problem, sizes, budget, method, start, refit, noise)
     warn_of_caveats(planned, stacklevel=3)
     return planned
 
@@ -102,6 +111,7 @@ def prepare(
     method: Method,
     start: tuple[Tree, Tree] | None,
     refit: Refit | str | None = "auto",
+    noise: str = "float",
 ) -> Plan:
     """What `plan` does, without its warnings."""
     _check_type("problem", problem, BilevelProblem, "dpb.BilevelProblem(...)")
@@ -114,12 +124,13 @@ def prepare(
         raise InvalidArgument(
             f'refit={refit!r}: must be dpb.Refit(...), "auto" for the method\'s own, or None for none'
         )
+    one_of("noise", noise, NOISES, "it says how noise is drawn")
     x, y = checked_start(problem, start)
     _check_levels(problem, sizes)
     check_delta(budget, sum(map(sizes.count, sizes.roles)))
     shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), (x, y))
     leaves, structure = jax.tree.flatten(shapes)
-    planned = _planned(problem, sizes, budget, method, refit, structure, tuple(leaves), is_double())
+    planned = _planned(problem, sizes, budget, method, refit, structure, tuple(leaves), is_double(), noise)
     # The remembered plan is shared between callers: they get dictionaries of their own.
     privacy = replace(planned.privacy, charges=dict(planned.privacy.charges))
     return replace(planned, privacy=privacy, numbers=dict(planned.numbers))
@@ -141,19 +152,61 @@ def _planned(
     structure: Any,
     leaves: tuple[Any, ...],
     double: bool,
+    noise: str,
 ) -> Plan:
     # Remembered, because the compiled program hangs on it: a second run of the same problem does not compile again.
     x, y = jax.tree.unflatten(structure, leaves)
     inspection = inspect(problem, x, y, {level: sizes.record(level) for level in ("upper", "lower")})
-    facts = Facts(problem, inspection, sizes, budget, (x, y))
+    exact = noise == "exact"
+    if exact:
+        _check_exact(method)
+    facts = Facts(problem, inspection, sizes, for_exact_noise(budget) if exact else budget, (x, y))
     program, training, numbers = _programs(facts, method, refit)
+    if exact:
+        program = _hardened(program, facts)
+        training = None if training is None else _hardened(training, facts)
+        numbers = numbers | _exact_numbers(program, training)
     for part in (program, training):
         if part is not None:
             check_traceable(part, sizes, jax.eval_shape(part.start, x, y))
     caveats = (*inspection.caveats, *(r.assumption for r in program.releases if isinstance(r, DeclaredRelease)))
     releases = (*program.releases, *(training.releases if training is not None else ()))
     privacy = Privacy(all_charges(releases), budget, caveats, void=not budget.is_private)
-    return Plan(problem, method, sizes, budget, program, training, privacy, numbers)
+    return Plan(problem, method, sizes, budget, program, training, privacy, numbers, noise)
+
+
+def _check_exact(setting: Any) -> None:
+    """Say what exact noise cannot do before the calibration of batches takes its time; `hardened` refuses the rest."""
+    if isinstance(setting, BlackBox):
+        raise InvalidArgument(
+            'noise="exact": does not reach into a black box, which draws noise of its own (leave noise="float")'
+        )
+    if isinstance(setting, Sampling) and not setting.takes_everybody:
+        raise InvalidArgument(
+            f'sampling={setting!r}: must be dpb.FullBatch() for noise="exact" (or leave noise="float")'
+        )
+    if is_dataclass(setting) and not isinstance(setting, type):
+        for field in fields(setting):
+            _check_exact(getattr(setting, field.name))
+
+
+def _hardened(program: Program, facts: Facts) -> Program:
+    """A program with exact noise in all of its releases: methods declare them, and need not know of it."""
+    if not program.is_compiled:
+        return program.hardened({})  # which refuses
+    return program.hardened(answer_dimensions(program, facts.sizes, jax.eval_shape(program.start, *facts.point)))
+
+
+def _exact_numbers(*programs: Program | None) -> dict[str, tuple[Any, str]]:
+    numbers: dict[str, tuple[Any, str]] = {
+        "noise": ("exact", "integers on sums of integers, by OpenDP; accounted for by zCDP, which asks for more of it")
+    }
+    for release in (release for program in programs if program is not None for release in program.releases):
+        if isinstance(release, Release) and release.grid is not None:
+            reason = "of the answer, a power of two; each record's vector is rounded to multiples after its clip"
+            numbers[f"{release.name}: unit"] = (release.grid.unit, reason)
+            numbers[f"{release.name}: noise in units"] = (release.scale, "the scale of the discrete Gaussian")
+    return numbers
 
 
 def _programs(

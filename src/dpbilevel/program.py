@@ -5,8 +5,9 @@ Methods never see records. A stage says *where* to query (``query``) and *what t
 of uses that the release declares and the ledger has charged.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -14,9 +15,10 @@ import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 
-from dpbilevel.errors import InvalidProblem
+from dpbilevel.errors import InvalidArgument, InvalidProblem
 from dpbilevel.privacy.accounting import Chargeable
 from dpbilevel.privacy.declared import DeclaredRelease
+from dpbilevel.privacy.discrete import discrete_gaussian
 from dpbilevel.privacy.ledger import Receipt
 from dpbilevel.privacy.noise import KeySchedule
 from dpbilevel.privacy.release import Release
@@ -24,6 +26,7 @@ from dpbilevel.privacy.release import Release
 Tree = Any
 State = Any
 Answer = Callable[[Release, Tree, jax.Array], Tree]
+Randomness = Any  # keys, one array for all stages; or exact noise, one array for each
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -52,7 +55,7 @@ class Stage:
         return 0 if self.release is None else self.steps
 
     def run(self, answer: Answer, state: State, keys: jax.Array) -> State:
-        """All steps of the stage; ``keys`` has one row of keys for each use."""
+        """All steps of the stage; ``keys`` has one row of keys, or of exact noise, for each use."""
 
         def step(carry: Tree, inputs: tuple[jax.Array, jax.Array]) -> tuple[Tree, None]:
             index, key = inputs
@@ -114,6 +117,9 @@ class Program:
                     f"release {stage.release.name!r}: declares {stage.release.steps} uses, the program makes "
                     f"{self.rounds * stage.steps}; declare rounds * steps"
                 )
+        hardened = [_is_hardened(stage) for stage in self.stages if stage.release is not None]
+        if any(hardened) and not all(hardened):
+            raise InvalidProblem("stages: some have exact noise and others have not; `hardened` makes it all or none")
 
     @property
     def releases(self) -> tuple[Chargeable, ...]:
@@ -137,21 +143,69 @@ class Program:
                 receipt.redeem(stage.release, rounds * stage.steps)
         return receipt.advance(schedule, rounds * self.uses_per_round)
 
+    @property
+    def is_exact(self) -> bool:
+        """Whether all noise is exact. A program that reads no records has none."""
+        return any(_is_hardened(stage) for stage in self.stages)
+
+    def hardened(self, dimensions: Mapping[Release, int]) -> "Program":
+        """The same program with exact noise in every release, given how many numbers an answer of each has."""
+        stages = []
+        for stage in self.stages:
+            if not isinstance(stage, Stage):
+                raise InvalidArgument(
+                    f'noise="exact": does not reach into {stage.release.name!r}, a black box with noise of its own '
+                    '(leave noise="float")'
+                )
+            release = stage.release
+            stages.append(stage if release is None else replace(stage, release=release.hardened(dimensions[release])))
+        return replace(self, stages=stages)
+
+    def randomness(self, schedule: KeySchedule, first: int, rounds: int) -> Randomness:
+        """What some rounds draw, from a first use on: exact noise, or keys of which noise is made."""
+        return self.noise(rounds) if self.is_exact else self.keys(schedule, first, rounds)
+
+    def noise(self, rounds: int) -> tuple[npt.NDArray[np.uint32], ...]:
+        """Exact noise of some rounds, drawn now: for each stage integers of shape (rounds, uses, numbers).
+
+        Each is given as its two halves, for 64-bit integers would not survive code that is traced in 32 bits.
+        """
+        drawn = []
+        for stage, shape in zip(self.stages, self.noise_shapes(rounds), strict=True):
+            integers = np.zeros(0, np.int64)
+            if stage.uses and isinstance(stage.release, Release):
+                integers = discrete_gaussian(stage.release.scale, math.prod(shape[:-1]))
+            drawn.append(integers.astype("<i8").view("<u4").reshape(shape))
+        return tuple(drawn)
+
+    def noise_shapes(self, rounds: int) -> tuple[tuple[int, ...], ...]:
+        """The shapes of `noise`."""
+        grids = [stage.release.grid if isinstance(stage.release, Release) else None for stage in self.stages]
+        numbers = [0 if grid is None else grid.dimension for grid in grids]
+        return tuple((rounds, stage.uses, number, 2) for stage, number in zip(self.stages, numbers, strict=True))
+
     def keys(self, schedule: KeySchedule, first: int, rounds: int) -> npt.NDArray[np.uint32]:
         """The noise and batch keys of some rounds, from a first use on: shape (rounds, uses per round, 2, 2)."""
+        if self.is_exact:
+            raise InvalidArgument("program: has exact noise, which is drawn and not made from keys")
         number = rounds * self.uses_per_round
         pairs = [schedule.keys(purpose, first, number) for purpose in ("noise", "batch")]
         return np.stack(pairs, axis=1).reshape(rounds, self.uses_per_round, 2, 2)
 
-    def loop(self, answer: Answer, state: State, keys: jax.Array) -> tuple[State, Tree]:
+    def loop(self, answer: Answer, state: State, keys: Randomness) -> tuple[State, Tree]:
         """Run as many rounds as there are keys; returns the state and the history of these rounds."""
 
-        def one_round(state: State, round_keys: jax.Array) -> tuple[State, Tree]:
+        def one_round(state: State, round_keys: Randomness) -> tuple[State, Tree]:
             first = 0
-            for stage in self.stages:
+            for index, stage in enumerate(self.stages):
                 assert isinstance(stage, Stage), "a program with calls has no compiled loop"
-                state = stage.run(answer, state, round_keys[first : first + stage.uses])
+                mine = round_keys[index] if self.is_exact else round_keys[first : first + stage.uses]
+                state = stage.run(answer, state, mine)
                 first += stage.uses
             return state, self.observe(state)
 
         return jax.lax.scan(one_round, state, keys)
+
+
+def _is_hardened(stage: Stage | Call) -> bool:
+    return isinstance(stage.release, Release) and stage.release.grid is not None

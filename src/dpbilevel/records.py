@@ -26,7 +26,7 @@ from dpbilevel.precision import is_double, user_float
 from dpbilevel.privacy.ledger import Receipt
 from dpbilevel.privacy.noise import KeySchedule
 from dpbilevel.privacy.release import Release
-from dpbilevel.program import Answer, Call, Program, Stage, State
+from dpbilevel.program import Answer, Call, Program, Randomness, Stage, State
 from dpbilevel.tracing import without_addresses
 
 Tree = Any
@@ -133,7 +133,7 @@ class Records:
         self, program: Program, receipt: Receipt, schedule: KeySchedule, state: State, rounds: int
     ) -> tuple[State, Tree]:
         """Run the next rounds of a program whose releases a ledger has charged; the only way to touch the arrays."""
-        keys = program.keys(schedule, program.take(receipt, schedule, rounds), rounds)
+        keys = program.randomness(schedule, program.take(receipt, schedule, rounds), rounds)
         precise = is_double()
         if not program.is_compiled:
             return _execute_with_calls(program, precise, _VAULT[self], state, keys)
@@ -167,7 +167,7 @@ class Records:
 
 @functools.partial(jax.jit, static_argnames=("program", "precise"))
 def _execute(
-    program: Program, precise: bool, arrays: Mapping[str, Any], state: State, keys: jax.Array
+    program: Program, precise: bool, arrays: Mapping[str, Any], state: State, keys: Randomness
 ) -> tuple[State, Tree]:
     # Losses are traced in the precision that the user has set, whatever noise and sums are computed in.
     with jax.enable_x64(precise):
@@ -212,12 +212,11 @@ def _without(leaf: jax.Array, valid: jax.Array) -> npt.NDArray[Any]:
 
 def check_traceable(program: Program, sizes: Sizes, state: State) -> None:
     """Trace a program on shapes, so that whatever is wrong with it shows before anything is charged."""
-    arrays = _shapes(sizes)
-    precise = is_double()
+    arrays, precise = _shapes(sizes), is_double()
     keys = functools.partial(jax.ShapeDtypeStruct, dtype=jnp.uint32)
     with sealed():
         if program.is_compiled:
-            looped = keys((1, program.uses_per_round, 2, 2))
+            looped = _randomness_shapes(program)
             jax.eval_shape(functools.partial(_execute, program, precise), arrays, state, looped)
             return
         for stage in program.stages:
@@ -234,8 +233,33 @@ def traced(program: Program, sizes: Sizes, state: State, rounds: int) -> ClosedJ
         return _execute.trace(program, precise, _shapes(sizes), state, keys).jaxpr
 
 
-def _shapes(sizes: Sizes) -> dict[str, Any]:
+def answer_dimensions(program: Program, sizes: Sizes, state: State) -> dict[Release, int]:
+    """How many numbers an answer of each release has, by tracing a compiled program on shapes."""
+    arrays, precise = _shapes(sizes), is_double()
+    dimensions: dict[Release, int] = {}
+
+    def traced(arrays: Mapping[str, Any], state: State, keys: Randomness) -> tuple[State, Tree]:
+        def answer(release: Release, point: Tree, keys: jax.Array) -> Tree:
+            noisy = Release.answer(release, arrays, point, keys)
+            dimensions[release] = sum(leaf.size for leaf in jax.tree.leaves(noisy))
+            return noisy
+
+        with jax.enable_x64(precise):
+            return program.loop(answer, state, keys)
+
+    with sealed():
+        jax.eval_shape(traced, arrays, state, _randomness_shapes(program))
+    return dimensions
+
+
+def _shapes(sizes: Sizes) -> dict[str, tuple[Tree, Any]]:
     return {role: (getattr(sizes, role), jax.ShapeDtypeStruct((sizes.count(role),), bool)) for role in sizes.roles}
+
+
+def _randomness_shapes(program: Program) -> Any:
+    """Of one round."""
+    keys = functools.partial(jax.ShapeDtypeStruct, dtype=jnp.uint32)
+    return tuple(map(keys, program.noise_shapes(1))) if program.is_exact else keys((1, program.uses_per_round, 2, 2))
 
 
 @contextlib.contextmanager

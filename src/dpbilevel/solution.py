@@ -74,7 +74,8 @@ class Solution:
             for role, charges in self.privacy.charges.items()
             for charge in charges
         ]
-        table = text_table(["role", "records", "release", "uses", "sensitivity/noise", "mu"], rows)
+        last = "sqrt(2 rho)" if self.privacy.exact_noise else "mu"
+        table = text_table(["role", "records", "release", "uses", "sensitivity/noise", last], rows)
         spends = [f"epsilon of {role} records: {self.privacy.epsilon(role=role):.4g}" for role in self.privacy.charges]
         return "\n".join([self.privacy.sentence(), "", table, "", *spends, f"x: {_shape(self.x)}, y: {_shape(self.y)}"])
 

@@ -11,11 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpbilevel.about import version
+from dpbilevel.arguments import one_of
 from dpbilevel.checkpoint import opened
 from dpbilevel.errors import InvalidArgument, NotPrivateWarning
 from dpbilevel.methods.refit import Refit
-from dpbilevel.planning import DEFAULT_METHOD, Method, Plan, checked_start, prepare, warn_of_caveats
+from dpbilevel.planning import DEFAULT_METHOD, NOISES, Method, Plan, checked_start, prepare, warn_of_caveats
 from dpbilevel.privacy.budget import Budget
+from dpbilevel.privacy.discrete import check_sampler
 from dpbilevel.privacy.ledger import Ledger
 from dpbilevel.privacy.noise import KeySchedule
 from dpbilevel.problem import BilevelProblem
@@ -39,6 +41,7 @@ def solve(
     ledger: Ledger | None = None,
     checkpoint: str | Path | None = None,
     seed: int | None = None,
+    noise: str = "float",
     progress: bool = True,
 ) -> Solution:
     """Solve a bilevel problem on private records within a budget.
@@ -61,6 +64,9 @@ def solve(
             charge. It is as secret as the records; delete it once the solution is saved. Resuming with other records,
             another run or other code raises `CheckpointRefused`.
         seed: fixes the noise for experiments. The solution is then reproducible, hence NOT private, and says so.
+        noise: "float", Gaussian noise in float64, or "exact", integer noise on integer sums, whose lowest bits tell
+            nothing. Exact noise needs OpenDP (``pip install "dpbilevel[exact]"``) and a little more noise for the same
+            epsilon, and takes neither a seed, nor random batches, nor black boxes.
         progress: show a progress bar where the output is a terminal.
 
     >>> import numpy as np, dpbilevel as dpb
@@ -86,7 +92,8 @@ def solve(
     if ledger is not None and not isinstance(ledger, Ledger):
         raise InvalidArgument(f"ledger: must be dpb.Ledger(total), not {type(ledger).__name__}")
     schedule = KeySchedule(seed)
-    planned = prepare(problem, records.sizes, budget, method, start, refit)
+    check_noise(noise, seed)
+    planned = prepare(problem, records.sizes, budget, method, start, refit, noise)
     warn_of_caveats(planned, stacklevel=3)
     x, y = checked_start(problem, start)
     warn_if_not_private(budget, schedule)
@@ -136,6 +143,16 @@ def _released(
         method=repr(planned.method),
         version=version(),
     )
+
+
+def check_noise(noise: str, seed: int | None, name: str = "seed") -> None:
+    """Raise, before any charge, where exact noise is asked for and cannot be drawn."""
+    if one_of("noise", noise, NOISES, "it says how noise is drawn") == "exact":
+        if seed is not None:
+            raise InvalidArgument(
+                f'{name}={seed!r}: exact noise has no seed; leave {name} out, or experiment with noise="float"'
+            )
+        check_sampler()
 
 
 def warn_if_not_private(budget: Budget, schedule: KeySchedule, name: str = "seed", stacklevel: int = 3) -> None:

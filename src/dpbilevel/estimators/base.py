@@ -28,7 +28,7 @@ from dpbilevel.problem import BilevelProblem
 from dpbilevel.records import Records, Sizes
 from dpbilevel.report.card import solution_card
 from dpbilevel.solution import Legend
-from dpbilevel.solving import solve, warn_if_not_private
+from dpbilevel.solving import check_noise, solve, warn_if_not_private
 
 Tree = Any
 
@@ -55,6 +55,7 @@ class PrivateEstimator(BaseEstimator):
         invalid: "refuse" (default) raises for missing or infinite cells, before anything is charged; with "zero" rows
             that have one count for nothing, and predictions take such cells for zero (or the middle of bounds).
         random_state: an integer fixes the noise for experiments. The result is then NOT private, and every fit warns.
+        noise: "float", or "exact" for integer noise, as in `solve`.
     """
 
     epsilon: float = 1.0
@@ -68,6 +69,7 @@ class PrivateEstimator(BaseEstimator):
     ledger: Ledger | None = None
     invalid: str = "refuse"
     random_state: int | None = None
+    noise: str = "float"
 
     _refit: ClassVar[Refit | str] = "auto"
 
@@ -102,6 +104,7 @@ class PrivateEstimator(BaseEstimator):
     def _solve(self, problem: BilevelProblem, upper: Tree, lower: Tree, caveats: Sequence[str], legend: Legend) -> Tree:
         """Tune and train within the budget; sets ``solution_`` and ``privacy_`` and returns (x, y)."""
         seed = self._checked_seed()
+        check_noise(self.noise, seed, "random_state")
         records = Records(upper=upper, lower=lower, invalid=self.invalid)
         planned = self._planned(problem, records.sizes)
         rows, budget, method = _rows(records.sizes), planned.budget, planned.method
@@ -113,7 +116,16 @@ class PrivateEstimator(BaseEstimator):
         warn_if_not_private(budget, KeySchedule(seed), "random_state", stacklevel=4)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", NotPrivateWarning)  # said just now, in the words of estimators
-            solution = solve(problem, records, budget, method=method, refit=self._refit, ledger=self.ledger, seed=seed)
+            solution = solve(
+                problem,
+                records,
+                budget,
+                method=method,
+                refit=self._refit,
+                ledger=self.ledger,
+                seed=seed,
+                noise=self.noise,
+            )
         privacy = replace(solution.privacy, caveats=(*caveats, *solution.privacy.caveats))
         self.solution_ = replace(solution, privacy=privacy, numbers=planned.numbers, legend=legend)
         self.privacy_ = privacy
@@ -124,7 +136,7 @@ class PrivateEstimator(BaseEstimator):
         rows = _rows(sizes)
         budget = self._budget(rows)
         method = DEFAULT_METHOD if self.method is None else self.method
-        planned = prepare(problem, sizes, budget, method, None, self._refit)
+        planned = prepare(problem, sizes, budget, method, None, self._refit, self.noise)
         if self.delta is not None or not budget.is_private:
             return planned
         reason = f"1/n^1.1 rounded down, n = {rows:,} rows, which is public"

@@ -26,14 +26,14 @@ from dpbilevel.evaluation.scoring import NORM, Metric, chosen_metrics, scored
 from dpbilevel.planning import check_delta
 from dpbilevel.privacy.accounting import all_charges
 from dpbilevel.privacy.budget import Budget
-from dpbilevel.privacy.calibration import calibrate
+from dpbilevel.privacy.calibration import calibrate, for_exact_noise
 from dpbilevel.privacy.ledger import Ledger
 from dpbilevel.privacy.noise import KeySchedule
 from dpbilevel.privacy.release import Contribution, Release
 from dpbilevel.privacy.spend import Privacy
 from dpbilevel.program import Program, Stage
 from dpbilevel.records import Records
-from dpbilevel.solving import warn_if_not_private
+from dpbilevel.solving import check_noise, warn_if_not_private
 from dpbilevel.tables import text_table
 from dpbilevel.trees import encoded
 
@@ -158,6 +158,7 @@ def evaluate(
     bins: int = 10,
     ledger: Ledger | None = None,
     seed: int | None = None,
+    noise: str = "float",
 ) -> Evaluation:
     """Score a model on held-out private records within a budget.
 
@@ -184,6 +185,7 @@ def evaluate(
         bins: number of equal-width bins of "calibration".
         ledger: the data set's ledger; without one, the evaluation stands alone and spends its budget.
         seed: fixes the noise for experiments. The result is then reproducible, hence NOT private, and says so.
+        noise: "float", or "exact" for integer noise, as in `solve`.
 
     A label that the model does not know makes a wrong prediction of probability zero, and a prediction that is not a
     finite number the worst there is: neither is an error, for that would tell of a record.
@@ -199,6 +201,7 @@ def evaluate(
     if ledger is not None and not isinstance(ledger, Ledger):
         raise InvalidArgument(f"ledger: must be dpb.Ledger(total), not {type(ledger).__name__}")
     schedule = KeySchedule(seed)
+    check_noise(noise, seed)
     classes = classes_of(model)
     metrics = chosen_metrics(metric, model, classes, budget.is_private, loss_bound, positive_class, bins)
     rows, targets = checked_pair(records)
@@ -206,19 +209,21 @@ def evaluate(
     check_delta(budget, number)
     # The vectors are the library's own: in float64, whatever the user has set, a score without noise is exact.
     with jax.enable_x64(True):
-        program, release = _program(metrics, number, budget)
+        program, release = _program(metrics, number, for_exact_noise(budget) if noise == "exact" else budget)
         _warn_if_noisy(release.noise * max(chosen.unit for chosen in metrics), number)
         hidden = Records(both=scored(metrics, model, rows, targets, classes))
         warn_if_not_private(budget, schedule)
+        zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), _answer_shapes(metrics, hidden))
+        if noise == "exact":
+            program = program.hardened({release: sum(leaf.size for leaf in jax.tree.leaves(zeros))})
         # Charged before the release is evaluated; whatever happens after this line, the charge stands.
         receipt = (ledger or Ledger(budget)).charge(program.releases, budget, "evaluation")
-        zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), _answer_shapes(metrics, hidden))
         state, _ = hidden.execute(program, receipt, schedule, program.start(None, zeros), 1)
         answer = jax.tree.map(np.asarray, program.finish(state)[1])
     return Evaluation(
         values={chosen.name: chosen.value(answer[chosen.name], number) for chosen in metrics},
         standard_errors={chosen.name: chosen.standard_error(release.noise, number) for chosen in metrics},
-        privacy=Privacy(all_charges([release]), budget, void=schedule.reproducible or not budget.is_private),
+        privacy=Privacy(all_charges(program.releases), budget, void=schedule.reproducible or not budget.is_private),
         records=number,
         ranges={chosen.name: chosen.largest for chosen in metrics},
         meanings={chosen.name: chosen.meaning for chosen in metrics},

@@ -6,7 +6,8 @@ formulas take noise over *sensitivity*; and an integer or numpy multiplier silen
 
 A use of a release is described to the accountant by its *ratio* alone, sensitivity over noise: T uses of a
 full-batch Gaussian release with ratio r are exactly mu-GDP with mu^2 = T r^2, and full-batch releases compose,
-adaptively, to mu^2 = sum of their mu^2 (Dong, Roth and Su 2022).
+adaptively, to mu^2 = sum of their mu^2 (Dong, Roth and Su 2022). Exact noise is accounted for by zCDP instead
+(`concentrated`), whose rho = mu^2/2 adds up alike.
 """
 
 import functools
@@ -18,6 +19,7 @@ from typing import Any, Protocol
 from scipy.stats import norm
 
 from dpbilevel.errors import InvalidArgument
+from dpbilevel.privacy.concentrated import concentrated_delta, concentrated_epsilon
 from dpbilevel.privacy.events import ApproximateDP
 from dpbilevel.privacy.profiles import loss_distribution
 from dpbilevel.privacy.sampling import Poisson, Sampling, WithoutReplacement, WithReplacement
@@ -35,10 +37,11 @@ class Charge:
     records: int | None = None  # of the role; fixed-size batches need it
     declared: ApproximateDP | None = None  # of one call of a black box, which has no ratio
     clip: float | None = None  # largest norm of what one record adds; None where a black box bounds it
+    exact: bool = False  # integer noise: of it zCDP is known, and no mu-GDP
 
     @property
     def mu(self) -> float:
-        """The GDP parameter of all uses together, as if nothing were sampled."""
+        """The GDP parameter of all uses together, as if nothing were sampled; of exact noise sqrt(2 rho), its zCDP."""
         return self.ratio * math.sqrt(self.steps)
 
 
@@ -96,7 +99,12 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
 
 def is_gaussian(charges: Sequence[Charge]) -> bool:
     """Whether every charge is a full-batch Gaussian, so that accounting is exact."""
-    return all(charge.sampling.takes_everybody and charge.declared is None for charge in charges)
+    return _is_full_batch(charges) and not has_exact_noise(charges)
+
+
+def has_exact_noise(charges: Sequence[Charge]) -> bool:
+    """Whether a charge is of integer noise, so that accounting is by zCDP."""
+    return any(charge.exact for charge in charges)
 
 
 def composed_mu(charges: Sequence[Charge]) -> float:
@@ -106,6 +114,8 @@ def composed_mu(charges: Sequence[Charge]) -> float:
 
 def composed_epsilon(charges: Sequence[Charge], delta: float, adjacency: str) -> float:
     """The epsilon at delta of all charges on the records of one role."""
+    if has_exact_noise(charges):
+        return concentrated_epsilon(_concentrated(charges), delta)
     if is_gaussian(charges) or math.isinf(composed_mu(charges)):
         return gaussian_epsilon(composed_mu(charges), delta)
     sampled = float(_loss_distribution(_merged(charges), adjacency).get_epsilon_for_delta(delta))
@@ -114,10 +124,23 @@ def composed_epsilon(charges: Sequence[Charge], delta: float, adjacency: str) ->
 
 def composed_delta(charges: Sequence[Charge], epsilon: float, adjacency: str) -> float:
     """The delta at epsilon of all charges on the records of one role."""
+    if has_exact_noise(charges):
+        return concentrated_delta(_concentrated(charges), epsilon)
     if is_gaussian(charges) or math.isinf(composed_mu(charges)):
         return gaussian_delta(composed_mu(charges), epsilon)
     sampled = float(_loss_distribution(_merged(charges), adjacency).get_delta_for_epsilon(epsilon))
     return min(sampled, gaussian_delta(_mu_without_sampling(charges), epsilon))
+
+
+def _is_full_batch(charges: Sequence[Charge]) -> bool:
+    return all(charge.sampling.takes_everybody and charge.declared is None for charge in charges)
+
+
+def _concentrated(charges: Sequence[Charge]) -> float:
+    """sqrt(2 rho) of charges some of which are of exact noise; a full-batch Gaussian has the same zCDP."""
+    if not _is_full_batch(charges):
+        raise InvalidArgument("charges: exact noise does not compose with sampled releases or black boxes here")
+    return composed_mu(charges)
 
 
 def _as_declared(charges: Sequence[Charge], delta: float) -> float:

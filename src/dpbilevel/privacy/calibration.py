@@ -9,12 +9,14 @@ import math
 from collections.abc import Mapping, Sequence
 
 from dpbilevel.errors import BudgetExceeded, InvalidArgument
-from dpbilevel.privacy.accounting import all_charges, composed_epsilon, composed_mu, is_gaussian
+from dpbilevel.privacy.accounting import all_charges, composed_epsilon, composed_mu, gaussian_epsilon, is_gaussian
 from dpbilevel.privacy.budget import Budget
+from dpbilevel.privacy.concentrated import concentrated_mu
 from dpbilevel.privacy.declared import DeclaredRelease
 from dpbilevel.privacy.release import Release, shared_noise
 
 _HEADROOM = 1e-9  # full batch: relative, so that rounding can never push a calibrated run above its budget
+_SLACK = 1e-6  # exact noise: relative, for mu goes through epsilon and back by two numerical inversions
 _SMALLEST_DELTA = 1e-13  # sampled: dp_accounting truncates tails of mass 1e-15
 _DOUBLINGS = 40  # more than enough where only sampling stands between the closed formula and the budget
 _TOLERANCE = 0.005  # sampled: spend between (1 - tolerance) and 1 times epsilon; a PLD costs a second to compute
@@ -27,6 +29,27 @@ def with_shares(release: Release, shares: Mapping[str, float], budget: Budget) -
     ratios = {role: budget.mu * math.sqrt(shares[role] / release.steps) for role in release.contributions}
     sensitivities = {role: release.sensitivity(role) for role in release.contributions}
     return release.scaled(shared_noise(ratios, sensitivities) / release.noise)
+
+
+def for_exact_noise(budget: Budget) -> Budget:
+    """What to calibrate Gaussians to, so that exact noise of the same ratios spends ``budget`` by zCDP.
+
+    Ratios are all that a budget fixes. The zCDP of exact noise turns a mu into a larger epsilon than mu-GDP does, so
+    that the budget for the same mu, as a Gaussian has it, is a smaller one; shares of mu^2 are shares of rho.
+
+    >>> round(for_exact_noise(Budget(1.0, 1e-6)).epsilon, 4)
+    0.9274
+    """
+    if not budget.is_private or budget.delta is None:
+        raise InvalidArgument('noise="exact": needs a finite epsilon; without privacy there is nothing to harden')
+    mu = concentrated_mu(budget.epsilon, budget.delta) * (1 - _SLACK)
+    epsilon = gaussian_epsilon(mu, budget.delta)
+    if not epsilon > 0:
+        raise InvalidArgument(
+            f'noise="exact": epsilon={budget.epsilon!r} is too small beside delta={budget.delta!r}; choose a smaller '
+            'delta, or noise="float"'
+        )
+    return Budget(epsilon, budget.delta, budget.adjacency)
 
 
 def calibrate(

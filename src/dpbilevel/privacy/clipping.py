@@ -46,31 +46,46 @@ def clipped_sum(vector: Callable[[Tree], Tree], records: Tree, present: jax.Arra
     A record whose vector has a non-finite entry (or one beyond 2^100) contributes zero. Memory is bounded:
     records are taken in blocks whose size depends on public sizes only.
     """
+
+    def add_block(carry: tuple[jax.Array, jax.Array], vectors: jax.Array, taken: jax.Array) -> Any:
+        block, dimension = vectors.shape
+        chunk = min(block, _CHUNK)
+        chunks = clipped(vectors, taken, clip).reshape(block // chunk, chunk, dimension)
+        total, excess = carry  # Kahan's compensated sum: its error does not grow with the number of blocks
+        addend = jnp.sum(jnp.sum(chunks, axis=1).astype(jnp.float64), axis=0) - excess
+        larger = total + addend
+        return larger, (larger - total) - addend
+
+    zero = jnp.zeros(_dimension(vector, records), jnp.float64)
+    return over_blocks(vector, records, present, add_block, (zero, zero))[0]
+
+
+def over_blocks(
+    vector: Callable[[Tree], Tree],
+    records: Tree,
+    present: jax.Array,
+    add_block: Callable[[Any, jax.Array, jax.Array], Any],
+    start: Any,
+) -> Any:
+    """Fold ``add_block(carry, vectors, which count)`` over blocks of records; blocks are whole chunks of records."""
     number = present.shape[0]
-    one = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), records)
-    dimension = sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(vector, one)))
-    largest = max(1, dimension, sum(leaf.size for leaf in jax.tree.leaves(one)))
+    largest = max(1, _dimension(vector, records), sum(leaf.size for leaf in jax.tree.leaves(_one(records))))
     elements = _ELEMENTS if jax.default_backend() == "cpu" else _ELEMENTS_ON_ACCELERATORS
     at_once = max(1, min(number, _BLOCK, elements // largest))
     chunk = min(at_once, _CHUNK)
     block = at_once // chunk * chunk
 
-    def add_block(carry: tuple[jax.Array, jax.Array], index: jax.Array) -> tuple[tuple[jax.Array, jax.Array], None]:
+    def step(carry: Any, index: jax.Array) -> tuple[Any, None]:
         # The last block is moved back to end with the records; what the block before has counted is masked.
         first = index * block
-        start = jnp.minimum(first, number - block)
-        part, taken = jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, start, block), (records, present))
-        taken = taken & (start + jnp.arange(block) >= first)
+        begin = jnp.minimum(first, number - block)
+        part, taken = jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, begin, block), (records, present))
+        taken = taken & (begin + jnp.arange(block) >= first)
         vectors = jax.vmap(lambda record: ravel_pytree(vector(record))[0])(part)
         vectors = vectors.astype(jnp.promote_types(vectors.dtype, jnp.float32))  # half precision sums too coarsely
-        chunks = clipped(vectors, taken, clip).reshape(block // chunk, chunk, dimension)
-        total, excess = carry  # Kahan's compensated sum: its error does not grow with the number of blocks
-        addend = jnp.sum(jnp.sum(chunks, axis=1).astype(jnp.float64), axis=0) - excess
-        larger = total + addend
-        return (larger, (larger - total) - addend), None
+        return add_block(carry, vectors, taken), None
 
-    zero = jnp.zeros(dimension, jnp.float64)
-    return jax.lax.scan(add_block, (zero, zero), jnp.arange(-(-number // block)))[0][0]
+    return jax.lax.scan(step, start, jnp.arange(-(-number // block)))[0]
 
 
 def clipped(vectors: jax.Array, present: jax.Array, clip: float) -> jax.Array:
@@ -92,3 +107,11 @@ def clipped(vectors: jax.Array, present: jax.Array, clip: float) -> jax.Array:
     too_long = largest * lengths > clip
     scales = jnp.where(too_long, clip / lengths, 0).astype(vectors.dtype)
     return jnp.where(too_long[:, None], directions * scales[:, None], vectors)
+
+
+def _one(records: Tree) -> Tree:
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), records)
+
+
+def _dimension(vector: Callable[[Tree], Tree], records: Tree) -> int:
+    return sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(vector, _one(records))))

@@ -1,4 +1,4 @@
-"""Randomness: the only module that draws noise or batches.
+"""Randomness: the only module that draws noise in float64, or batches (exact noise is `discrete`'s).
 
 Each use of a release has a key of its own: BLAKE2b of a 256-bit secret and the index of the use. Nothing is split
 from a common 64-bit root, and a run that resumes at index k draws exactly what it would have drawn: no noise is
@@ -6,7 +6,7 @@ replayed and none is skipped. Keys and names of checkpoints come from here too.
 
 Normal variates are drawn in float64. float32's never exceed 5.42 standard deviations, an edge whose probability
 rivals usual deltas; float64's reach past 8. Neither protects against an adversary who reads the lowest bits of
-floating-point noise (Mironov 2012).
+floating-point noise (Mironov 2012; Haney et al. 2022): that is what exact noise is for.
 """
 
 import hashlib

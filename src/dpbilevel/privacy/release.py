@@ -5,6 +5,8 @@
 It is declared before any record is read: which roles, what each record contributes, how it is clipped, how much
 noise, which sampling and how many uses. Its sensitivity is computed from that, never typed. The accountant and the
 compiled loop read the same declaration, so that what is charged and what is executed cannot drift apart.
+
+A release that is `hardened` does the same in integers, with noise that it is handed instead of drawn (see `grid`).
 """
 
 import dataclasses
@@ -24,6 +26,7 @@ from dpbilevel.precision import is_double
 from dpbilevel.privacy.accounting import Charge
 from dpbilevel.privacy.budget import ADJACENCIES, Adjacency
 from dpbilevel.privacy.clipping import LARGEST_CLIP, ROUNDING, SMALLEST_CLIP, clipped_sum
+from dpbilevel.privacy.grid import Grid
 from dpbilevel.privacy.noise import capacity, drawn, membership, standard_normal
 from dpbilevel.privacy.sampling import FullBatch, Sampling, WithoutReplacement, WithReplacement, check_sampling
 
@@ -65,6 +68,7 @@ class Release:
         steps: number of uses in the whole run.
         sampling: `FullBatch()`, `Poisson(rate)`, `WithoutReplacement(size)` or `WithReplacement(size)`.
         adjacency: the neighbouring relation that the sensitivity refers to.
+        grid: the integers of a release with exact noise, from `hardened`; None for one with noise in float64.
 
     >>> release = Release(
     ...     name="mean",
@@ -82,6 +86,7 @@ class Release:
     steps: int
     sampling: Sampling = dataclasses.field(default_factory=FullBatch)
     adjacency: Adjacency = "replace-one"
+    grid: Grid | None = None
 
     def __post_init__(self) -> None:
         noise = non_negative("noise", self.noise, "it is the standard deviation of the Gaussian on the answer")
@@ -102,6 +107,8 @@ class Release:
         object.__setattr__(self, "contributions", MappingProxyType(dict(self.contributions)))
         for contribution in self.contributions.values():
             self.sampling.divisor(contribution.count)  # refuses batches larger than the role
+        if self.grid is not None:
+            self._check_exact(self.grid)
 
     def sensitivity(self, role: str) -> float:
         """How far the answer moves, at most, when one record of ``role`` changes (rounding included).
@@ -126,6 +133,7 @@ class Release:
                 self.sampling,
                 contribution.count,
                 clip=contribution.clip,
+                exact=self.grid is not None,
             )
             for role, contribution in self.contributions.items()
         )
@@ -134,18 +142,38 @@ class Release:
         """The same release with ``factor`` times the noise."""
         return dataclasses.replace(self, noise=self.noise * factor)
 
+    def hardened(self, dimension: int) -> "Release":
+        """The same release on integers with exact noise; ``dimension`` is how many numbers an answer has.
+
+        Sensitivity, noise and their ratio stay what they are: `ROUNDING` covers the rounding to integers.
+        """
+        bounds = {role: (part.clip, part.count) for role, part in self.contributions.items()}
+        if any(math.isinf(part.clip) for part in self.contributions.values()):
+            raise InvalidArgument('noise="exact": needs a finite epsilon; without privacy there is nothing to harden')
+        return dataclasses.replace(self, grid=Grid.of(self.name, dimension, bounds))
+
+    @property
+    def scale(self) -> float:
+        """Of the exact noise, in units of the grid."""
+        assert self.grid is not None, "a release with noise in float64 has no grid"
+        return self.grid.scale(self.name, self.noise)
+
     def answer(self, records: Mapping[str, tuple[Tree, jax.Array]], point: Tree, keys: jax.Array) -> Tree:
         """Evaluate the release once, inside a compiled loop.
 
         Args:
             records: role to (arrays with a leading axis, which records are valid).
             point: released values at which to evaluate.
-            keys: the noise key and the batch key of this use, two rows.
+            keys: the noise key and the batch key of this use, two rows; for exact noise the noise itself, as
+                `Program.noise` draws it.
         """
         precise = is_double()
         example, unravel = self._example(records, point)
         # Sums and noise are in float64; what the method and the user wrote is traced in the user's precision.
         with jax.enable_x64(True):
+            if self.grid is not None:
+                exact = self._exact_answer(self.grid, records, point, keys, example.size, precise)
+                return unravel(exact.astype(example.dtype))
             total = jnp.zeros(example.size, jnp.float64)
             batches = self._batches(keys[1])
             for (role, contribution), batch in zip(self.contributions.items(), batches, strict=True):
@@ -160,6 +188,26 @@ class Release:
             noisy = total + self.noise * standard_normal(keys[0], example.size)
             rounded = noisy.astype(example.dtype)
         return unravel(rounded)
+
+    def _exact_answer(
+        self, grid: Grid, records: Mapping[str, Any], point: Tree, noise: jax.Array, size: int, precise: bool
+    ) -> jax.Array:
+        if noise.shape != (grid.dimension, 2) or noise.dtype != jnp.uint32 or size != grid.dimension:
+            raise InvalidArgument(f"release {self.name!r}: takes {grid.dimension} integers of exact noise, and no keys")
+        total = jax.lax.bitcast_convert_type(noise, jnp.int64)
+        for role, contribution in self.contributions.items():
+            vector = _at(contribution.vector, point, precise)
+            arrays, present = records[role]
+            total = total + grid.summed(vector, arrays, present, contribution.clip, contribution.count)
+        return total.astype(jnp.float64) * grid.unit
+
+    def _check_exact(self, grid: Grid) -> None:
+        if not (isinstance(self.sampling, FullBatch) or self.sampling.takes_everybody):
+            raise InvalidArgument(
+                f'noise="exact": release {self.name!r} samples ({self.sampling!r}); must be dpb.FullBatch(), for no '
+                'accountant of sampled exact noise is used here (leave noise="float")'
+            )
+        grid.scale(self.name, self.noise)  # refuses noise that 64-bit integers could not hold
 
     def _batches(self, key: jax.Array) -> list[tuple[jax.Array, jax.Array] | None]:
         """For each role the indices of a batch of fixed shape and which of them count; None for everybody."""

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from dpbilevel.privacy.accounting import (
     composed_epsilon,
     composed_mu,
     gaussian_epsilon,
+    has_exact_noise,
     is_gaussian,
 )
 from dpbilevel.privacy.budget import Budget
@@ -61,6 +62,8 @@ class Privacy:
         """How epsilon is computed."""
         if self.is_gaussian:
             return "exact Gaussian composition (mu-GDP)"
+        if self.exact_noise:
+            return "zero-concentrated DP of discrete Gaussian noise, converted at the best Rényi order"
         declared = any(charge.declared is not None for charges in self.charges.values() for charge in charges)
         return "privacy loss distribution (dp_accounting, pessimistic)" + (
             ", of what black boxes declare" if declared else ""
@@ -72,15 +75,21 @@ class Privacy:
         return all(is_gaussian(charges) for charges in self.charges.values())
 
     @property
+    def exact_noise(self) -> bool:
+        """Whether noise was drawn as integers and added to integers (``noise="exact"``)."""
+        return any(has_exact_noise(charges) for charges in self.charges.values())
+
+    @property
     def mu(self) -> float | None:
-        """The GDP parameter of the run; None where releases are sampled (no finite mu describes them)."""
+        """The GDP parameter; None where releases are sampled (no finite mu describes them) or noise is exact."""
         return max(map(composed_mu, self.charges.values()), default=0.0) if self.is_gaussian else None
 
     def epsilon(self, delta: float | None = None, *, group: int = 1, role: str | None = None) -> float:
         """The epsilon at ``delta`` (by default the budget's) for ``group`` records that change together.
 
         The records of a group may lie in any roles: k records shift the answers by at most k times what the
-        dearest role's record does, so mu becomes k mu. For sampled releases the general bound is used,
+        dearest role's record does, so mu becomes k mu, also in the zCDP of exact noise. For sampled releases the
+        general bound is used,
         (k e, delta (exp(k e) - 1)/(exp(e) - 1)).
         """
         delta = self._delta(delta)
@@ -91,6 +100,9 @@ class Privacy:
             return max((composed_epsilon(c, delta, self.budget.adjacency) for c in self._of(role)), default=0.0)
         if self.is_gaussian:
             return max((gaussian_epsilon(group * composed_mu(c), delta) for c in self._of(role)), default=0.0)
+        if self.exact_noise:
+            further = [tuple(replace(charge, ratio=group * charge.ratio) for charge in c) for c in self._of(role)]
+            return max((composed_epsilon(c, delta, self.budget.adjacency) for c in further), default=0.0)
         return self._group_general(delta, group, role)
 
     def delta(self, epsilon: float, *, role: str | None = None) -> float:
@@ -103,13 +115,13 @@ class Privacy:
     def shares(self, role: str) -> tuple[float, ...]:
         """What part of a role's spend each of its releases has; they sum to one.
 
-        Of mu^2, which adds up exactly, where everything is full-batch Gaussian; otherwise in proportion to the epsilons
+        Of mu^2, which adds up exactly, where everything is full batch; otherwise in proportion to the epsilons
         that the releases would have alone, which do not add up exactly. All zero where nothing is protected.
         """
         (charges,) = self._of(role)
         if not self.budget.is_private:
             return (0.0,) * len(charges)
-        if is_gaussian(charges):
+        if is_gaussian(charges) or has_exact_noise(charges):
             parts = [charge.mu**2 for charge in charges]
         else:
             parts = [composed_epsilon((charge,), self._delta(None), self.budget.adjacency) for charge in charges]
@@ -196,6 +208,7 @@ class Privacy:
                             "records": charge.records,
                             "declared": None if charge.declared is None else asdict(charge.declared),
                             "clip": charge.clip,
+                            "noise": "exact" if charge.exact else "float",
                         }
                         for charge in charges
                     ],
@@ -218,6 +231,7 @@ class Privacy:
                     records=item["records"],
                     declared=None if item.get("declared") is None else ApproximateDP(**item["declared"]),
                     clip=item.get("clip"),
+                    exact=item.get("noise") == "exact",
                 )
                 for item in entry["charges"]
             )

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from dpbilevel.hyperparameters import hyperparameters
-from dpbilevel.privacy.accounting import Charge
+from dpbilevel.privacy.accounting import Charge, is_gaussian
 from dpbilevel.report.guarantee import guarantee
 from dpbilevel.report.review import LinearModel, Review
 from dpbilevel.solution import Solution
@@ -73,6 +73,7 @@ def _guarantee(solution: Solution) -> Content:
         "adjacency": privacy.budget.adjacency,
         "unit": privacy.unit,
         "accountant": privacy.accountant,
+        "noise": "exact" if privacy.exact_noise else "float",
         "void": privacy.void,
         "terms": [{"term": term, "meaning": meaning} for term, meaning in made.terms],
         "meaning": made.meaning,
@@ -95,13 +96,13 @@ def _role(solution: Solution, role: str) -> Content:
 
 
 def _charge(charge: Charge, share: float) -> Content:
-    exact = charge.declared is None and charge.sampling.takes_everybody
+    gaussian = is_gaussian((charge,))
     return {
         "release": charge.release,
         "uses": charge.steps,
         "sampling": repr(charge.sampling),
         "sensitivity_over_noise": None if charge.declared is not None else charge.ratio,
-        "mu": charge.mu if exact else None,
+        "mu": charge.mu if gaussian else None,
         "clip": charge.clip,
         "declared": None if charge.declared is None else repr(charge.declared),
         "share": share,

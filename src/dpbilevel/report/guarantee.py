@@ -89,7 +89,9 @@ def _sentence(solution: Solution) -> str:
 
 def _clipping(solution: Solution) -> str:
     trusted = _names(_taken_on_trust(solution))
-    clipped = "each record's contribution to each release was clipped to a bounded norm before Gaussian noise was added"
+    exact = solution.privacy.exact_noise
+    then = "and rounded to integers before integer noise was added" if exact else "before Gaussian noise was added"
+    clipped = f"each record's contribution to each release was clipped to a bounded norm {then}"
     return f"{clipped}, except that the privacy of {trusted} is taken as declared" if trusted else clipped
 
 
@@ -99,7 +101,9 @@ def _premises(solution: Solution) -> str:
         *disjoint,
         "numbers of records are public",
         "settings and declared ranges, categories and classes were chosen without looking at the records",
-        "attacks on the lowest bits of floating-point noise and on timing are out of reach",
+        "attacks on timing are out of reach"
+        if solution.privacy.exact_noise
+        else "attacks on the lowest bits of floating-point noise and on timing are out of reach",
     ]
     return ", that ".join(premises[:-1]) + ", and that " + premises[-1]
 
@@ -141,6 +145,11 @@ def _noise(solution: Solution) -> str:
         return "none"
     if privacy.void:
         return "from a fixed seed: it can be computed again, and protects nobody"
+    if privacy.exact_noise:
+        return (
+            "discrete Gaussian: integers, drawn exactly by OpenDP with a generator that the operating system seeds, "
+            "and added to sums of integers; there is no seed to fix"
+        )
     return "Gaussian, drawn in float64 from keys that the operating system made; no seed was fixed, none is kept"
 
 
@@ -187,7 +196,13 @@ def _assumptions(solution: Solution) -> Iterator[str]:
     trusted = _names(_taken_on_trust(solution))
     if trusted:
         yield f"What is declared of {trusted} is true: its privacy was not computed here."
-    yield "Noise is drawn in float64; its lowest bits are not hardened against attacks on floating-point arithmetic."
+    if solution.privacy.exact_noise:
+        yield "OpenDP draws what it says: integers of the discrete Gaussian, independent and secret."
+    else:
+        yield (
+            "Noise is drawn in float64; its lowest bits are not hardened against attacks on floating-point arithmetic "
+            '(noise="exact" is).'
+        )
     yield "How long the run took, and how much memory, is not protected."
     yield (
         "Epsilon is that of this run. Other runs on the same records add to it: the ledger of the data set has the "

@@ -20,6 +20,12 @@ def spend_words(told: Content) -> str:
     total = f"Epsilon {', '.join(parts)}."
     if len(spend) > 1:
         total += " No record is in two roles, so that the total is the largest of these."
+    if guarantee["noise"] == "exact":
+        return (
+            f"{total} Noise is exact, and every record takes part in every use: rho of zCDP is the sum over releases "
+            "of uses times (sensitivity / noise)²/2, shares are of rho, and epsilon is the least over orders a > 1 of "
+            "a rho + ln(1 - 1/a) - ln(a delta)/(a - 1)."
+        )
     if guarantee["mu"] is None:
         return f"{total} Shares are in proportion to what each release would cost alone."
     return (
