@@ -14,7 +14,7 @@ WORKERS ?= 2
 # Debian ships a Python without ensurepip, so a candidate counts only once it has run this.
 USABLE := import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))
 
-.PHONY: help demo test test-fast test-heavy lint docs format clean bench-rates bench-penalty bench-results bench-utility bench-estimators
+.PHONY: help demo test test-fast test-heavy lint docs format clean bench-rates bench-penalty bench-results bench-utility bench-estimators trust
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile
@@ -59,6 +59,9 @@ bench-utility: $(READY)  ## compare methods on real data (hours; ARGS=--quick ta
 
 bench-estimators: $(READY) .venv-diffprivlib/.ready  ## estimators beside scikit-learn and diffprivlib (ten minutes)
 	$(PY) benchmarks/side_by_side.py --peer .venv-diffprivlib/bin/python $(ARGS)
+
+trust: $(READY)  ## kill runs, race for budgets and try bad inputs, in full (an hour or two; ARGS=--quick takes minutes)
+	$(PY) benchmarks/trust.py $(ARGS)
 
 .venv-diffprivlib/.ready: benchmarks/diffprivlib.txt
 	@$(PY) -m venv --clear .venv-diffprivlib

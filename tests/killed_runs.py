@@ -1,236 +1,224 @@
-"""Runs that are killed, with kill -9 at chosen and at random moments, and resumed until they end.
+"""Real runs of the command line with a ledger in a database, killed at chosen and at random moments.
 
-Runs as a program of its own and prints what happened as JSON::
-
-    python tests/killed_runs.py --kills 200
-
-A run solves a small problem with a checkpoint and a ledger in SQLite, then writes its solution and a report. It is
-killed again and again, and must end with the bits of a run that nobody killed, one charge, and a sound ledger. The
-parent imports JAX and computes nothing, so that it may fork: children start quickly.
+Runs as a program of its own: it imports everything once, forks before JAX has started, and each child is a whole
+`dpbilevel tune`. A child notes, in a file of its own, that it is about to touch records; what it was charged is
+compared with that. Prints what happened as JSON.
 """
 
-import argparse
-import contextlib
 import json
 import os
 import random
-import shutil
 import signal
+import subprocess
 import sys
-import tempfile
 import time
-import traceback
-import warnings
-from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-import jax
-import numpy as np
-
-import dpbilevel as dpb
-from dpbilevel import checkpoint, files
-from dpbilevel.privacy import noise
-from dpbilevel.privacy.books import database
-from dpbilevel.records import Records
-from dpbilevel.solution import Solution
-
-SECRET = bytes(range(32))
-TOTAL = dpb.Budget(2.0, 1e-4)
-BUDGET = dpb.Budget(1.0, 1e-4)
-PHASES = {"start": 2, "charge": 6, "loop": 40, "checkpoint write": 40, "report": 4}  # moments of a run, at least
+DATASET, EPSILON = "people", 0.01
+TUNE = ("tune", "people.csv", "--target", "paid", "--schema", "schema.toml", "--delta", "1e-9", "--quiet")
 
 
-def moments(kill):
-    """Wrap what a run does, so that ``kill(phase)`` is called at every moment between two effects."""
+def kill_self(*_: Any, **__: Any) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
 
-    def around(home, name, phase):
-        plain = getattr(home, name)
 
-        def wrapped(*arguments, **settings):
-            kill(phase)
-            result = plain(*arguments, **settings)
-            kill(phase)
-            return result
+def _at_call(home: Any, name: str, number: int, *, after: bool = False) -> None:
+    """Be killed at the so-and-so-manyth call of a function, before or after it has done its work."""
+    true, calls = getattr(home, name), []
 
-        setattr(home, name, wrapped)
-
-    around(database, "add_entry", "charge")  # after it the entry is written and not yet committed
-    around(checkpoint, "fingerprint", "start")
-    around(dpb.Ledger, "charge", "charge")
-    around(Records, "seal", "charge")  # after the charge, and before it is noted
-    around(Records, "execute", "loop")
-    around(checkpoint.Checkpoint, "save", "loop")
-    around(Solution, "save", "report")
-    around(Solution, "report", "report")
-    plain_sync, plain_replace = os.fsync, os.replace
-
-    def fsync(handle):  # what is in the file before this may be a half of it
-        with contextlib.suppress(OSError):
-            os.ftruncate(handle, os.fstat(handle).st_size // 2) if kill("checkpoint write", ask=True) else None
-        kill("checkpoint write")
-        return plain_sync(handle)
-
-    def replaced(source, target):
-        kill("checkpoint write")
-        result = plain_replace(source, target)
-        kill("checkpoint write")
+    def counted(*arguments: Any, **options: Any) -> Any:
+        calls.append(1)
+        if len(calls) == number and not after:
+            kill_self()
+        result = true(*arguments, **options)
+        if len(calls) == number and after:
+            kill_self()
         return result
 
-    files.os = type("System", (), {**vars(os), "fsync": staticmethod(fsync), "replace": staticmethod(replaced)})
+    setattr(home, name, counted)
 
 
-def run(folder: Path) -> Solution:
-    """One attempt: all that a user's script does."""
-    path = folder / "run.checkpoint"
-    if not path.exists():  # noise that is drawn anew by a later attempt would show
-        noise.secrets.token_bytes = lambda size: SECRET[:size]
-    import jax.numpy as jnp
+def _before_the_charge(draws: random.Random) -> None:
+    from dpbilevel.privacy.ledger import Ledger
 
-    points = np.clip(np.random.default_rng(0).normal(size=(60, 2)) * 0.3 + 0.2, -1, 1)
-    problem = dpb.BilevelProblem(
-        upper_term=lambda x, y: 0.5 * jnp.sum((x + y) ** 2),
-        lower_loss=lambda x, y, record: 0.5 * jnp.sum((y - record) ** 2),
-    )
-    solution = dpb.solve(
-        problem,
-        dpb.Records(lower=points),
-        BUDGET,
-        start=(np.zeros(2), np.zeros(2)),
-        method=dpb.Tracking(steps=6),
-        refit=dpb.Refit(steps=4),
-        ledger=dpb.Ledger.open(f"sqlite:///{folder}/ledger.db", dataset="points"),
-        checkpoint=path,
-        progress=False,
-    )
-    solution.save(folder / "run.json")
-    solution.report(folder / "report.md")
-    return solution
+    _at_call(Ledger, "charge", 1)
 
 
-def attempt(folder: Path, phase: str | None, after: int, seconds: float | None) -> bool:
-    """Whether an attempt came to its end; it is killed at a moment of a phase, or after some seconds."""
-    child = os.fork()
-    if not child:
-        try:
-            if phase is not None:
-                moments(_killer(phase, after))
-            run(folder)
-            (folder / "ended").touch()
-            os._exit(0)
-        except BaseException:
-            (folder / "error").write_text(traceback.format_exc())
-            os._exit(1)
-    if seconds is not None:
-        limit = time.monotonic() + seconds
-        while time.monotonic() < limit:
-            ended, status = os.waitpid(child, os.WNOHANG)
-            if ended:
-                break
-            time.sleep(0.002)
-        else:
-            os.kill(child, signal.SIGKILL)
-            _, status = os.waitpid(child, 0)
-    else:
-        _, status = os.waitpid(child, 0)
-    code = os.waitstatus_to_exitcode(status)
-    if code not in (0, -signal.SIGKILL):
-        raise AssertionError(f"an attempt failed:\n{(folder / 'error').read_text()}")
-    return code == 0
+def _within_the_charge(draws: random.Random) -> None:
+    from dpbilevel.privacy.books import database
+
+    _at_call(database, "add_entry", 1, after=draws.random() < 0.5)
 
 
-def _killer(phase: str, after: int):
-    left = after
+def _after_the_charge(draws: random.Random) -> None:
+    from dpbilevel.privacy.ledger import Ledger
 
-    def kill(now: str, ask: bool = False) -> bool:
-        nonlocal left
-        if now != phase:
-            return False
-        if ask:
-            return left == 0
-        if left == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-        left -= 1
-        return False
-
-    return kill
+    _at_call(Ledger, "charge", 1, after=True)
 
 
-def begun(folder: Path) -> Path:
-    folder.mkdir()
-    dpb.Ledger.open(f"sqlite:///{folder}/ledger.db", dataset="points", total=TOTAL)
-    return folder
+def _in_the_loop(draws: random.Random) -> None:
+    from dpbilevel.records import Records
+
+    _at_call(Records, "execute", draws.randint(1, 40), after=draws.random() < 0.5)
 
 
-def released(folder: Path) -> dict:
-    """What must be the same: everything that is published."""
-    return json.loads((folder / "run.json").read_text()) | {"report": (folder / "report.md").read_text()}
+def _in_the_report(draws: random.Random) -> None:
+    """While one of the files is written: the mark that the run has begun, the pages, the run file."""
+    _at_call(os, "replace", draws.randint(1, 4), after=draws.random() < 0.5)
 
 
-def trial(
-    folder: Path, whole: dict, draws: random.Random, phase: str, kills: int, seconds: float
-) -> tuple[list[str], list[str]]:
-    """Kill one run up to ``kills`` times, first in a phase and then anywhere; where it was, and what is wrong."""
-    begun(folder)
-    done: list[str] = []
-    faults: list[str] = []
-    while len(done) < kills:
-        now = phase if not done else draws.choice((*PHASES, *["any time"] * len(PHASES)))
-        if now == "any time":
-            ended = attempt(folder, None, 0, draws.uniform(0, seconds))
-        else:
-            ended = attempt(folder, now, draws.randrange(PHASES[now] if not done else 6), None)
-        if ended:
-            break
-        done.append(now)
-    if not (folder / "ended").exists() and not attempt(folder, None, 0, None):
-        faults.append("did not end")
+def _anywhere(draws: random.Random) -> None:
+    """The parent kills."""
+
+
+# Runs of the command line write no checkpoints; those of `solve` do: tests/killed_solves.py kills and resumes them.
+PHASES: dict[str, Callable[[random.Random], None]] = {
+    "start": _anywhere,
+    "before the charge": _before_the_charge,
+    "within the charge": _within_the_charge,
+    "after the charge": _after_the_charge,
+    "mid-loop": _in_the_loop,
+    "report": _in_the_report,
+    "any moment": _anywhere,
+}
+
+
+def _uncharged(draws: random.Random) -> None:
+    """A broken twin: receipts for nothing, so that records are touched without a charge."""
+    from dpbilevel.privacy.ledger import Ledger, Receipt
+
+    Ledger.charge = lambda self, releases, budget, description: Receipt(releases)  # type: ignore[method-assign]
+    _in_the_loop(draws)
+
+
+TWINS = {"uncharged": _uncharged}
+
+
+def _child(folder: Path, number: int, phase: str, draws: random.Random) -> None:
+    """A whole run, as `dpbilevel` starts it; never returns."""
+    from dpbilevel.cli import app
+    from dpbilevel.records import Records
+
+    quiet = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(quiet, 1)
+    os.dup2(quiet, 2)
+    os.chdir(folder)
+    true = Records.execute
+
+    def noted(self: Any, *arguments: Any) -> Any:
+        (folder / f"touched-{number}").touch()
+        return true(self, *arguments)
+
+    Records.execute = noted  # type: ignore[method-assign]
+    (PHASES | TWINS)[phase](draws)
+    sys.argv = [
+        *("dpbilevel", *TUNE, "--epsilon", str(EPSILON)),
+        *("--ledger", "people.db", "--dataset", DATASET, "--out", f"run-{number}"),
+    ]
     try:
-        entries = dpb.Ledger.open(f"sqlite:///{folder}/ledger.db", dataset="points").entries
-    except dpb.DPBilevelError as error:
-        return done, [*faults, f"ledger: {type(error).__name__}"]
-    # One charge for the one run: a run that died before its checkpoint was there has not charged either.
-    if len(entries) != 1:
-        faults.append(f"{len(entries)} charges")
-    if released(folder) != whole:
-        faults.append("other bits")
-    left = sorted(path.name for path in folder.iterdir() if path.suffix == ".part" and "checkpoint" in path.name)
-    if left:
-        faults.append(f"left behind: {left}")
-    return done, faults
+        app.main()
+    except SystemExit as ended:
+        os._exit(ended.code if isinstance(ended.code, int) else 1)
+    except BaseException:
+        os._exit(1)
 
 
-def survey(kills: int, seed: int = 0) -> dict:
-    """Kill runs until ``kills`` kills are reached, every phase in turn."""
-    warnings.simplefilter("ignore")
-    draws, faults, phases, trials = random.Random(seed), [], Counter(), 0
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        jax.config.update("jax_compilation_cache_dir", str(folder / "compiled"))
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-        jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
-        reference = begun(folder / "reference")
-        attempt(reference, None, 0, None)
-        shutil.rmtree(reference)
-        began = time.monotonic()
-        attempt(begun(folder / "again"), None, 0, None)
-        seconds, whole = time.monotonic() - began, released(folder / "again")
-        while phases.total() < kills:
-            phase = list(PHASES)[trials % len(PHASES)]
-            times = min(kills - phases.total(), draws.randint(1, 2))
-            place = folder / f"run-{trials}"
-            killed, wrong = trial(place, whole, draws, phase, times, seconds)
-            phases.update(killed)
-            faults += [f"run {trials} (killed in {', '.join(killed)}): {fault}" for fault in wrong]
-            trials += 1
-            shutil.rmtree(place)
-    return {"kills": phases.total(), "runs": trials, "killed in": dict(phases), "faults": faults}
+def _entries(folder: Path) -> int:
+    from dpbilevel.privacy.ledger import Ledger
+
+    return len(Ledger.open(f"sqlite:///{folder}/people.db", dataset=DATASET).entries)
+
+
+def killed(folder: Path, number: int, phase: str, delay: float | None) -> dict[str, Any]:
+    """Start a run, see it killed, and look at what is left."""
+    draws = random.Random(number)
+    before = _entries(folder)
+    child = os.fork()
+    if child == 0:
+        _child(folder, number, phase, draws)
+    if delay is not None:
+        deadline = time.monotonic() + delay
+        while time.monotonic() < deadline:
+            time.sleep(0.002)
+        os.kill(child, signal.SIGKILL)  # its own child, which is not reaped before the next line
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    return {"phase": phase, "status": status, **judged(folder, number, before)}
+
+
+def judged(folder: Path, number: int, before: int) -> dict[str, Any]:
+    """What a killed run leaves: a ledger that opens, with the charge if records were touched, and whole files."""
+    from dpbilevel.errors import DPBilevelError
+
+    try:
+        charged: int | None = _entries(folder) - before
+    except DPBilevelError:
+        charged = None
+    touched = (folder / f"touched-{number}").exists()
+    told = folder / f"run-{number}" / "run.json"
+    try:
+        state = json.loads(told.read_text("utf-8"))["status"] if told.exists() else "nothing"
+    except ValueError:
+        state = "half a file"
+    return {"charged": charged, "touched": touched, "state": state}
+
+
+def faults(kill: dict[str, Any]) -> list[str]:
+    """What is wrong with what a kill left behind."""
+    found = []
+    if kill["charged"] is None:
+        found.append("unreadable ledger")
+    elif kill["charged"] not in (0, 1):
+        found.append("charged more than once")
+    elif not kill["charged"] and (kill["touched"] or kill["state"] == "finished"):
+        found.append("under-counted budget")
+    if kill["state"] == "half a file":
+        found.append("half a file")
+    if kill["status"] not in (0, -signal.SIGKILL):
+        found.append(f"ended with {kill['status']}")
+    return found
+
+
+def happened(folder: Path, kills: int, phases: tuple[str, ...] = tuple(PHASES)) -> list[dict[str, Any]]:
+    """Run this file as a program; what became of each kill, phases in turn."""
+    import dpbilevel
+
+    sources = [str(Path(dpbilevel.__file__).parents[1]), str(Path(__file__).parent), *sys.path]
+    done = subprocess.run(
+        [sys.executable, __file__, str(folder), str(kills), json.dumps(phases)],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sources)},
+        capture_output=True,
+        text=True,
+        timeout=6 * 3600,
+    )
+    assert done.returncode == 0, done.stderr
+    found: list[dict[str, Any]] = json.loads(done.stdout)
+    return found
+
+
+def main() -> None:
+    folder, kills, phases = Path(sys.argv[1]).absolute(), int(sys.argv[2]), json.loads(sys.argv[3])
+    import jax._src.xla_bridge
+    from cli_data import write_people
+
+    from dpbilevel.privacy.budget import Budget
+    from dpbilevel.privacy.ledger import Ledger
+
+    write_people(folder, rows=200)
+    Ledger.open(f"sqlite:///{folder}/people.db", dataset=DATASET, total=Budget(1e3, 0.5), composition="basic")
+    assert not jax._src.xla_bridge._backends, "JAX has started, and what has started cannot be forked"
+    begun = time.monotonic()
+    whole = killed(folder, 0, "any moment", None)  # left alone: how long a run takes
+    seconds = time.monotonic() - begun
+    assert whole == {"phase": "any moment", "status": 0, "charged": 1, "touched": True, "state": "finished"}, whole
+    draws, found = random.Random(0), []
+    for number in range(1, kills + 1):
+        phase = phases[(number - 1) % len(phases)]
+        delay = {"start": draws.uniform(0, 0.3), "any moment": draws.uniform(0, seconds)}.get(phase)
+        found.append(killed(folder, number, phase, delay))
+    print(json.dumps(found))
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--kills", type=int, default=12)
-    parser.add_argument("--seed", type=int, default=0)
-    arguments = parser.parse_args()
-    happened = survey(arguments.kills, arguments.seed)
-    print(json.dumps(happened, indent=1))
-    sys.exit(1 if happened["faults"] else 0)
+    main()

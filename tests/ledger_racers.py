@@ -255,9 +255,13 @@ def all_kills(url: str, folder: Path, kills: int) -> dict:
 
 def happened(url: str, folder: Path, *, races: int = 0, kills: int = 0) -> dict:
     """Run this file as a program and return what it saw."""
+    return _ran(url, folder, races, kills)
+
+
+def _ran(url: str, folder: Path, *arguments: object):
     sources = [str(Path(books.__file__).parents[3]), *sys.path]
     done = subprocess.run(
-        [sys.executable, __file__, url, str(folder), str(races), str(kills)],
+        [sys.executable, __file__, url, str(folder), *map(str, arguments)],
         env=os.environ | {"PYTHONPATH": os.pathsep.join(sources)},
         capture_output=True,
         text=True,
@@ -267,7 +271,16 @@ def happened(url: str, folder: Path, *, races: int = 0, kills: int = 0) -> dict:
     return json.loads(done.stdout)
 
 
+def raced(url: str, folder: Path, races: int, first: int = 0) -> list[list[str]]:
+    """Fair races alone, in a program of their own; numbered from ``first``, because each has a data set of its own."""
+    return _ran(url, folder, "races", races, first)
+
+
 def main() -> None:
+    if sys.argv[3] == "races":
+        url, races, first = sys.argv[1], int(sys.argv[4]), int(sys.argv[5])
+        print(json.dumps([race(url, f"race {number}") for number in range(first, first + races)]))
+        return
     url, folder, races, kills = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
     found = (all_races(url, races) if races else {}) | (all_kills(url, folder, kills) if kills else {})
     print(json.dumps(found | {"jax": "jax" in sys.modules}))

@@ -179,7 +179,7 @@ def test_a_seeded_run_resumes_and_its_checkpoint_holds_no_noise_secret(path):
 @pytest.mark.slow
 def test_runs_that_are_really_killed_resume():
     """kill -9, in every phase and at random times; `make trust` asks for more of them."""
-    program = Path(__file__).parent / "killed_runs.py"
+    program = Path(__file__).parent / "killed_solves.py"
     source = str(Path(dpb.__file__).parent.parent)
     path = os.pathsep.join(filter(None, [source, os.environ.get("PYTHONPATH")]))
     done = subprocess.run(
@@ -614,7 +614,7 @@ def test_twin_that_does_not_know_functions(path, monkeypatch):
 def test_twin_that_writes_in_place(path, whole, monkeypatch):
     """A kill in the middle of a write leaves half of a file, from which nothing can go on."""
 
-    def in_place(target, text, *, private=False):
+    def in_place(target, text, *, owner_only=False):
         Path(target).write_text(text[: len(text) // 2])
         Path(target).chmod(0o600)
         raise Cut

@@ -5,18 +5,18 @@ import os
 from pathlib import Path
 
 
-def write_whole(path: str | Path, text: str, *, private: bool = False) -> Path:
+def write_whole(path: str | Path, text: str, *, owner_only: bool = False) -> Path:
     """Write UTF-8 text to a temporary file beside ``path``, flush it to the disk, and put it in the place of ``path``.
 
-    Lines end as the text has them, on every system, so that the same text is the same bytes. A private file is
+    Lines end as the text has them, on every system, so that the same text is the same bytes. With ``owner_only``, it is
     readable by its owner alone, from its first byte on.
     """
     target = Path(path)
     part = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
-        if private:
+        if owner_only:
             part.unlink(missing_ok=True)  # of a process that was killed and had the same number
-        with open(part, "w", encoding="utf-8", newline="", opener=_private if private else None) as file:
+        with open(part, "w", encoding="utf-8", newline="", opener=_private if owner_only else None) as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())

@@ -6,6 +6,7 @@
 x and y are pytrees. f0 and g0 are data-free terms, such as a regulariser: their gradients are never noised.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -119,7 +120,7 @@ def inspect(problem: BilevelProblem, x: Tree, y: Tree, records: dict[str, Tree])
         traced = {f"{level}_term": trace_loss(f"{level}_term", problem.term(level), x, y)}
         if level == "lower":
             # It multiplies what is released: data that it closes over would escape the accounting like a loss's.
-            traced["lower_scale"] = trace_loss("lower_scale", lambda x, y: jnp.asarray(problem.lower_scale(x)), x, y)
+            traced["lower_scale"] = trace_loss("lower_scale", lambda x, y: _scale(problem, x), x, y)
         if loss is not None:
             traced[f"{level}_loss"] = trace_loss(f"{level}_loss", loss, x, y, records[level])
             if gradient_reads_record(loss, x, y, records[level]):
@@ -131,6 +132,13 @@ def inspect(problem: BilevelProblem, x: Tree, y: Tree, records: dict[str, Tree])
                     "guarantee does not cover it (pass data as records; list public arrays in public=...)"
                 )
     return Inspection(frozenset(reads), tuple(caveats))
+
+
+def _scale(problem: BilevelProblem, x: Tree) -> Any:
+    scale = problem.lower_scale(x)
+    if isinstance(scale, int | float) and not 0 < scale < math.inf:
+        raise InvalidProblem(f"lower_scale: returns {scale!r}; must be a positive number, clips are multiplied by it")
+    return scale
 
 
 def free_gradient(problem: BilevelProblem, level: str, reads_record: bool, record: Tree | None) -> Callable[..., Tree]:

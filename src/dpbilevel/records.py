@@ -53,10 +53,7 @@ class Sizes:
     def __post_init__(self) -> None:
         _check_roles(self.upper, self.lower, self.both)
         for role in ("upper", "lower", "both"):
-            shapes = jax.tree.map(
-                lambda leaf: jax.ShapeDtypeStruct(np.shape(leaf), _usable_dtype(role, leaf)),  # noqa: B023
-                getattr(self, role),
-            )
+            shapes = jax.tree.map(lambda leaf: _shape(role, leaf), getattr(self, role))  # noqa: B023
             _check_leading_axis(role, shapes)
             object.__setattr__(self, role, shapes)
 
@@ -286,12 +283,20 @@ def _check_roles(upper: Tree, lower: Tree, both: Tree) -> None:
         )
     if both is not None and upper is not None:
         raise InvalidRecords("roles: both=... stands alone; records of upper=... and lower=... are disjoint")
+    for role, tree in (("upper", upper), ("lower", lower), ("both", both)):
+        try:
+            jax.tree.leaves(tree)
+        except ValueError:
+            raise InvalidRecords(
+                f"{role}: has a dictionary with keys that cannot be sorted; name all in text"
+            ) from None
 
 
 def _prepared(role: str, tree: Tree, invalid: str) -> tuple[Tree, jax.Array]:
     """Arrays as the compiled loop takes them, and which records are valid."""
     with np.errstate(over="ignore"):  # a float64 too large for float32 becomes infinite, and is judged as such
-        arrays = jax.tree.map(lambda leaf: np.asarray(leaf, dtype=_usable_dtype(role, leaf)), tree)
+        # In two steps, because NumPy quotes an integer that does not fit the type it is asked for.
+        arrays = jax.tree.map(lambda leaf: _narrowed(leaf, _usable_dtype(role, leaf)), tree)
     _check_leading_axis(role, arrays)
     leaves = jax.tree.leaves(arrays)
     valid = np.ones(leaves[0].shape[0], dtype=bool)
@@ -310,11 +315,20 @@ def _prepared(role: str, tree: Tree, invalid: str) -> tuple[Tree, jax.Array]:
         return jax.tree.map(jnp.array, arrays), jnp.array(valid)
 
 
+def _narrowed(leaf: Any, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    return np.asarray(leaf).astype(dtype, copy=False)
+
+
+def _shape(role: str, leaf: Any) -> jax.ShapeDtypeStruct:
+    dtype = _usable_dtype(role, leaf)  # first, for it refuses what has no shape
+    return jax.ShapeDtypeStruct(np.shape(leaf), dtype)
+
+
 def _usable_dtype(role: str, leaf: Any) -> np.dtype[Any]:
     """The type in which a leaf is kept: JAX's float, or the leaf's own integer or boolean type, as JAX has it."""
     if isinstance(leaf, np.ma.MaskedArray):
         raise InvalidRecords(f"{role}: has a masked array; fill the gaps, or drop the rows that have them")
-    dtype = leaf.dtype if isinstance(leaf, np.ndarray | jax.Array | jax.ShapeDtypeStruct) else np.asarray(leaf).dtype
+    dtype = leaf.dtype if isinstance(leaf, np.ndarray | jax.Array | jax.ShapeDtypeStruct) else _dtype(leaf)
     if jnp.issubdtype(dtype, jnp.floating):
         return user_float()
     if getattr(dtype, "kind", None) in ("i", "u", "b"):
@@ -325,6 +339,14 @@ def _usable_dtype(role: str, leaf: Any) -> np.dtype[Any]:
         f"{role}: has a leaf of {kind.get(getattr(dtype, 'kind', ''), 'a type that JAX has no numbers for')}; must be "
         "real numbers, integers or booleans (encode categories and labels as integers, dates as numbers)"
     )
+
+
+def _dtype(leaf: Any) -> np.dtype[Any]:
+    """The type that NumPy gives a leaf; that of objects where it gives none, for what it says then may quote a cell."""
+    try:
+        return np.asarray(leaf).dtype
+    except Exception:
+        return np.dtype(object)
 
 
 def _check_leading_axis(role: str, tree: Tree) -> None:

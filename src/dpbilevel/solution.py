@@ -103,7 +103,7 @@ class Solution:
         """Read what `save` wrote; the spend is computed anew from the charges."""
         try:
             content = json.loads(Path(path).read_text(encoding="utf-8"))
-        except ValueError as error:  # not JSON, or no text at all
+        except (ValueError, RecursionError) as error:  # not JSON, or no text at all
             raise InvalidArgument(
                 f"path={str(path)!r}: is not a JSON file; pass one that Solution.save wrote"
             ) from error
@@ -119,7 +119,7 @@ class Solution:
             raise InvalidArgument(f"is not a {_FORMAT} file; pass one that Solution.save wrote")
         try:
             return cls._of(content)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
             raise InvalidArgument(f"is a damaged {_FORMAT} file; pass one as Solution.save wrote it") from error
 
     @classmethod

@@ -32,12 +32,14 @@ def trace_loss(name: str, loss: Callable[..., Any], *shapes: Tree) -> tuple[Clos
     Both traces are looked at: rules of custom derivatives run only in gradients, and gradients drop what they do not
     need.
     """
-    try:
-        value, out = jax.make_jaxpr(loss, return_shape=True)(*shapes)
-    except TypeError as error:
-        if "not a valid JAX type" not in str(error):
-            raise
-        raise InvalidProblem(f"{name}: must return one real number, not an object that is no array") from error
+
+    def returning(*arguments: Tree) -> Tree:
+        returned = loss(*arguments)
+        if not _is_tree_of_arrays(returned):
+            raise InvalidProblem(f"{name}: must return one real number, not an object that is no array")
+        return returned
+
+    value, out = jax.make_jaxpr(returning, return_shape=True)(*shapes)
     leaves = jax.tree.leaves(out)
     if (
         not jax.tree_util.all_leaves([out])
@@ -54,6 +56,15 @@ def trace_loss(name: str, loss: Callable[..., Any], *shapes: Tree) -> tuple[Clos
     gradients = jax.make_jaxpr(jax.grad(loss, (0, 1)))(*shapes)
     _refuse_side_doors(name, gradients)
     return value, gradients
+
+
+def _is_tree_of_arrays(returned: Any) -> bool:
+    """Whether JAX can take it; asked apart, so that errors of the loss itself, which are its author's, come through."""
+    try:
+        jax.make_jaxpr(lambda: returned)()
+    except (TypeError, ValueError, OverflowError):
+        return False
+    return True
 
 
 def _refuse_side_doors(name: str, traced: ClosedJaxpr) -> None:

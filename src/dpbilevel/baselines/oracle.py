@@ -19,6 +19,7 @@ from dpbilevel.errors import InvalidArgument, NotPrivateWarning
 from dpbilevel.methods.refit import Refit
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.ledger import Ledger
+from dpbilevel.privacy.noise import KeySchedule
 from dpbilevel.problem import BilevelProblem
 from dpbilevel.records import Records
 from dpbilevel.solution import Solution
@@ -88,10 +89,13 @@ class OracleHyperparameters:
 
         Of ``start``, only y0 is used.
         """
+        if not isinstance(problem, BilevelProblem):
+            raise InvalidArgument(f"problem: must be dpb.BilevelProblem(...), not {type(problem).__name__}")
         if ledger is not None:
             raise InvalidArgument("ledger: must be None; an oracle is not private, and no ledger can account for it")
         if not isinstance(start, tuple) or len(start) != 2:
             raise InvalidArgument("start: must be a pair (x0, y0) of pytrees of real arrays")
+        KeySchedule(seed)  # refuses what is no seed
         seeds = [None if seed is None else self.repeats * seed + index for index in range(self.repeats)]
         best: tuple[float, Solution] | None = None
         scales = self.weight_scales or ((0.5, 1.0, 2.0) if problem.upper_trains else (1.0,))

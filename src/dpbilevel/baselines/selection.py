@@ -67,7 +67,7 @@ class NumberOfRuns:
             )
         try:
             shape = float(self.shape)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             shape = math.nan
         if isinstance(self.shape, bool) or not (-1 < shape <= _LARGEST_SHAPE or shape == math.inf):
             raise InvalidArgument(

@@ -93,6 +93,7 @@ class DPMultiTaskRidge(RegressorMixin, PrivateEstimator):
 
     def plan(self, rows: int, columns: int) -> Plan:
         """Plan a fit from sizes alone. Names of tasks must be declared."""
+        count("columns", columns, "it is the number of columns of X")
         problem = self._problem(columns, len(declared_names("task_names", self.task_names)))
         sizes = self._sizes(rows, columns, [np.float32, np.int32], [np.float32, np.int32])
         return self._planned(problem, sizes)

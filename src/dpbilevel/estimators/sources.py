@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpbilevel.applications.reweighting import source_weights
+from dpbilevel.arguments import count
 from dpbilevel.errors import InvalidArgument
 from dpbilevel.estimators.base import PrivateEstimator, shapes
 from dpbilevel.estimators.logistic import PrivateClassifier
@@ -64,6 +65,8 @@ class _Weighted(PrivateEstimator):
     def _level_sizes(self, rows: int, columns: int, validation_rows: int | None, target: type) -> Sizes:
         if validation_rows is None:
             return self._sizes(rows, columns, [target], [target, np.int32])
+        count("rows", rows, "it is the number of rows that a fit will have")
+        count("validation_rows", validation_rows, "it is the number of rows that are given apart")
         return Sizes(upper=shapes(validation_rows, columns, [target]), lower=shapes(rows, columns, [target, np.int32]))
 
 
@@ -140,6 +143,7 @@ class DPSourceWeightedClassifier(PrivateClassifier, _Weighted):
             rows, columns: of X.
             validation_rows: of validation rows that are given apart; None for a part of the rows.
         """
+        count("columns", columns, "it is the number of columns of X")
         names = declared_names("source_names", self.source_names)
         problem = self._problem(columns + 1, len(names), len(declared_names("classes", self.classes)))
         return self._planned(problem, self._level_sizes(rows, columns + 1, validation_rows, np.int32))
@@ -219,6 +223,7 @@ class DPSourceWeightedRegressor(PrivateRegressor, _Weighted):
             rows, columns: of X.
             validation_rows: of validation rows that are given apart; None for a part of the rows.
         """
+        count("columns", columns, "it is the number of columns of X")
         problem = self._problem(columns + 1, len(declared_names("source_names", self.source_names)))
         return self._planned(problem, self._level_sizes(rows, columns + 1, validation_rows, np.float32))
 

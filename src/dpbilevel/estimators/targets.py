@@ -52,7 +52,7 @@ def column(name: str, values: Any, rows: int) -> Array:
     if values is None:
         raise InvalidRecords(f"{name}: this estimator requires {name} to be passed, but the target {name} is None")
     if not isinstance(values, list | tuple):
-        values = np.asanyarray(values)  # a masked array stays one, and is refused below
+        values = _array(values)
         if values.ndim == 2 and values.shape[1] == 1:
             warnings.warn(_COLUMN.format(name), DataConversionWarning, stacklevel=3)
             values = values[:, 0]
@@ -66,6 +66,14 @@ def column(name: str, values: Any, rows: int) -> Array:
     if len(read) != rows:
         raise InvalidRecords(f"{name}: has {len(read)} entries for {rows} rows; must have one for each row")
     return read
+
+
+def _array(values: Any) -> Array:
+    """An array, masked where it was (which is refused later); of no axis where it is none and might quote itself."""
+    try:
+        return np.asanyarray(values)
+    except Exception:
+        return np.array(None)
 
 
 def numbers(name: str, values: Any, rows: int) -> Array:

@@ -149,7 +149,7 @@ def _quietly(function: Callable[[], Any]) -> Any:
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
             return function()
-    except Exception:
+    except (Exception, SystemExit):
         # The caller raises after this and not here: an error raised while another is handled carries that one along.
         return None
 

@@ -17,6 +17,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpy.typing as npt
 
 from dpbilevel.arguments import one_of
 from dpbilevel.constraints import Domain, project
@@ -74,15 +75,16 @@ class BlackBox:
         """
         model = _guarded(self.train, jax.tree.map(np.array, x), records["lower"], records.get("upper"), upper_weight)
         # What a private trainer returns is released: to look at it costs nothing.
-        if str(jax.tree.structure(model)) != str(jax.tree.structure(y)):
+        if _structure(model) != _structure(y):
             raise TrainerFailed("train: returned another structure than y0; return the pytree that start=(x0, y0) has")
+        model = jax.tree.map(_real_numbers, model)
         for given, expected in zip(jax.tree.leaves(model), jax.tree.leaves(y), strict=True):
             if np.shape(given) != np.shape(expected):
                 raise TrainerFailed(
                     f"train: returned a leaf of shape {np.shape(given)} where y0 has {np.shape(expected)}; return the "
                     "shapes of start=(x0, y0)"
                 )
-            if not np.all(np.isfinite(np.asarray(given, dtype=float))):
+            if not np.all(np.isfinite(given)):
                 raise TrainerFailed("train: returned a value that is not finite; the run stops, its charge stands")
         typed = jax.tree.map(lambda given, expected: jnp.asarray(given, dtype=expected.dtype), model, y)
         return project(domain, typed)
@@ -92,10 +94,28 @@ def _guarded(train: Train, *arguments: Any) -> Tree:
     """Call a trainer, and keep what it may say about records out of its errors."""
     try:
         return train(*arguments)
-    except Exception:
+    except (Exception, SystemExit):
         pass
     # Raised here and not above: an exception that is raised while another is handled carries that one along.
     raise TrainerFailed(
         "train: raised an error; its kind and message are withheld, for both may tell of records. Try the trainer on "
         "synthetic records"
     )
+
+
+def _structure(model: Tree) -> str:
+    try:
+        return str(jax.tree.structure(model))
+    except ValueError:  # keys that cannot be sorted
+        return "no pytree"
+
+
+def _real_numbers(leaf: Any) -> npt.NDArray[Any]:
+    """A leaf of a model as an array. What NumPy says of one that is none may quote it, so that it is not passed on."""
+    try:
+        array = np.asarray(leaf)
+        if array.dtype.kind in "biuf" or jnp.issubdtype(array.dtype, jnp.floating):
+            return array
+    except Exception:
+        pass
+    raise TrainerFailed("train: returned a leaf that is no real number; return what start=(x0, y0) has")

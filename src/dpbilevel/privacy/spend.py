@@ -93,7 +93,7 @@ class Privacy:
         (k e, delta (exp(k e) - 1)/(exp(e) - 1)).
         """
         delta = self._delta(delta)
-        count("group", group, "it is how many records change together")
+        positive("group", count("group", group, "it is how many records change together"), "it multiplies mu")
         if not self.budget.is_private:
             return math.inf if self.charges else 0.0
         if group == 1:
@@ -220,6 +220,13 @@ class Privacy:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> "Privacy":
         """The inverse of `to_json`; derived numbers are computed anew, not trusted."""
+        try:
+            return cls._read(data)
+        except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+            raise InvalidArgument("data: is no spend as Privacy.to_json tells it; pass it as it was written") from error
+
+    @classmethod
+    def _read(cls, data: Mapping[str, Any]) -> "Privacy":
         charges = {
             role: tuple(
                 Charge(
@@ -252,7 +259,7 @@ class Privacy:
         return delta
 
     def _of(self, role: str | None) -> list[tuple[Charge, ...]]:
-        if role is not None and role not in self.charges:
+        if role is not None and (not isinstance(role, str) or role not in self.charges):
             raise InvalidArgument(f"role={role!r}: must be one of {sorted(self.charges)}")
         return list(self.charges.values()) if role is None else [self.charges[role]]
 

@@ -83,11 +83,11 @@ def read_run(path: str | Path) -> Review:
     shown = f"path={str(path)!r}"
     try:
         told = json.loads(Path(path).read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidArgument(f"{shown}: is not a JSON file; pass the run.json of a run") from error
     _check_format(told, shown)
     status = told.get("status")
-    if status in _NOTICES:
+    if isinstance(status, str) and status in _NOTICES:
         raise InvalidArgument(
             f"{shown}: the run did not finish (it is {status}), so that nothing was released; its epsilon counts as "
             "spent all the same. Start a new run, within what is left"
@@ -102,7 +102,13 @@ def read_run(path: str | Path) -> Review:
             command=told["command"],
             created=told["created"],
         )
-    except (KeyError, TypeError, ValueError) as error:  # InvalidArgument is a ValueError
+    except (
+        LookupError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        ArithmeticError,
+    ) as error:  # InvalidArgument is a ValueError
         raise InvalidArgument(f"{shown}: is damaged; pass a run.json as it was written") from error
 
 

@@ -1,0 +1,214 @@
+"""Everything that is done to break trust, in full counts: kills of real runs, races for budgets, bad inputs.
+
+make trust                  (an hour or two; writes docs/results/trust.json and docs/results/trust.md)
+make trust ARGS=--quick     (minutes, to try the harness; writes nothing)
+
+CI runs a subset of the same code: tests/test_killed_runs.py, tests/test_ledger_faults.py, tests/test_fuzz.py.
+"""
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT / "tests"))
+
+import killed_runs  # noqa: E402
+import ledger_racers  # noqa: E402
+import postgresql_server  # noqa: E402
+
+from dpbilevel.tables import markdown_table  # noqa: E402
+
+FORMAT = "dpbilevel.trust/1"
+TARGET = ROOT / "docs" / "results"
+FULL = {"kills": 200, "resumes": 200, "races": 50, "inputs": 20_000}
+QUICK = {"kills": 7, "resumes": 5, "races": 2, "inputs": 400}
+RACERS = 16
+FAIR = ["charged"] + ["refused"] * (RACERS - 1)
+
+PAGE = """# Trust
+
+What was done to break it, and what came of it: commit {commit}, on {hardware}, Python {python}. Made by `make trust`.
+
+{table}
+
+- **Kills.** Whole runs of `dpbilevel tune` with a ledger in SQLite, killed with `kill -9` at chosen phases and at
+  random moments. *Under-counted* is a run that had touched records and whose charge the ledger did not know afterwards.
+- **Resumed.** Runs of `solve` with a checkpoint, killed at chosen and random moments (start, charge, loop, checkpoint
+  write, report) and resumed until they end; their results are compared bit by bit with that of a run left alone.
+- **Races.** {racers} processes race for the last slice of a budget. Fair is a race with exactly one winner and
+  {losers} refusals, none of which was lost.
+- **Bad inputs.** Every public entry point and file format, with arguments of any kind and damaged files. An input that
+  was refused met a typed error, and nothing was charged or written. What is accepted is valid by accident.
+
+{kills}
+
+{inputs}
+"""
+
+
+def kills(number: int) -> dict[str, Any]:
+    """Runs that are killed, by phase, with all faults that they left."""
+    with tempfile.TemporaryDirectory() as folder:
+        found = killed_runs.happened(Path(folder), number)
+    faults = Counter(fault for kill in found for fault in killed_runs.faults(kill))
+    by_phase = {
+        phase: {
+            "kills": len(mine),
+            "touched records": sum(kill["touched"] for kill in mine),
+            "charged": sum(kill["charged"] or 0 for kill in mine),
+            "finished": sum(kill["state"] == "finished" for kill in mine),
+        }
+        for phase in killed_runs.PHASES
+        if (mine := [kill for kill in found if kill["phase"] == phase])
+    }
+    return {
+        "kills": len(found),
+        "under-counted budgets": faults["under-counted budget"],
+        "unreadable ledgers": faults["unreadable ledger"],
+        "faults": dict(faults),
+        "phases": by_phase,
+    }
+
+
+def resumes(number: int) -> dict[str, Any]:
+    """Runs with a checkpoint that are killed and resumed until they end: charged once, and to the same bits."""
+    program = [sys.executable, str(ROOT / "tests" / "killed_solves.py"), "--kills", str(number)]
+    ended = subprocess.run(program, capture_output=True, text=True, cwd=ROOT / "tests", check=False)
+    found: dict[str, Any] = json.loads(ended.stdout)
+    return found
+
+
+def races(number: int) -> dict[str, Any]:
+    """Races on SQLite and on PostgreSQL; a reason where there is no server to race on."""
+    with tempfile.TemporaryDirectory() as folder:
+        found = {"SQLite": _raced(f"sqlite:///{folder}/ledger.db", Path(folder), number)}
+    reason = postgresql_server.reason_to_skip()
+    if reason is not None:
+        return found | {"PostgreSQL": {"skipped": reason}}
+    with postgresql_server.server() as url, tempfile.TemporaryDirectory() as folder:
+        return found | {"PostgreSQL": _raced(url, Path(folder), number)}
+
+
+def _raced(url: str, folder: Path, number: int) -> dict[str, Any]:
+    """In tens, because a program that races has a time limit."""
+    outcomes: list[list[str]] = []
+    while len(outcomes) < number:
+        part = min(10, number - len(outcomes))
+        named = url if not url.startswith("sqlite") else f"sqlite:///{folder}/ledger-{len(outcomes)}.db"
+        outcomes += ledger_racers.raced(named, folder, part, first=len(outcomes))
+    return {"races": len(outcomes), "racers": RACERS, "fair": sum(outcome == FAIR for outcome in outcomes)}
+
+
+def inputs(number: int, seed: int) -> dict[str, Any]:
+    """Bad inputs to every target; counts by what became of them."""
+    from fuzz_targets import TARGETS, fuzz, shares
+
+    found, failures = {}, {}
+    for name in TARGETS:
+        print(f"  {name}", flush=True)
+        try:
+            found[name] = dict(fuzz(name, shares(number)[name], seed))
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt):
+                raise
+            failures[name] = type(error).__name__
+    counts = Counter()
+    for outcome in found.values():
+        counts.update(outcome)
+    return {
+        "inputs": counts.total(),
+        "refused": counts.total() - counts["accepted"],
+        "accepted": counts["accepted"],
+        "misbehaved": failures,
+        "targets": found,
+    }
+
+
+def hardware() -> str:
+    """Cores and the name of the processor."""
+    lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines() if Path("/proc/cpuinfo").exists() else []
+    model = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
+    return f"{os.cpu_count()} core(s) of {model}"
+
+
+def commit() -> str:
+    """What was run, marked where the tree differs from its commit."""
+    head = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout
+    changed = subprocess.run(["git", "status", "--porcelain"], cwd=ROOT, capture_output=True, text=True).stdout
+    return (head.strip() or "unknown") + (" with changes" if changed.strip() else "")
+
+
+def page(told: dict[str, Any]) -> str:
+    """The results for people."""
+    killed, raced, tried = told["kills"], told["races"], told["inputs"]
+    rows = [
+        ["runs killed", f"{killed['kills']:,}", f"{killed['under-counted budgets']} under-counted budgets, "
+         f"{killed['unreadable ledgers']} unreadable ledgers"],
+        ["kills of runs with a checkpoint", f"{told['resumes']['kills']:,}", f"{told['resumes']['runs']} runs resumed "
+         f"to their end, {len(told['resumes']['faults'])} of them charged twice or not, or with other bits"],
+        *([f"races on {name}", f"{found['races']:,}", f"{found['fair']} with exactly one winner"]
+          if "races" in found else [f"races on {name}", "0", found["skipped"]] for name, found in raced.items()),
+        ["bad inputs", f"{tried['inputs']:,}", f"{tried['refused']:,} refused with a typed error, "
+         f"{tried['accepted']:,} accepted, {len(tried['misbehaved'])} targets misbehaved"],
+    ]  # fmt: skip
+    phases = [[phase, *map(str, counts.values())] for phase, counts in killed["phases"].items()]
+    kinds = sorted({kind for found in tried["targets"].values() for kind in found})
+    targets = [[name, *(str(found.get(kind, 0)) for kind in kinds)] for name, found in tried["targets"].items()]
+    return PAGE.format(
+        commit=told["commit"],
+        hardware=told["hardware"],
+        python=told["python"],
+        racers=RACERS,
+        losers=RACERS - 1,
+        table=markdown_table(["what", "how often", "what came of it"], rows),
+        kills=markdown_table(["killed", "runs", "had touched records", "were charged", "had finished"], phases),
+        inputs=markdown_table(["inputs to", *kinds], targets),
+    )
+
+
+def well(told: dict[str, Any]) -> bool:
+    """Whether nothing broke."""
+    fair = all(found.get("fair") == found.get("races") for found in told["races"].values())
+    return not told["kills"]["faults"] and not told["resumes"]["faults"] and fair and not told["inputs"]["misbehaved"]
+
+
+def main() -> None:
+    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    asked.add_argument("--quick", action="store_true", help="small counts; nothing is written")
+    asked.add_argument("--seed", type=int, default=1, help="of the bad inputs; CI tries those of seed 0")
+    options = asked.parse_args()
+    counts, begun = QUICK if options.quick else FULL, time.monotonic()
+    told: dict[str, Any] = {
+        "format": FORMAT,
+        "commit": commit(),
+        "hardware": hardware(),
+        "python": platform.python_version(),
+    }
+    for name, measure in (
+        ("races", races),
+        ("kills", kills),
+        ("resumes", resumes),
+        ("inputs", lambda n: inputs(n, options.seed)),
+    ):
+        print(f"{name}: {counts[name]:,}", flush=True)
+        told[name] = measure(counts[name])
+        print(json.dumps(told[name]), flush=True)
+    told["seconds"] = round(time.monotonic() - begun)
+    if not options.quick:
+        (TARGET / "trust.json").write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+        (TARGET / "trust.md").write_text(page(told), encoding="utf-8")
+    print("nothing broke" if well(told) else "SOMETHING BROKE", f"({told['seconds']} s)")
+    sys.exit(not well(told))
+
+
+if __name__ == "__main__":
+    main()
