@@ -14,7 +14,7 @@ WORKERS ?= 2
 # Debian ships a Python without ensurepip, so a candidate counts only once it has run this.
 USABLE := import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))
 
-.PHONY: help demo test test-fast test-heavy lint docs format clean bench-rates bench-penalty bench-results bench-utility bench-estimators trust
+.PHONY: help demo test test-fast test-heavy lint docs format clean bench-rates bench-penalty bench-results bench-utility bench-estimators trust bench-audits
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile
@@ -53,6 +53,9 @@ bench-results: $(READY)  ## draw the other pages of docs/results (a few minutes)
 	$(PY) benchmarks/sampling_costs.py
 	$(PY) benchmarks/theory_curves.py
 	$(PY) benchmarks/leak.py
+
+bench-audits: $(READY)  ## attack every method and estimator (hours; ARGS=--quick takes twenty minutes)
+	$(PY) benchmarks/audits.py $(ARGS)
 
 bench-utility: $(READY)  ## compare methods on real data (hours; ARGS=--quick takes ten minutes)
 	$(PY) benchmarks/utility.py $(ARGS)

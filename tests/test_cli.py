@@ -325,7 +325,7 @@ def test_interrupting_a_run_leaves_it_aborted(tmp_path):
 
 
 def test_help_is_there_for_every_command_with_an_example(command):
-    names = ["demo", "schema", "tune", "reweight", "plan", "predict", "report"]
+    names = ["demo", "schema", "tune", "reweight", "plan", "predict", "report", "audit"]
     for name in [[name] for name in names] + [["ledger", name] for name in ("create", "show", "export")]:
         code, said, _ = command(*name, "--help")
         assert code == 0

@@ -22,7 +22,24 @@ from dpbilevel.plot.style import COLOURS, INK, looks, shortened
 from dpbilevel.plot.svg import inline_svg
 
 RESULTS = Path(__file__).parent.parent / "docs" / "results"
+AUDITED = {
+    "name": "Tracking, one step",
+    "claimed": 4.0,
+    "delta": 1e-2,
+    "adjacency": "replace-one",
+    "lower_bound": 1.5,
+    "upper_bound": 2.5,
+    "reach": 2.0,
+    "confidence": 0.99,
+    "runs": 4000,
+    "records": 48,
+    "releases": 2,
+    "canaries": None,
+    "passed": True,
+}
+AUDITS = {"audits": [AUDITED, AUDITED | {"name": "Refit, one step", "upper_bound": None}]}
 DRAWN = {
+    "audits": lambda ax=None: dpb.plot.audits(RESULTS / "audits.json", ax),
     "trajectory": lambda ax=None: dpb.plot.trajectory(solution("private"), ax),
     "spend": lambda ax=None: dpb.plot.spend(solution("private"), ax),
     "epsilon_utility": lambda ax=None: dpb.plot.epsilon_utility(RESULTS / "utility.json", ax),
@@ -165,6 +182,16 @@ def test_rates_have_a_fit_and_a_bound_for_every_experiment(against):
     assert all("(" in name for name in shown)
 
 
+def test_audits_show_what_was_proved_and_what_was_claimed(tmp_path):
+    ax = dpb.plot.audits(AUDITS)
+    proved, reach, claimed = (line.get_xdata() for line in ax.lines[:3])
+    assert (list(proved), list(reach), list(claimed)) == ([1.5, 1.5], [2.0, 2.0], [4.0, 4.0])
+    assert {"Tracking, one step", "Refit, one step", "claimed"} <= set(words(ax))
+    (tmp_path / "audits.json").write_text(json.dumps(AUDITS))
+    told = [dpb.audit.Audit.from_json(entry) for entry in AUDITS["audits"]]
+    assert words(dpb.plot.audits(tmp_path / "audits.json")) == words(dpb.plot.audits(told)) == words(ax)
+
+
 def test_the_leak_shows_intervals_and_both_bounds():
     content = json.loads((RESULTS / "leak.json").read_text())
     ax = dpb.plot.leak(content)
@@ -196,6 +223,9 @@ def test_the_leak_is_the_same_from_attacks_and_from_their_file(tmp_path):
 
 
 WRONG = [
+    (dpb.plot.audits, []),
+    (dpb.plot.audits, [1.0]),
+    (dpb.plot.audits, {"attacks": []}),
     (dpb.plot.leak, []),
     (dpb.plot.leak, [1.0]),
     (dpb.plot.leak, {"experiments": []}),

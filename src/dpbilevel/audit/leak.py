@@ -16,7 +16,6 @@ The data are synthetic and the noise comes from a fixed seed: an audit protects 
 
 import math
 import numbers
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -27,14 +26,15 @@ from scipy.stats import binomtest
 
 from dpbilevel.arguments import count, positive
 from dpbilevel.audit.attack import Attack, allowed_advantage
+from dpbilevel.audit.distinguisher import discriminant
+from dpbilevel.audit.runs import released_values, together
 from dpbilevel.errors import InvalidArgument
-from dpbilevel.planning import Method, Plan, plan
-from dpbilevel.precision import is_double, user_float
+from dpbilevel.planning import Method, plan
+from dpbilevel.precision import user_float
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.noise import KeySchedule
-from dpbilevel.privacy.release import Release
 from dpbilevel.problem import BilevelProblem
-from dpbilevel.records import Sizes, sealed
+from dpbilevel.records import Sizes
 from dpbilevel.theory.constants import Constants
 
 __all__ = ["Attack", "allowed_advantage", "exact_attack", "exact_hypergradient", "private_attack"]
@@ -44,7 +44,6 @@ Array = npt.NDArray[np.floating[Any]]
 Arrays = dict[str, tuple[Array, npt.NDArray[np.bool_]]]  # by role: records, and which of them are valid
 
 _FEWEST = 20  # runs in each world: half of them choose the threshold
-_AT_ONCE = 2**22  # numbers of records side by side in memory, at most, over all runs that go together
 
 
 def exact_attack(n: int, dimension: int, trials: int, seed: int = 0, *, confidence: float = 0.99) -> Attack:
@@ -72,7 +71,7 @@ def exact_attack(n: int, dimension: int, trials: int, seed: int = 0, *, confiden
         records = jnp.concatenate([candidate[None], jnp.asarray(others)])
         return exact_hypergradient(problem, jnp.zeros(dimension, user_float()), records)
 
-    seen = jax.jit(lambda points: jax.lax.map(released, points, batch_size=_together(n * dimension)))
+    seen = jax.jit(lambda points: jax.lax.map(released, points, batch_size=together(n * dimension)))
     # What the adversary works out for itself: the mean of each data set.
     answers = (candidates.astype(np.float64) + others.sum(0, dtype=np.float64)) / n
     says_target = [
@@ -140,7 +139,7 @@ def private_attack(
         _projected(run, direction) for run in released_values(planned, [with_target, without], start, schedule, trials)
     ]
     half = trials // 2
-    weights = _discriminant(views[0][:half], views[1][:half])
+    weights = discriminant(views[0][:half], views[1][:half])
     scores = [view @ weights for view in views]
     threshold = _best_threshold(scores[0][:half], scores[1][:half])
     advantage, interval = _advantage(scores[0][half:] > threshold, scores[1][half:] > threshold, confidence)
@@ -187,45 +186,6 @@ def neighbours(n: int, dimension: int, adjacency: str) -> tuple[Arrays, Arrays]:
     )
 
 
-def released_values(
-    planned: Plan, data_sets: Sequence[Arrays], start: tuple[Array, Array], schedule: KeySchedule, trials: int
-) -> list[tuple[Tree, Tree, Tree]]:
-    """All that ``trials`` runs of a plan on each data set release: x, y and history, with the runs as leading axis.
-
-    Run k of data set j has the keys of rounds (j trials + k) rounds and on, so that no two runs share noise and the
-    first is the one that `solve` makes with the same seed.
-    """
-    program, precise = planned.program, is_double()
-
-    @jax.jit  # traced before it is mapped: JAX would redo the float64 parts under the switch that is on around them
-    def one_run(arrays: Mapping[str, Any], keys: jax.Array) -> tuple[Tree, Tree, Tree]:
-        def answer(release: Release, point: Tree, release_keys: jax.Array) -> Tree:
-            return Release.answer(release, arrays, point, release_keys)
-
-        with jax.enable_x64(precise):  # as `Records.execute` does: losses in the user's precision, noise in float64
-            state, history = program.loop(answer, program.start(*map(jnp.asarray, start)), keys)
-            return (*program.finish(state), history)
-
-    def all_runs(arrays: Mapping[str, Any], keys: jax.Array) -> Tree:
-        size = sum(leaf.size for leaf in jax.tree.leaves(arrays))
-        return jax.lax.map(lambda run_keys: one_run(arrays, run_keys), keys, batch_size=_together(size))
-
-    compiled = jax.jit(all_runs)  # of this call alone: an audit must not run what was compiled before the code changed
-    released = []
-    for index, arrays in enumerate(data_sets):
-        rounds = trials * program.rounds
-        keys = program.keys(schedule, index * rounds * program.uses_per_round, rounds)
-        with sealed():
-            runs = compiled(arrays, keys.reshape(trials, program.rounds, *keys.shape[1:]))
-        released.append(jax.tree.map(np.asarray, runs))
-    return released
-
-
-def _together(size: int) -> int:
-    """How many runs on data of that size go side by side; a power of ten, so that round numbers leave no remainder."""
-    return int(10 ** min(3, math.floor(math.log10(max(1, _AT_ONCE // size)))))
-
-
 def _warm_up(constants: Constants | None) -> BilevelProblem:
     """The paper's example, with g as a mean."""
     return BilevelProblem(
@@ -251,14 +211,6 @@ def _projected(released: tuple[Tree, Tree, Tree], direction: Array) -> Array:
     vectors = [leaf[:, None] for leaf in jax.tree.leaves((x, y)) if leaf.shape[1:] == direction.shape]
     vectors += [leaf for leaf in jax.tree.leaves(history) if leaf.shape[2:] == direction.shape]
     return np.concatenate([vector.astype(np.float64) @ direction for vector in vectors], axis=1)
-
-
-def _discriminant(present: Array, absent: Array) -> Array:
-    """Fisher's linear discriminant; where nothing is noisy, the difference itself."""
-    shift = present.mean(0) - absent.mean(0)
-    spread = np.atleast_2d(np.cov(present.T) + np.cov(absent.T)) / 2
-    ridge = 1e-9 * (np.trace(spread) + shift @ shift) + np.finfo(float).tiny
-    return np.linalg.solve(spread + ridge * np.eye(len(shift)), shift)
 
 
 def _best_threshold(present: Array, absent: Array) -> float:

@@ -231,6 +231,30 @@ def report(run: Run, as_json: AsJson = False, quiet: Quiet = False) -> None:
     show_report(run, as_json=as_json, quiet=quiet)
 
 
+@app.command(epilog="Example: dpbilevel audit --epsilon 4 --runs 4000")
+def audit(
+    epsilon: Annotated[float, typer.Option(help="What every run claims.")] = 4.0,
+    delta: Annotated[float, typer.Option(help="Of the claim; a small one hides all that few runs can show.")] = 1e-2,
+    runs: Annotated[int, typer.Option(help="On each of two neighbouring data sets, for every method.")] = 2000,
+    confidence: Annotated[float, typer.Option(help="With which all bounds hold together.")] = 0.99,
+    adjacency: Adjacency = "replace-one",
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Attack every method on invented data, and show what that proves about epsilon (a few minutes)."""
+    from dpbilevel.cli.commands import run_audits
+
+    run_audits(
+        epsilon=epsilon,
+        delta=delta,
+        adjacency=adjacency,
+        runs=runs,
+        confidence=confidence,
+        as_json=as_json,
+        quiet=quiet,
+    )
+
+
 @ledgers.command(name="create", epilog="Example: dpbilevel ledger create visits.db --dataset visits-2026 --epsilon 3")
 def ledger_create(
     where: Annotated[str, typer.Argument(metavar="LEDGER", help="A file to make, or the URL of a database.")],

@@ -8,7 +8,7 @@ from typing import Any
 from dpbilevel.cli import ledger as ledger_files
 from dpbilevel.cli.console import Console, say_warnings_in_lines
 from dpbilevel.cli.demo import demonstrate
-from dpbilevel.cli.ending import Interrupted
+from dpbilevel.cli.ending import Interrupted, Refuted
 from dpbilevel.cli.forecast import Forecast, forecast, planned_for
 from dpbilevel.cli.job import Question, prepared
 from dpbilevel.cli.prediction import predict
@@ -21,7 +21,7 @@ from dpbilevel.files import write_whole
 from dpbilevel.hyperparameters import hyperparameters
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.ledger import Ledger
-from dpbilevel.progress import displayed
+from dpbilevel.progress import counted, displayed
 from dpbilevel.report.review import Review
 from dpbilevel.report.run_file import read_run
 from dpbilevel.tables import short
@@ -129,6 +129,36 @@ def run_demo(out: Path, *, rows: int, force: bool, as_json: bool, quiet: bool, c
     """The demonstration."""
     with _speaking(as_json, quiet) as console:
         demonstrate(out, rows=rows, force=force, console=console, command=command)
+
+
+def run_audits(
+    *, epsilon: float, delta: float, adjacency: str, runs: int, confidence: float, as_json: bool, quiet: bool
+) -> None:
+    """Attack every method, and show what that proves."""
+    from dpbilevel.audit.auditing import audit
+    from dpbilevel.audit.verdict import HEADER
+    from dpbilevel.audit.worst_cases import standard_cases
+
+    with _speaking(as_json, quiet) as console:
+        budget = Budget(epsilon, delta, adjacency)  # type: ignore[arg-type]
+        cases, found = standard_cases(budget), []
+        each = 1 - (1 - confidence) / len(cases)  # so that all bounds hold together
+        with counted("audits", len(cases), "audits") as advance:
+            for case in cases:
+                found.append(audit(case, budget, runs=runs, confidence=each))
+                advance(1)
+        console.table(
+            f"Audits at delta = {delta:g}, {adjacency}; all bounds hold together with {100 * confidence:.4g}%",
+            HEADER,
+            [one.row() for one in found],
+        )
+        refuted = [one.name for one in found if not one.passed]
+        console.result({"audits": [one.to_json() for one in found], "confidence": confidence, "passed": not refuted})
+        if refuted:
+            raise Refuted(
+                f"more is proved than claimed, of {'; '.join(refuted)}: privacy is broken here, so please report it"
+            )
+        console.say("\nNo audit proves more than is claimed. That does not show that nothing more can be proved.")
 
 
 def create_ledger(where: str, dataset: str, epsilon: float, delta: float, adjacency: str) -> None:

@@ -21,6 +21,10 @@ class RunFailed(DPBilevelError):
     """A run ended badly after its charge."""
 
 
+class Refuted(DPBilevelError):
+    """An audit proved more about epsilon than is claimed."""
+
+
 def ended(command: Callable[[], object]) -> int:
     """Run a command and return its exit code."""
     try:
@@ -31,6 +35,8 @@ def ended(command: Callable[[], object]) -> int:
         return _said(INTERRUPTED, f"interrupted. {error}")
     except BudgetExceeded as error:
         return _said(NO_BUDGET, str(error))
+    except Refuted as error:
+        return _said(UNFORESEEN, str(error))
     except RunFailed as error:
         return _said(FAILED, str(error))
     except InvalidArgument as error:

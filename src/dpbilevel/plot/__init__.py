@@ -5,9 +5,10 @@
 """
 
 from dpbilevel.plot.attacks import leak
+from dpbilevel.plot.auditing import audits
 from dpbilevel.plot.courses import trajectory
 from dpbilevel.plot.exponents import rates
 from dpbilevel.plot.spending import spend
 from dpbilevel.plot.utility import epsilon_utility
 
-__all__ = ["epsilon_utility", "leak", "rates", "spend", "trajectory"]
+__all__ = ["audits", "epsilon_utility", "leak", "rates", "spend", "trajectory"]

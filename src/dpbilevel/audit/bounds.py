@@ -1,0 +1,119 @@
+"""What counts of right and wrong verdicts prove about epsilon: lower bounds that hold at a stated confidence.
+
+**Two data sets.** If a mechanism is (epsilon, delta)-DP, then for every event and every ordered pair of neighbours
+
+    P(event | one)  <=  e^epsilon P(event | other) + delta,     so     epsilon  >=  ln((P(one) - delta)/P(other)).
+
+Both probabilities are bounded by exact (Clopper-Pearson) limits, one from below and one from above, each at half of the
+allowed error: the bound is wrong with at most the whole of it, whatever the mechanism and the number of runs. Estimates
+that assume Gaussian outputs say more with fewer runs, and are wrong where outputs are not Gaussian.
+
+**One run** (Steinke, Nasr and Jagielski 2023). Each of m canaries is in the data in one of two versions, by a fair coin
+of its own. Somebody who sees the output guesses at most r coins and abstains from the others. If flipping one coin is
+(epsilon, delta)-DP, then with p = e^epsilon/(1 + e^epsilon) and f(v) = P(Binomial(r, p) >= v)
+
+    P(at least v guesses are right)  <=  f(v) + 2 m delta max over i = 1, ..., v of (f(v - i) - f(v))/i.
+
+For delta = 0 the reason is short: given the output and all other coins, a coin's odds are at most e^epsilon to one, so
+that each guess is right with probability at most p whatever the others are, and the number of right ones is dominated
+by the binomial. The second term is what delta adds.
+"""
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+from scipy.stats import beta, binom
+
+Counts = npt.NDArray[np.integer] | int
+
+_GRID = 0.02  # of epsilon, on which one-run bounds are searched
+
+
+def lower_limit(successes: Counts, trials: int, error: float) -> npt.NDArray[np.float64]:
+    """The Clopper-Pearson limit below a probability: above the truth with probability ``error`` at most.
+
+    >>> round(float(lower_limit(10, 10, 0.05)), 4)  # 0.05^(1/10)
+    0.7411
+    """
+    successes = np.asarray(successes)
+    limit = beta.ppf(error, np.maximum(successes, 1), trials - successes + 1)
+    return np.asarray(np.where(successes == 0, 0.0, limit))
+
+
+def upper_limit(successes: Counts, trials: int, error: float) -> npt.NDArray[np.float64]:
+    """The Clopper-Pearson limit above a probability: below the truth with probability ``error`` at most.
+
+    >>> round(float(upper_limit(0, 10, 0.05)), 4)  # 1 - 0.05^(1/10)
+    0.2589
+    """
+    return np.asarray(1 - lower_limit(trials - np.asarray(successes), trials, error))
+
+
+def epsilon_lower_bound(
+    true_positives: Counts, false_positives: Counts, runs: int, delta: float, confidence: float
+) -> npt.NDArray[np.float64]:
+    """The epsilon that counts of an event prove, at a confidence; 0 where they prove nothing.
+
+    Args:
+        true_positives: runs on the one data set in which the event happened.
+        false_positives: runs on the other in which it happened.
+        runs: on each of the two.
+        delta: of the claim.
+        confidence: of the bound. The event must have been chosen without looking at these runs.
+
+    >>> round(float(epsilon_lower_bound(900, 10, runs=1000, delta=1e-2, confidence=0.99)), 3)
+    3.703
+    """
+    error = (1 - confidence) / 2
+    one, other = lower_limit(true_positives, runs, error), upper_limit(false_positives, runs, error)
+    return np.asarray(np.log(np.maximum((one - delta) / other, 1.0)))
+
+
+def epsilon_upper_bound(true_positives: int, false_positives: int, runs: int, delta: float, confidence: float) -> float:
+    """The most that the same event can prove, at the same confidence, however many runs are added; may be infinite.
+
+    It bounds this attack, not the mechanism: a better attack may prove more.
+    """
+    error = (1 - confidence) / 2
+    one, other = upper_limit(true_positives, runs, error), lower_limit(false_positives, runs, error)
+    if one <= delta:
+        return 0.0
+    return math.inf if other == 0 else max(0.0, math.log((one - delta) / other))
+
+
+def one_run_p_value(canaries: int, guesses: int, right: int, epsilon: float, delta: float) -> float:
+    """The probability, at most, of so many right guesses where flipping a coin is (epsilon, delta)-DP.
+
+    Args:
+        canaries: m.
+        guesses: r, the number of coins that are guessed.
+        right: v, guesses that are right.
+        epsilon, delta: of the claim.
+
+    >>> one_run_p_value(canaries=10, guesses=10, right=10, epsilon=0.0, delta=0.0) == 0.5**10
+    True
+    """
+    p = 1 / (1 + math.exp(-epsilon))
+    tail = float(binom.sf(right - 1, guesses, p))
+    if right == 0:
+        return 1.0
+    below = np.cumsum(binom.pmf(np.arange(right - 1, -1, -1), guesses, p))  # f(v - i) - f(v) for i = 1, ..., v
+    steepest = float(np.max(below / np.arange(1, right + 1)))
+    return min(1.0, tail + 2 * canaries * delta * steepest)
+
+
+def one_run_lower_bound(canaries: int, guesses: int, right: int, delta: float, confidence: float) -> float:
+    """The epsilon that right guesses of one run prove; 0 where they prove nothing.
+
+    It is the last point of a grid up to which every epsilon is rejected. If it lay above the true epsilon, then the
+    first point of the grid above the truth, at which the claim holds too, would have been rejected: that happens with
+    probability 1 - confidence at most, and needs no p-value to be monotone.
+
+    >>> one_run_lower_bound(canaries=1000, guesses=500, right=400, delta=1e-5, confidence=0.95)
+    1.18
+    """
+    steps = 0
+    while one_run_p_value(canaries, guesses, right, steps * _GRID, delta) <= 1 - confidence:
+        steps += 1
+    return round(max(0, steps - 1) * _GRID, 10)

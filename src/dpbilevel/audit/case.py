@@ -1,0 +1,159 @@
+"""What is audited: a method on a problem, and two data sets that differ in one record."""
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from dpbilevel.audit.runs import Arrays
+from dpbilevel.errors import DPBilevelError, InvalidArgument
+from dpbilevel.methods.refit import Refit
+from dpbilevel.planning import DEFAULT_METHOD, Method, Plan, checked_start, prepare
+from dpbilevel.precision import user_float
+from dpbilevel.privacy.budget import Budget
+from dpbilevel.problem import BilevelProblem
+from dpbilevel.records import Sizes
+
+Tree = Any
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Case:
+    """A method, a problem and two neighbouring data sets. The data must be synthetic: audits charge no ledger.
+
+    Args:
+        name: what tables call it.
+        problem: of `dpb.solve`.
+        method: likewise.
+        refit: likewise.
+        start: likewise.
+        records: role ("upper" and "lower", or "both") to a pytree of arrays, as `dpb.Records` takes them.
+        neighbour: the same with one record replaced. Under "zero-out" that record counts for nothing instead.
+
+    >>> import numpy as np, dpbilevel as dpb
+    >>> problem = dpb.BilevelProblem(
+    ...     upper_term=lambda x, y: 0.5 * (x + y) ** 2, lower_loss=lambda x, y, record: 0.5 * (y - record) ** 2
+    ... )
+    >>> points = np.linspace(-1, 1, 40)
+    >>> case = dpb.audit.Case(
+    ...     name="training, one step",
+    ...     problem=problem,
+    ...     method=dpb.Refit(steps=1),
+    ...     start=(0.0, 0.0),
+    ...     records={"lower": np.append(points, 1.0)},
+    ...     neighbour={"lower": np.append(points, -1.0)},
+    ... )
+    >>> case
+    Case(training, one step: Refit, 41 records, one of lower differs)
+    """
+
+    name: str
+    problem: BilevelProblem
+    method: Method
+    records: Mapping[str, Tree]
+    neighbour: Mapping[str, Tree]
+    start: tuple[Tree, Tree] | None = None
+    refit: Refit | str | None = "auto"
+
+    def __post_init__(self) -> None:
+        for name in ("records", "neighbour"):
+            arrays = {role: jax.tree.map(converted, tree) for role, tree in getattr(self, name).items()}
+            Sizes(**arrays)
+            object.__setattr__(self, name, arrays)
+        self.differing()
+
+    @classmethod
+    def of_estimator(cls, name: str, estimator: Any, fit: Mapping[str, Any], neighbour: Mapping[str, Any]) -> "Case":
+        """The case of an estimator: all that its ``fit`` does with a table up to the run, then many runs of it.
+
+        Args:
+            name: what tables call it.
+            estimator: an estimator of `dpbilevel.estimators`, with everything declared that it can be told.
+            fit: arguments of ``fit``.
+            neighbour: the same with one row replaced.
+        """
+        (problem, one), (again, other) = (_reaching(estimator, arguments) for arguments in (fit, neighbour))
+        if problem is not again:
+            raise InvalidArgument(
+                "estimator: makes other problems of the two tables; declare classes, ranges and names"
+            )
+        method = DEFAULT_METHOD if estimator.method is None else estimator.method
+        return cls(name=name, problem=problem, method=method, records=one, neighbour=other, refit=estimator._refit)
+
+    @property
+    def sizes(self) -> Sizes:
+        """What is public about either data set."""
+        return Sizes(**self.records)
+
+    @property
+    def number(self) -> int:
+        """Of records."""
+        return sum(map(self.sizes.count, self.sizes.roles))
+
+    def differing(self) -> tuple[str, int]:
+        """Role and index of the one record that differs."""
+        found = []
+        for role, tree in self.records.items():
+            leaves, structure = jax.tree.flatten(tree)
+            others, same = jax.tree.flatten(self.neighbour.get(role))
+            if [structure] != [same] or any(a.shape != b.shape for a, b in zip(leaves, others, strict=True)):
+                raise InvalidArgument("neighbour: must have the roles, structure and shapes of records")
+            unequal = [(a != b).reshape(len(a), -1).any(axis=1) for a, b in zip(leaves, others, strict=True)]
+            found += [(role, int(index)) for index in np.flatnonzero(np.any(unequal, axis=0))]
+        if len(found) != 1 or set(self.neighbour) != set(self.records):
+            raise InvalidArgument("neighbour: must differ from records in exactly one record")
+        return found[0]
+
+    def planned(self, budget: Budget) -> Plan:
+        """The plan of `dpb.plan`."""
+        return prepare(self.problem, self.sizes, budget, self.method, self.start, self.refit)
+
+    def starting(self) -> tuple[Tree, Tree]:
+        """(x0, y0) as arrays."""
+        return checked_start(self.problem, self.start)
+
+    def data_sets(self, adjacency: str) -> tuple[Arrays, Arrays]:
+        """Both, as a compiled loop takes them; under "zero-out" the record counts for nothing in the second."""
+        role, index = self.differing()
+        valid = {name: np.ones(self.sizes.count(name), bool) for name in self.records}
+        one = {name: (tree, valid[name]) for name, tree in self.records.items()}
+        if adjacency != "zero-out":
+            return one, {name: (tree, valid[name]) for name, tree in self.neighbour.items()}
+        without = valid[role].copy()
+        without[index] = False
+        return one, one | {role: (self.records[role], without)}
+
+    def __repr__(self) -> str:
+        role, _ = self.differing()
+        method = type(self.method).__name__
+        return f"Case({self.name}: {method}, {self.number} records, one of {role} differs)"
+
+
+def converted(leaf: Any) -> Any:
+    """An array in the precision of records."""
+    array = np.asarray(leaf)
+    return array.astype(user_float()) if array.dtype.kind == "f" else array
+
+
+class _Reached(DPBilevelError):
+    """An estimator has come to its run."""
+
+
+def _reaching(estimator: Any, arguments: Mapping[str, Any]) -> tuple[BilevelProblem, dict[str, Tree]]:
+    """The problem and the records that ``fit`` hands to `solve`, which is not called."""
+    reached: dict[str, Any] = {}
+
+    def stop(problem: BilevelProblem, upper: Tree, lower: Tree, *_: Any) -> None:
+        reached.update(problem=problem, records={"upper": upper, "lower": lower})
+        raise _Reached
+
+    stopped = copy.copy(estimator)
+    stopped._solve = stop
+    try:
+        stopped.fit(**arguments)
+    except _Reached:
+        return reached["problem"], reached["records"]
+    raise InvalidArgument(f"estimator: {type(estimator).__name__} must be one of dpbilevel.estimators")
