@@ -240,6 +240,7 @@ WRONG = {
     "method": ["tracking", 5, dpb.Tracking],
     "ledger": ["mine", dpb.Budget(1.0, 1e-3), dpb.Ledger],
     "invalid": ["drop", None, True],
+    "noise": ["off", None, True],
     "random_state": ["0", True, 0.5, -1, np.random.RandomState(0)],
     "classes": [5, "ab", [], [0, 0], [0, "a"], [0, np.nan], [[0, 1]], object()],
     "groups": [5, "abc", [0, 1], [0, 1, "a"], [[0], [1, 2], [3]], [0.5, 1, 2], [None, 1, 2]],

@@ -3,6 +3,7 @@
 Only typer is imported here. What a command does lives in the other modules, which are imported when it is called.
 """
 
+import os
 import shlex
 import signal
 import sys
@@ -317,8 +318,14 @@ def _command() -> str:
 
 def main() -> None:
     """The entry point: runs a command, and turns every error into one line on stderr and an exit code."""
-    from dpbilevel.cli.ending import ended
+    from dpbilevel.cli.ending import INTERRUPTED, ended
 
     # Whoever ends a run kindly finds it marked as aborted, as with Ctrl-C.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    sys.exit(ended(app))
+    code = ended(app)
+    if code == INTERRUPTED:
+        # XLA's threads may be in the middle of a round still; to take the interpreter down under them crashes.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)

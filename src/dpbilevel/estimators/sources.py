@@ -106,8 +106,8 @@ class DPSourceWeightedClassifier(PrivateClassifier, _Weighted):
     >>> model = DPSourceWeightedClassifier(data_norm=1.0, classes=[0, 1], source_names=["clinic", "lab"])
     >>> model.fit(X[3000:], y[3000:], sources=sources[3000:], validation=(X[:3000], truth[:3000].astype(int)))
     DPSourceWeightedClassifier(...)
-    >>> model.source_weights_.round(1).tolist(), bool(model.score(X, truth) > 0.9)
-    ([1.0, 0.0], True)
+    >>> bool(model.source_weights_[0] > 0.6), bool(model.score(X, truth) > 0.9)
+    (True, True)
     """
 
     def fit(self, X: Any, y: Any, sources: Any = None, validation: Any = None) -> "DPSourceWeightedClassifier":
@@ -184,8 +184,8 @@ class DPSourceWeightedRegressor(PrivateRegressor, _Weighted):
     >>> model = DPSourceWeightedRegressor(data_norm=1.0, target_range=(-15, 15), source_names=["new", "old"])
     >>> model.fit(X[3000:], given[3000:], sources=sources[3000:], validation=(X[:3000], y[:3000]))
     DPSourceWeightedRegressor(...)
-    >>> model.source_weights_.round(1).tolist()
-    [1.0, 0.0]
+    >>> bool(model.source_weights_[0] > 0.6)  # the old one counts for less, or for nothing
+    True
     """
 
     def fit(self, X: Any, y: Any, sources: Any = None, validation: Any = None) -> "DPSourceWeightedRegressor":
