@@ -304,24 +304,66 @@ def test_lines_tell_progress_where_there_is_no_terminal(folder, command, monkeyp
     assert re.search(r"Tracking: [\d,]+ of [\d,]+ rounds, about \d+ s left", errors)
 
 
+# The command, with a run that waits in its third chunk, while XLA may still be at work on it.
+WAITING = """
+import pathlib, time
+from dpbilevel.cli import app
+from dpbilevel.records import Records
+execute, calls = Records.execute, []
+def waiting(*arguments):
+    result = execute(*arguments)
+    calls.append(1)
+    if len(calls) == 3:
+        pathlib.Path("waiting").touch()
+        time.sleep(120)
+    return result
+Records.execute = waiting
+app.main()
+"""
+
+
 @pytest.mark.slow
-def test_interrupting_a_run_leaves_it_aborted(tmp_path):
-    write_people(tmp_path, rows=60_000)
-    program = [sys.executable, "-m", "dpbilevel.cli", *TUNE]
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupting_a_run_leaves_it_aborted(tmp_path, number):
+    write_people(tmp_path, rows=20_000)
+    program = [sys.executable, "-c", WAITING, *TUNE]
     running = subprocess.Popen(program, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
-    state = tmp_path / "run" / "run.json"
     deadline = time.monotonic() + 120
-    while not state.exists() and time.monotonic() < deadline and running.poll() is None:
+    while not (tmp_path / "waiting").exists() and time.monotonic() < deadline and running.poll() is None:
         time.sleep(0.02)
-    time.sleep(1.0)  # into the compilation or the first rounds
-    running.send_signal(signal.SIGINT)
+    running.send_signal(number)
     _, said = running.communicate(timeout=120)
-    if running.returncode == 0:
-        pytest.skip("the run was over before it could be interrupted")
     assert running.returncode == 130
     assert "counts as spent" in said
     assert "Traceback" not in said
-    assert json.loads(state.read_text())["status"] == "aborted"
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["status"] == "aborted"
+
+
+def test_a_run_whose_ledger_cannot_be_asked_counts_as_charged(folder, command, monkeypatch):
+    def charge(*_, **__):
+        monkeypatch.setattr(dpb.Ledger, "entries", property(charge))
+        raise dpb.LedgerUnavailable("ledger: is gone")
+
+    monkeypatch.setattr(dpb.Ledger, "charge", charge)
+    code, _, said = command(*TUNE, "--delta", "1e-4")
+    assert code == 4
+    assert "counts as spent" in said
+    assert json.loads((folder / "run" / "run.json").read_text())["status"] == "aborted"
+
+
+def test_a_ledger_that_cannot_be_used_is_wrong_input(folder, command):
+    (folder / "people.db").write_bytes(b"")
+    code, _, said = command(*TUNE, "--ledger", "people.db", "--dataset", "people")
+    assert code == 2
+    assert "a ledger never is" in said
+    assert not (folder / "run").exists()
+
+
+def test_passwords_do_not_reach_the_report(monkeypatch):
+    monkeypatch.setattr(
+        "sys.argv", ["dpbilevel", "tune", "--ledger", "postgresql://ann:s3cr:et@host/books", "--out", "r"]
+    )
+    assert app._command() == "dpbilevel tune --ledger 'postgresql://ann:***@host/books' --out r"
 
 
 def test_help_is_there_for_every_command_with_an_example(command):

@@ -93,6 +93,11 @@ def test_numbers_are_what_people_write():
     np.testing.assert_array_equal(numbers(cells), expected)
 
 
+def test_numbers_that_are_listed_as_words():
+    assert words(pyarrow.array([1.0, 2.5, None])).tolist() == ["1", "2.5", ""]
+    assert listed_words(pyarrow.array([1.0, 2.0]), ["1", "2"], other=False).tolist() == ["1", "2"]
+
+
 def test_words_that_are_not_listed():
     cells = pyarrow.array(["a", "b", "c", None])
     assert listed_words(cells, ["a", "b"], other=True) is None

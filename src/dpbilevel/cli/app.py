@@ -4,6 +4,7 @@ Only typer is imported here. What a command does lives in the other modules, whi
 """
 
 import os
+import re
 import shlex
 import signal
 import sys
@@ -312,8 +313,9 @@ def options(
 
 
 def _command() -> str:
-    """What was typed, for the report."""
-    return shlex.join(["dpbilevel", *sys.argv[1:]])
+    """What was typed, for the report, which may be published: without the password in the address of a ledger."""
+    typed = (re.sub(r"(?<=://)([^:@/]*):[^@]*(?=@)", r"\1:***", argument) for argument in sys.argv[1:])
+    return shlex.join(["dpbilevel", *typed])
 
 
 def main() -> None:

@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-from dpbilevel.errors import BudgetExceeded, DPBilevelError, InvalidArgument
+from dpbilevel.errors import BudgetExceeded, DPBilevelError
 
 WELL, UNFORESEEN, WRONG_INPUT, NO_BUDGET, FAILED, INTERRUPTED = 0, 1, 2, 3, 4, 130
 
@@ -39,10 +39,8 @@ def ended(command: Callable[[], object]) -> int:
         return _said(UNFORESEEN, str(error))
     except RunFailed as error:
         return _said(FAILED, str(error))
-    except InvalidArgument as error:
+    except DPBilevelError as error:  # a ledger that cannot be used included: after a charge it would be RunFailed
         return _said(WRONG_INPUT, str(error))
-    except DPBilevelError as error:
-        return _said(FAILED, str(error))
     except BrokenPipeError:  # whoever read our output has gone: `dpbilevel plan … | head`
         sys.stderr.close()
         return WELL

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from dpbilevel.cli.ending import Interrupted, RunFailed, unforeseen
-from dpbilevel.errors import InvalidArgument
+from dpbilevel.errors import DPBilevelError, InvalidArgument
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.report.review import Review
 from dpbilevel.report.run_file import write_unfinished
@@ -86,7 +86,7 @@ def running(folder: RunFolder, charged: Callable[[], bool]) -> Iterator[None]:
     try:
         yield
     except BaseException as error:  # Ctrl-C included: the state must be right whatever ended the run
-        if not charged():
+        if not _counts(charged):
             _remove(folder.path, whole=made)
             raise
         folder.state("aborted")
@@ -94,6 +94,14 @@ def running(folder: RunFolder, charged: Callable[[], bool]) -> Iterator[None]:
         if isinstance(error, KeyboardInterrupt):
             raise Interrupted(f"The run had begun: {stands}") from None
         raise RunFailed(f"the run failed ({unforeseen(error)}); {stands}") from None
+
+
+def _counts(charged: Callable[[], bool]) -> bool:
+    """Whether a run counts as charged: it does where its ledger cannot be asked."""
+    try:
+        return charged()
+    except DPBilevelError:
+        return True
 
 
 def _remove(path: Path, *, whole: bool) -> None:

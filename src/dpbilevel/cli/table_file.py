@@ -128,8 +128,10 @@ def numbers(cells: Any) -> npt.NDArray[np.float64]:
 
 def words(cells: Any) -> npt.NDArray[np.object_]:
     """Cells of text as strings; empty where a cell is missing."""
+    import pyarrow
     import pyarrow.compute as compute
 
+    cells = compute.cast(cells, pyarrow.string())  # numbers of a Parquet file, where the schema lists them as words
     return np.asarray(compute.fill_null(cells, "").to_numpy(zero_copy_only=False), dtype=object)
 
 
