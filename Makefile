@@ -64,6 +64,7 @@ bench-estimators: $(READY) .venv-diffprivlib/.ready  ## estimators beside scikit
 	$(PY) benchmarks/side_by_side.py --peer .venv-diffprivlib/bin/python $(ARGS)
 
 trust: $(READY)  ## kill runs, race for budgets and try bad inputs, in full (an hour or two; ARGS=--quick takes minutes)
+	@$(PIP_INSTALL) atheris || echo "No atheris here: inputs that coverage chooses are left out."
 	$(PY) benchmarks/trust.py $(ARGS)
 
 .venv-diffprivlib/.ready: benchmarks/diffprivlib.txt

@@ -14,13 +14,16 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from collections import Counter
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
+import fuzz_coverage  # noqa: E402
 import killed_runs  # noqa: E402
 import ledger_racers  # noqa: E402
 import postgresql_server  # noqa: E402
@@ -29,8 +32,13 @@ from dpbilevel.tables import markdown_table  # noqa: E402
 
 FORMAT = "dpbilevel.trust/1"
 TARGET = ROOT / "docs" / "results"
-FULL = {"kills": 200, "resumes": 200, "races": 50, "inputs": 20_000}
-QUICK = {"kills": 7, "resumes": 5, "races": 2, "inputs": 400}
+# Of inputs some are valid by luck: 20,000 must be bad ones.
+FULL = {"kills": 200, "resumes": 200, "races": 50, "inputs": 24_000, "guided": 8_000}
+QUICK = {"kills": 7, "resumes": 5, "races": 2, "inputs": 400, "guided": 160}
+FORMATS = (
+    *("solutions", "run files", "schemas", "tables"),
+    *("checkpoints", "ledger files", "accounts", "data sets"),
+)
 RACERS = 16
 FAIR = ["charged"] + ["refused"] * (RACERS - 1)
 
@@ -46,8 +54,10 @@ What was done to break it, and what came of it: commit {commit}, on {hardware}, 
   write, report) and resumed until they end; their results are compared bit by bit with that of a run left alone.
 - **Races.** {racers} processes race for the last slice of a budget. Fair is a race with exactly one winner and
   {losers} refusals, none of which was lost.
-- **Bad inputs.** Every public entry point and file format, with arguments of any kind and damaged files. An input that
-  was refused met a typed error, and nothing was charged or written. What is accepted is valid by accident.
+- **Inputs at random.** Every public entry point and file format, with arguments of any kind and damaged files
+  (hypothesis). An input that was refused met a typed error, and nothing was charged or written. What is accepted is
+  valid by accident.
+- **Inputs that coverage chose.** Damaged files of every format; what reaches new code is damaged further (atheris).
 
 {kills}
 
@@ -112,16 +122,27 @@ def inputs(number: int, seed: int) -> dict[str, Any]:
     """Bad inputs to every target; counts by what became of them."""
     from fuzz_targets import TARGETS, fuzz, shares
 
+    return _tried(TARGETS, lambda name: dict(fuzz(name, shares(number)[name], seed)))
+
+
+def guided(number: int) -> dict[str, Any]:
+    """Bad files that coverage chooses, in like parts for all formats; a reason where that cannot be had."""
+    reason = fuzz_coverage.reason_to_skip()
+    if reason is not None:
+        return {"skipped": reason}
+    return _tried(FORMATS, lambda name: fuzz_coverage.fuzzed(name, number // len(FORMATS)))
+
+
+def _tried(names: Iterable[str], attempt: Callable[[str], dict[str, int]]) -> dict[str, Any]:
     found, failures = {}, {}
-    for name in TARGETS:
+    for name in names:
         print(f"  {name}", flush=True)
         try:
-            found[name] = dict(fuzz(name, shares(number)[name], seed))
-        except BaseException as error:
-            if isinstance(error, KeyboardInterrupt):
-                raise
+            found[name] = attempt(name)
+        except Exception as error:
+            print(traceback.format_exc()[-4000:], flush=True)
             failures[name] = type(error).__name__
-    counts = Counter()
+    counts: Counter[str] = Counter()
     for outcome in found.values():
         counts.update(outcome)
     return {
@@ -157,8 +178,8 @@ def page(told: dict[str, Any]) -> str:
          f"to their end, {len(told['resumes']['faults'])} of them charged twice or not, or with other bits"],
         *([f"races on {name}", f"{found['races']:,}", f"{found['fair']} with exactly one winner"]
           if "races" in found else [f"races on {name}", "0", found["skipped"]] for name, found in raced.items()),
-        ["bad inputs", f"{tried['inputs']:,}", f"{tried['refused']:,} refused with a typed error, "
-         f"{tried['accepted']:,} accepted, {len(tried['misbehaved'])} targets misbehaved"],
+        ["inputs at random", f"{tried['inputs']:,}", _told(tried)],
+        ["inputs that coverage chose", f"{told['guided'].get('inputs', 0):,}", _told(told["guided"])],
     ]  # fmt: skip
     phases = [[phase, *map(str, counts.values())] for phase, counts in killed["phases"].items()]
     kinds = sorted({kind for found in tried["targets"].values() for kind in found})
@@ -175,10 +196,20 @@ def page(told: dict[str, Any]) -> str:
     )
 
 
+def _told(tried: dict[str, Any]) -> str:
+    if "skipped" in tried:
+        return str(tried["skipped"])
+    return (
+        f"{tried['refused']:,} refused with a typed error, {tried['accepted']:,} accepted, "
+        f"{len(tried['misbehaved'])} targets misbehaved"
+    )
+
+
 def well(told: dict[str, Any]) -> bool:
     """Whether nothing broke."""
     fair = all(found.get("fair") == found.get("races") for found in told["races"].values())
-    return not told["kills"]["faults"] and not told["resumes"]["faults"] and fair and not told["inputs"]["misbehaved"]
+    misbehaved = [*told["inputs"]["misbehaved"], *told["guided"].get("misbehaved", ())]
+    return not told["kills"]["faults"] and not told["resumes"]["faults"] and fair and not misbehaved
 
 
 def main() -> None:
@@ -198,14 +229,18 @@ def main() -> None:
         ("kills", kills),
         ("resumes", resumes),
         ("inputs", lambda n: inputs(n, options.seed)),
+        ("guided", guided),
     ):
         print(f"{name}: {counts[name]:,}", flush=True)
         told[name] = measure(counts[name])
         print(json.dumps(told[name]), flush=True)
     told["seconds"] = round(time.monotonic() - begun)
-    if not options.quick:
+    written = page(told)
+    if options.quick:
+        print(written)
+    else:
         (TARGET / "trust.json").write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
-        (TARGET / "trust.md").write_text(page(told), encoding="utf-8")
+        (TARGET / "trust.md").write_text(written, encoding="utf-8")
     print("nothing broke" if well(told) else "SOMETHING BROKE", f"({told['seconds']} s)")
     sys.exit(not well(told))
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 from every_method import BUDGET
 
 import dpbilevel as dpb
@@ -32,6 +33,10 @@ _theory = {
     "gamma": 0.05,
     "gap": 1.0,
 }
+
+_problem = dpb.BilevelProblem(
+    upper_loss=lambda x, y, record: 0.5 * (y - record) ** 2, lower_loss=lambda x, y, record: 0.5 * (y - x * record) ** 2
+)
 
 FUNCTIONS: dict[str, tuple[Callable[..., Any], dict[str, Any], tuple[str, ...]]] = {
     "Budget": (dpb.Budget, {"epsilon": 1.0, "delta": 1e-6}, ("adjacency",)),
@@ -105,6 +110,29 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], dict[str, Any], tuple[str, ...]]]
         _glm,
         ("coordinates", "fixed", "target_bound", "threshold", "classes", "radius"),
     ),
+    "theory.weighted_constants": (
+        theory.weighted_constants,
+        {"loss": "logistic", "row_norm": 1.0, "weights": 3, "ridge": 0.1},
+        ("target_bound", "threshold", "classes", "radius"),
+    ),
+    "theory.representation_constants": (
+        theory.representation_constants,
+        {"row_norm": 1.0, "map_norm": 1.0, "target_bound": 1.0, "ridge": 0.1},
+        (),
+    ),
+    "theory.check_constants": (
+        theory.check_constants,
+        {"problem": _problem, "constants": _theory["constants"], "sample": lambda key: (0.0, 0.0, 1.0), "trials": 2},
+        ("seed",),
+    ),
+    "theory.curve": (theory.curve, {"planned": theory.plan(**_theory)}, ("against", "values")),
+    "selection_epsilon": (
+        baselines.selection_epsilon,
+        {"mu": 0.1, "runs": baselines.NumberOfRuns(), "delta": 1e-6},
+        (),
+    ),
+    "run_mu": (baselines.run_mu, {"runs": baselines.NumberOfRuns(), "epsilon": 1.0, "delta": 1e-6}, ()),
+    "EncodedRows": (dpb.EncodedRows, {"rows": np.zeros((3, 2))}, ("data_norm", "caveats")),
     "regularization": (
         applications.regularization,
         _linear,

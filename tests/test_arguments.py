@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpbilevel.arguments import count, non_negative, one_of, positive, printable
+from dpbilevel.arguments import count, in_the_form_of, non_negative, one_of, positive, printable
 from dpbilevel.errors import DPBilevelError, InvalidArgument
 
 NOT_REAL = {
@@ -122,3 +122,19 @@ def test_refusals_can_be_caught_as_value_errors_and_as_errors_of_the_library():
     for family in (ValueError, DPBilevelError):
         with pytest.raises(family):
             positive("clip_norm", -1.0, "why")
+
+
+def test_content_that_lacks_something_has_one_typed_error():
+    @in_the_form_of("results", "rates.json")
+    def mean(content):
+        return sum(content["values"]) / len(content["values"])
+
+    assert mean({"values": [1, 3]}) == 2
+    for lacking in ({}, {"values": []}, {"values": ["a"]}, None):
+        with pytest.raises(InvalidArgument, match=r"^results: must hold what rates.json holds"):
+            mean(lacking)
+
+
+def test_typed_errors_pass_through_as_they_are():
+    with pytest.raises(DPBilevelError, match=r"^x: my own$"), in_the_form_of("results", "rates.json"):
+        raise InvalidArgument("x: my own")

@@ -7,6 +7,7 @@ import functools
 import json
 import math
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy.stats import binomtest, norm
@@ -358,6 +359,38 @@ def test_cases_must_differ_in_one_record():
     for neighbour in ({"lower": points}, {"lower": points + 1}, {"lower": points[:4]}, {"both": points}):
         with pytest.raises(dpb.InvalidArgument, match=r"^neighbour"):
             dpb.audit.Case(**arguments, records={"lower": points}, neighbour=neighbour)
+
+
+def test_whole_numbers_are_narrowed_as_records_are():
+    """NumPy's int64 as an index beside JAX's int32 would not trace."""
+    one = {"value": np.linspace(0, 1, 20), "source": np.arange(20) % 2}
+    other = one | {"value": np.append(one["value"][:-1], -1.0)}
+    problem = dpb.BilevelProblem(
+        upper_term=lambda x, y: 0.5 * jnp.sum((x + y) ** 2),
+        lower_loss=lambda x, y, record: 0.5 * (y[record["source"]] - record["value"]) ** 2,
+    )
+    start = (np.zeros(2), np.zeros(2))
+    case = dpb.audit.Case(
+        name="x",
+        problem=problem,
+        method=dpb.Refit(steps=1),
+        start=start,
+        records={"lower": one},
+        neighbour={"lower": other},
+    )
+    assert audit(case, BUDGET, runs=40).passed
+
+
+@pytest.mark.parametrize("records", [None, {"middle": np.zeros(5)}, {"lower": object()}, {"lower": np.array(["a"])}])
+def test_records_of_cases_are_checked_as_records_are(records):
+    with pytest.raises(dpb.DPBilevelError, match=r"^(records|lower)"):
+        dpb.audit.Case(name="x", problem=MEAN.problem, method=MEAN.method, records=records, neighbour=records)
+
+
+def test_tables_are_of_audits():
+    for wrong in ([], [1], "x", None):
+        with pytest.raises(dpb.InvalidArgument, match=r"^audits"):
+            dpb.audit.table(wrong)
 
 
 def test_estimators_of_others_are_refused():

@@ -371,7 +371,14 @@ def test_damage_is_refused(path, tmp_path):
     assert ledger.entries == ()
 
 
-@pytest.mark.parametrize("change", [{"state": 3}, {"key": None}, {"more": 1}, {"secret": "x"}, {"secret": None}])
+IMPOSSIBLE = [
+    *({"state": 3}, {"key": None}, {"more": 1}, {"secret": "x"}, {"secret": None}, {"fingerprint": None}),
+    *({"records": 0}, {"records": None}, {"run": 1}, {"code": None}, {"part": 2}, {"part": 1}, {"part": True}),
+    *({"rounds": 0}, {"rounds": -1}, {"rounds": 10**6}, {"rounds": 1.0}, {"state": []}, {"history": []}),
+]
+
+
+@pytest.mark.parametrize("change", IMPOSSIBLE)
 def test_content_that_no_run_wrote_is_refused(path, change):
     solved_until(path, 10)
     whole = content(path)

@@ -238,6 +238,18 @@ def test_another_file_of_the_same_name_is_told_apart(tmp_path):
         datasets.load_mnist(tmp_path)
 
 
+def test_a_damaged_file_has_one_error(tmp_path):
+    (tmp_path / "adult.npz").write_bytes(b"PK\x03\x04 and no more")
+    with pytest.raises(InvalidArgument, match=r"^data: must hold what adult\.npz holds"):
+        datasets.load_adult(tmp_path)
+
+
+@pytest.mark.parametrize("place", [3, b"x", "a\0b", []])
+def test_what_is_no_directory_is_refused(place):
+    with pytest.raises(InvalidArgument, match=r"^data"):
+        datasets.load_omniglot(place)
+
+
 HEADER = "year,month,day,dep_time,sched_dep_time,dep_delay,arr_time,sched_arr_time,arr_delay,carrier,flight,tailnum"
 HEADER += ",origin,dest,air_time,distance,hour,minute,time_hour"
 

@@ -234,6 +234,11 @@ WRONG = [
     (dpb.plot.epsilon_utility, {}),
     (dpb.plot.epsilon_utility, {"results": {}}),
     (dpb.plot.epsilon_utility, 3),
+    (dpb.plot.epsilon_utility, {"results": {"a": {"epsilon": 1.0}}}),
+    (dpb.plot.rates, {"experiments": [{"against": "n", "metric": "x"}]}),
+    (dpb.plot.audits, {"audits": [{"name": "x"}]}),
+    (dpb.plot.leak, {"attacks": [{"budget": None}]}),
+    (dpb.plot.leak, "no/such/file.json"),
 ]
 
 
@@ -241,6 +246,14 @@ WRONG = [
 def test_what_are_no_results_is_refused(function, results):
     with pytest.raises(dpb.InvalidArgument, match=r"^results"):
         function(results)
+
+
+@pytest.mark.parametrize("function", [dpb.plot.spend, dpb.plot.trajectory])
+def test_what_is_no_solution_and_what_are_no_axes_are_refused(function):
+    with pytest.raises(dpb.InvalidArgument, match=r"^solution: must be what dpb.solve returns, not dict"):
+        function({})
+    with pytest.raises(dpb.InvalidArgument, match=r"^ax: must be Axes"):
+        function(solution("nasty"), ax=Figure())
 
 
 def test_files_that_are_no_results_are_refused(tmp_path):

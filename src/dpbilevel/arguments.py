@@ -1,12 +1,14 @@
 """Checks of public arguments, all with one shape of message: ``name=value: rule; why (remedy)``."""
 
+import contextlib
 import math
 import numbers
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-from dpbilevel.errors import InvalidArgument
+from dpbilevel.errors import DPBilevelError, InvalidArgument
 
 
 def positive(name: str, value: Any, why: str, *, infinite: bool = False) -> float:
@@ -45,6 +47,17 @@ def printable(name: str, value: Any, why: str, *, longest: int = 200) -> str:
     if not isinstance(value, str) or not value.strip() or not value.isprintable() or len(value) > longest:
         raise InvalidArgument(f"{name}={value!r:.60}: must be one line of text of at most {longest} characters; {why}")
     return value
+
+
+@contextlib.contextmanager
+def in_the_form_of(name: str, example: str) -> Iterator[None]:
+    """Around the reading of content from elsewhere: whatever it lacks, one typed error says what it should be like."""
+    try:
+        yield
+    except DPBilevelError:
+        raise
+    except Exception as error:
+        raise InvalidArgument(f"{name}: must hold what {example} holds, in the same form") from error
 
 
 def _real(name: str, value: Any, why: str) -> float:

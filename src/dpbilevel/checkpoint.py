@@ -88,6 +88,16 @@ class Saved:
         kept["key"] = bytes.fromhex(kept["key"])
         kept["secret"] = None if kept["secret"] is None else bytes.fromhex(kept["secret"])
         kept |= {name: tuple(map(checkpoint_file.unpacked, kept[name])) for name in ("state", "history")}
+        words = [
+            kept["run"],
+            kept["code"],
+            *kept["fingerprint"].values(),
+            "" if kept["records"] is None else kept["records"],
+        ]
+        if not all(isinstance(word, str) and word.isascii() for word in words):
+            raise TypeError("a text is none")
+        if not all(type(kept[name]) is int for name in ("part", "rounds")):
+            raise TypeError("a number is none")
         return cls(**kept)
 
 
@@ -212,6 +222,8 @@ def opened(
         else:
             saved = _parsed(target, content)
             _check_same(target, saved, lambda: fingerprint(saved.key, planned, start, schedule, chunks))
+            if not _fits(saved, parts, start):
+                raise checkpoint_file.damaged(target)
             if saved.secret is not None:
                 schedule = KeySchedule.restored(saved.secret)
             elif not (schedule.reproducible or _is_finished(planned, saved.part, saved.rounds)):
@@ -228,6 +240,20 @@ def _parsed(path: Path, content: dict[str, Any]) -> Saved:
 def _is_finished(planned: Plan, index: int, rounds: int) -> bool:
     last = planned.training or planned.program
     return rounds == last.rounds and index == (planned.training is not None)
+
+
+def _fits(saved: Saved, parts: Sequence[Program], start: tuple[Tree, Tree]) -> bool:
+    """Whether the state is one that the run can have after so many rounds of so manyth a part."""
+    if not (0 <= saved.part < len(parts) and 0 <= saved.rounds <= parts[saved.part].rounds):
+        return False
+    if not (saved.part or saved.rounds):
+        return not (saved.state or saved.history)
+    tuning, running = parts[0], parts[saved.part]
+    seen = jax.eval_shape(tuning.observe, jax.eval_shape(tuning.start, *start))
+    rounds = tuning.rounds if saved.part else saved.rounds
+    expected = [(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(jax.eval_shape(running.start, *start))]
+    expected += [((rounds, *leaf.shape), leaf.dtype) for leaf in jax.tree.leaves(seen)]
+    return saved.records is not None and [(a.shape, a.dtype) for a in (*saved.state, *saved.history)] == expected
 
 
 def _check_same(path: Path, saved: Saved, own: Callable[[], dict[str, str]]) -> None:

@@ -102,10 +102,16 @@ def reach(privacy: Privacy, judged: int, confidence: float) -> float:
     return float(np.max(epsilon_lower_bound(true, false, judged, delta, confidence)))
 
 
-def checked(budget: Any, confidence: Any, seed: Any) -> KeySchedule:
-    """The noise of an audit, or a typed error about what was asked for."""
+def claim(budget: Any) -> Budget:
+    """The budget, or a typed error: what an audit is about must be private."""
     if not isinstance(budget, Budget) or not budget.is_private:
         raise InvalidArgument("budget: must be dpb.Budget(epsilon, delta) with a finite epsilon; it is what is claimed")
+    return budget
+
+
+def checked(budget: Any, confidence: Any, seed: Any) -> KeySchedule:
+    """The noise of an audit, or a typed error about what was asked for."""
+    claim(budget)
     if positive("confidence", confidence, "it is that of the bound (try 0.99)") >= 1:
         raise InvalidArgument(f"confidence={confidence!r}: must be below 1; it is that of the bound (try 0.99)")
     if isinstance(seed, bool) or not isinstance(seed, numbers.Integral) or seed < 0:

@@ -14,10 +14,10 @@ import numpy as np
 import numpy.typing as npt
 from scipy.stats import binom
 
-from dpbilevel.arguments import one_of
+from dpbilevel.arguments import one_of, printable
 from dpbilevel.audit.auditing import checked, verdict
 from dpbilevel.audit.bounds import one_run_lower_bound
-from dpbilevel.audit.case import converted
+from dpbilevel.audit.case import by_role
 from dpbilevel.audit.runs import released_values
 from dpbilevel.audit.verdict import Audit
 from dpbilevel.errors import InvalidArgument
@@ -25,6 +25,7 @@ from dpbilevel.methods.refit import Refit
 from dpbilevel.planning import DEFAULT_METHOD, Method, checked_start, prepare
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.noise import membership
+from dpbilevel.privacy.release import ROLES
 from dpbilevel.problem import BilevelProblem
 from dpbilevel.records import Sizes
 
@@ -86,9 +87,10 @@ def one_run(
     True
     """
     schedule = checked(budget, confidence, seed)
-    one_of("role", role, ("upper", "lower", "both"), "it says whose records the canaries are")
-    arrays = {name: jax.tree.map(converted, tree) for name, tree in records.items()}
-    versions = jax.tree.map(converted, alternatives)
+    printable("name", name, "it is what tables call the audit")
+    one_of("role", role, ROLES, "it says whose records the canaries are")
+    arrays = by_role("records", records)
+    versions = by_role("alternatives", {"lower": alternatives})["lower"]
     number = _canaries(arrays.get(role), versions)
     first = jax.tree.map(lambda leaf: leaf[:number], arrays[role])
     # The keys of batches that no use of this run has: coins must not depend on noise.

@@ -8,14 +8,15 @@ from typing import Any
 import jax
 import numpy as np
 
+from dpbilevel.arguments import printable
 from dpbilevel.audit.runs import Arrays
 from dpbilevel.errors import DPBilevelError, InvalidArgument
 from dpbilevel.methods.refit import Refit
 from dpbilevel.planning import DEFAULT_METHOD, Method, Plan, checked_start, prepare
-from dpbilevel.precision import user_float
 from dpbilevel.privacy.budget import Budget
+from dpbilevel.privacy.release import ROLES
 from dpbilevel.problem import BilevelProblem
-from dpbilevel.records import Sizes
+from dpbilevel.records import Records, Sizes
 
 Tree = Any
 
@@ -59,10 +60,9 @@ class Case:
     refit: Refit | str | None = "auto"
 
     def __post_init__(self) -> None:
+        printable("name", self.name, "it is what tables call the case")
         for name in ("records", "neighbour"):
-            arrays = {role: jax.tree.map(converted, tree) for role, tree in getattr(self, name).items()}
-            Sizes(**arrays)
-            object.__setattr__(self, name, arrays)
+            object.__setattr__(self, name, by_role(name, getattr(self, name)))
         self.differing()
 
     @classmethod
@@ -132,10 +132,15 @@ class Case:
         return f"Case({self.name}: {method}, {self.number} records, one of {role} differs)"
 
 
-def converted(leaf: Any) -> Any:
-    """An array in the precision of records."""
-    array = np.asarray(leaf)
-    return array.astype(user_float()) if array.dtype.kind == "f" else array
+def by_role(name: str, given: Any) -> dict[str, Tree]:
+    """Role to a pytree of arrays, checked as `dpb.Records` checks them."""
+    if not isinstance(given, Mapping) or not set(given) <= set(ROLES):
+        raise InvalidArgument(f"{name}: must map roles ({', '.join(map(repr, ROLES))}) to arrays")
+    sizes = Records(**given).sizes  # which knows the types that records are kept in
+    return {
+        role: jax.tree.map(lambda leaf, kept: np.asarray(leaf).astype(kept.dtype), tree, getattr(sizes, role))
+        for role, tree in given.items()
+    }
 
 
 class _Reached(DPBilevelError):

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+from dpbilevel.errors import InvalidArgument
 from dpbilevel.tables import text_table
 
 HEADER = ("audit", "n", "releases", "runs", "claimed ε", "proved ε ≥", "at most", "in reach")
@@ -85,4 +86,6 @@ class Audit:
 
 def table(audits: Sequence[Audit]) -> str:
     """Audits as a table of text, one a line."""
+    if not isinstance(audits, Sequence) or not audits or not all(isinstance(audit, Audit) for audit in audits):
+        raise InvalidArgument("audits: must be a list of what dpbilevel.audit.audit returns, at least one")
     return text_table(HEADER, [audit.row() for audit in audits])

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from dpbilevel.applications.regularization import regularization
 from dpbilevel.applications.reweighting import source_weights
+from dpbilevel.audit.auditing import claim
 from dpbilevel.audit.case import Case
 from dpbilevel.baselines.grid_search import NaiveGridSearch
 from dpbilevel.baselines.screening import ScreenSources
@@ -46,6 +47,7 @@ def standard_cases(budget: Budget) -> list[Case]:
     >>> [case.name for case in standard_cases(Budget(1.0, 1e-2))][:3]
     ['DPBilevel, DPLocGD, one step', 'DPBilevel, DPLocGD, 5 rounds', 'DPBilevel, DPLocSGD, one step']
     """
+    claim(budget)
     return [*_double_loops(budget), *_trackings(budget), *_trainings(budget), *_baselines(budget)]
 
 

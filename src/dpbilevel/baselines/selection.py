@@ -158,12 +158,17 @@ def selection_epsilon(mu: float, runs: NumberOfRuns, delta: float) -> float:
     >>> round(one, 3), round(best, 3)
     (0.431, 0.899)
     """
+    _check(runs, delta)
+    return _selection_epsilon(positive("mu", mu, "it is the price of one run"), runs, float(delta))
+
+
+def _selection_epsilon(mu: float, runs: NumberOfRuns, delta: float) -> float:
     if runs.shape >= 0:
-        return float(_accountant(mu, runs).get_epsilon(float(delta)))
+        return float(_accountant(mu, runs).get_epsilon(delta))
     from dp_accounting.rdp.rdp_privacy_accountant import compute_epsilon
 
     curve = selection_rdp(_ORDERS, _ORDERS * mu**2 / 2, runs)
-    return float(compute_epsilon(_ORDERS, curve, float(delta))[0])
+    return float(compute_epsilon(_ORDERS, curve, delta)[0])
 
 
 def _accountant(mu: float, runs: NumberOfRuns) -> Any:
@@ -177,16 +182,28 @@ def _accountant(mu: float, runs: NumberOfRuns) -> Any:
     return accountant.compose(RepeatAndSelectDpEvent(run, float(runs.mean), float(runs.shape)))
 
 
-@functools.lru_cache(maxsize=64)
+def _check(runs: Any, delta: Any) -> None:
+    if not isinstance(runs, NumberOfRuns):
+        raise InvalidArgument(f"runs: must be NumberOfRuns(mean, shape), not {type(runs).__name__}")
+    if positive("delta", delta, "the price of repeated runs is stated at a delta (try 1e-6)") >= 1:
+        raise InvalidArgument(f"delta={delta!r}: must be below 1 (try 1e-6)")
+
+
 def run_mu(runs: NumberOfRuns, epsilon: float, delta: float) -> float:
     """The largest mu that each run may have for the best of K to be (epsilon, delta)-DP.
 
     >>> round(run_mu(NumberOfRuns(10.0, shape=1.0), 1.0, 1e-6), 3), round(gaussian_mu(1.0, 1e-6), 3)
     (0.111, 0.237)
     """
+    _check(runs, delta)
+    return _run_mu(runs, positive("epsilon", epsilon, "it is the budget of all runs (try 1.0)"), float(delta))
+
+
+@functools.lru_cache(maxsize=64)
+def _run_mu(runs: NumberOfRuns, epsilon: float, delta: float) -> float:
     lower = gaussian_mu(epsilon, delta)  # selection is dearer than one run, so this is an upper end
     for _ in range(_HALVINGS):
-        if selection_epsilon(lower, runs, delta) <= epsilon:
+        if _selection_epsilon(lower, runs, delta) <= epsilon:
             break
         lower /= 2
     else:
@@ -197,5 +214,5 @@ def run_mu(runs: NumberOfRuns, epsilon: float, delta: float) -> float:
     upper = 2 * lower
     for _ in range(_BISECTIONS):
         middle = math.sqrt(lower * upper)
-        lower, upper = (middle, upper) if selection_epsilon(middle, runs, delta) <= epsilon else (lower, middle)
+        lower, upper = (middle, upper) if _selection_epsilon(middle, runs, delta) <= epsilon else (lower, middle)
     return lower

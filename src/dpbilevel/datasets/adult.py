@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from dpbilevel.arguments import in_the_form_of
 from dpbilevel.datasets.dataset import Array, Dataset, code_book, decoded
 from dpbilevel.datasets.sources import Directory, fetched, names_in, stored
 from dpbilevel.encoding.columns import is_missing
@@ -47,6 +48,7 @@ CATEGORIES = {
 }
 
 
+@in_the_form_of("data", "adult.npz")
 def load_adult(data: Directory = None) -> Dataset:
     """Adult: 5 numeric and 8 categorical columns; the survey weight fnlwgt is no feature and left out.
 

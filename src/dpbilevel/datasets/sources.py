@@ -26,9 +26,9 @@ def stored(name: str, data: Directory, *needed: str) -> dict[str, Array] | None:
     A directory that was given as an argument must have it: nothing is downloaded in its place.
     """
     if data is not None:
+        if not isinstance(data, str | os.PathLike) or not os.path.isfile(os.path.join(data, f"{name}.npz")):
+            raise InvalidArgument(f"data={data!r:.200}: must be a directory that has {name}.npz")
         path = Path(data) / f"{name}.npz"
-        if not path.is_file():
-            raise InvalidArgument(f"data={os.fspath(data)!r}: must be a directory that has {path.name}")
     elif os.environ.get(VARIABLE):
         path = Path(os.environ[VARIABLE]) / f"{name}.npz"
         if not path.is_file():

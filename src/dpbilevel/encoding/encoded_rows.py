@@ -6,6 +6,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dpbilevel.arguments import positive
+from dpbilevel.errors import InvalidArgument, InvalidRecords
+
 
 class EncodedRows(np.ndarray[Any, np.dtype[Any]]):
     """An array of rows with a declared norm and caveats; both stay through slicing, copying and pickling.
@@ -31,9 +34,19 @@ class EncodedRows(np.ndarray[Any, np.dtype[Any]]):
     def __new__(
         cls, rows: npt.ArrayLike, *, data_norm: float | None = None, caveats: Iterable[str] = ()
     ) -> "EncodedRows":
-        encoded = np.asarray(rows).view(cls)
+        told: tuple[Any, ...] = (
+            tuple(caveats) if isinstance(caveats, Iterable) and not isinstance(caveats, str) else (None,)
+        )
+        if not all(isinstance(caveat, str) for caveat in told):
+            raise InvalidArgument("caveats: must be a list of sentences")
+        if data_norm is not None:
+            positive("data_norm", data_norm, "it bounds the norm of every row")
+        try:
+            encoded = np.asarray(rows).view(cls)
+        except (RuntimeError, TypeError, ValueError):
+            raise InvalidRecords("rows: must be an array") from None  # not from an error that may quote a cell
         encoded.data_norm = data_norm
-        encoded.caveats = tuple(caveats)
+        encoded.caveats = told
         return encoded
 
     def __array_finalize__(self, source: Any) -> None:

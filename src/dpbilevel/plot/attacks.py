@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from dpbilevel.arguments import in_the_form_of
 from dpbilevel.audit.attack import Attack, allowed_advantage
 from dpbilevel.errors import InvalidArgument
 from dpbilevel.plot.canvas import drawing
@@ -16,9 +17,11 @@ from dpbilevel.privacy.budget import Budget
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+_EXAMPLE = "docs/results/leak.json"
 _EXACT = COLOURS[1]
 
 
+@in_the_form_of("results", _EXAMPLE)
 def leak(results: Results | Sequence[Attack], ax: "Axes | None" = None) -> "Axes":
     """The advantage of membership attacks against epsilon, with what privacy allows as curves.
 
@@ -71,4 +74,4 @@ def _attacks(results: Results | Sequence[Attack]) -> list[Attack]:
         if not results or not all(isinstance(attack, Attack) for attack in results):
             raise InvalidArgument("results: must be a list of attacks as dpbilevel.audit.leak returns, at least one")
         return list(results)
-    return [Attack.from_json(entry) for entry in parsed(results, "attacks", "docs/results/leak.json")["attacks"]]
+    return [Attack.from_json(entry) for entry in parsed(results, "attacks", _EXAMPLE)["attacks"]]

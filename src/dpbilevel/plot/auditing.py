@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from dpbilevel.arguments import in_the_form_of
 from dpbilevel.audit.verdict import Audit
 from dpbilevel.errors import InvalidArgument
 from dpbilevel.plot.canvas import drawing
@@ -13,9 +14,11 @@ from dpbilevel.plot.style import COLOURS, FAINT, INK, shortened
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+_EXAMPLE = "docs/results/audits.json"
 _PROVED, _CLAIMED = COLOURS[0], COLOURS[1]
 
 
+@in_the_form_of("results", _EXAMPLE)
 def audits(results: Results | Sequence[Audit], ax: "Axes | None" = None) -> "Axes":
     """For each audit what it proved of epsilon (a dot), what its attack can prove at most (a line), and the claim.
 
@@ -56,4 +59,4 @@ def _audits(results: Results | Sequence[Audit]) -> list[Audit]:
         if not results or not all(isinstance(audit, Audit) for audit in results):
             raise InvalidArgument("results: must be a list of audits as dpbilevel.audit.audit returns, at least one")
         return list(results)
-    return [Audit.from_json(entry) for entry in parsed(results, "audits", "docs/results/audits.json")["audits"]]
+    return [Audit.from_json(entry) for entry in parsed(results, "audits", _EXAMPLE)["audits"]]

@@ -5,8 +5,10 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from dpbilevel.errors import InvalidArgument
 from dpbilevel.plot.style import SETTINGS, WIDTH
 from dpbilevel.plot.svg import inline_svg
+from dpbilevel.solution import Solution
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -19,8 +21,11 @@ _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 def drawing(ax: "Axes | None", height: float, width: float = WIDTH) -> Iterator["Axes"]:
     """Axes to draw on in the style of the house: those that were given, or new ones on a figure of their own."""
     import matplotlib
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+    if not (ax is None or isinstance(ax, Axes)):
+        raise InvalidArgument(f"ax: must be Axes of matplotlib, or left out, not {type(ax).__name__}")
     with matplotlib.rc_context(SETTINGS):
         if ax is None:
             ax = Figure(figsize=(width, height), layout="constrained").subplots()
@@ -30,6 +35,13 @@ def drawing(ax: "Axes | None", height: float, width: float = WIDTH) -> Iterator[
         for axis in (ax.xaxis, ax.yaxis):
             for label in axis.get_ticklabels():  # names of columns may have dollars
                 label.set_parse_math(False)
+
+
+def drawable(solution: Any) -> Solution:
+    """The solution that was given, or a typed error where it is none."""
+    if not isinstance(solution, Solution):
+        raise InvalidArgument(f"solution: must be what dpb.solve returns, not {type(solution).__name__}")
+    return solution
 
 
 def powers(axis: "Axis") -> None:

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from dpbilevel.errors import InvalidArgument
 from dpbilevel.hyperparameters import Hyperparameters, hyperparameters
-from dpbilevel.plot.canvas import drawing, powers
+from dpbilevel.plot.canvas import drawable, drawing, powers
 from dpbilevel.plot.style import FAINT, INK, looks, shortened
 from dpbilevel.solution import Solution
 
@@ -41,7 +41,7 @@ def trajectory(solution: Solution, ax: "Axes | None" = None) -> "Axes":
         solution: of a method that releases a course, as `Tracking` and `DPBilevel` do.
         ax: Axes to draw on; new ones by default.
     """
-    told = hyperparameters(solution)
+    told = hyperparameters(drawable(solution))
     if told.course is None:
         raise InvalidArgument("solution: its method released no course of x, so that there is nothing to draw")
     tried = "score" in solution.history  # candidates have no order: no line leads from one to the next

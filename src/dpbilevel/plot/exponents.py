@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dpbilevel.arguments import one_of
+from dpbilevel.arguments import in_the_form_of, one_of
 from dpbilevel.errors import InvalidArgument
 from dpbilevel.plot.canvas import drawing
 from dpbilevel.plot.results import Results, parsed
@@ -14,10 +14,12 @@ from dpbilevel.plot.style import looks
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+_EXAMPLE = "docs/results/rates.json"
 AGAINST = {"n": "records n", "epsilon": "ε (δ = 1e-6)", "d_": "dimension", "batch": "outer batch b_out"}
 _HIDDEN = ("x_out, F_P", "trajectory rms")  # would lie on other lines
 
 
+@in_the_form_of("results", _EXAMPLE)
 def rates(results: Results, ax: "Axes | None" = None, against: str = "n") -> "Axes":
     """Geometric means over seeds with their spread, and fitted lines; dashed: the theorem's exponent, dotted: the
     paper's where it prints another.
@@ -28,7 +30,7 @@ def rates(results: Results, ax: "Axes | None" = None, against: str = "n") -> "Ax
         against: the quantity that varies: "n", "epsilon", "d_" (a dimension) or "batch".
     """
     one_of("against", against, tuple(AGAINST), "it is the quantity that varies")
-    experiments = parsed(results, "experiments", "docs/results/rates.json")["experiments"]
+    experiments = parsed(results, "experiments", _EXAMPLE)["experiments"]
     shown = [r for r in experiments if r["against"].startswith(against) and r["metric"] not in _HIDDEN]
     if not shown:
         raise InvalidArgument(f"results: have no experiment against {against!r}")

@@ -16,7 +16,7 @@ def parsed(results: Results, key: str, example: str) -> Mapping[str, Any]:
     if isinstance(results, str | Path):
         try:
             content = json.loads(Path(results).read_text(encoding="utf-8"))
-        except ValueError as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise InvalidArgument(f"results={str(results)!r}: is no JSON file; pass one such as {example}") from error
     if not isinstance(content, Mapping) or key not in content:
         raise InvalidArgument(f"results: must be the path of a file such as {example}, or what it holds")

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from dpbilevel.errors import InvalidArgument
-from dpbilevel.plot.canvas import drawing
+from dpbilevel.plot.canvas import drawable, drawing
 from dpbilevel.plot.style import INK, looks, on, shortened
 from dpbilevel.solution import Solution
 
@@ -20,7 +20,7 @@ def spend(solution: Solution, ax: "Axes | None" = None) -> "Axes":
         solution: of a run with a finite epsilon.
         ax: Axes to draw on; new ones by default.
     """
-    privacy = solution.privacy
+    privacy = drawable(solution).privacy
     if not privacy.budget.is_private or not privacy.charges:
         raise InvalidArgument("solution: there is no spend to draw: epsilon is infinite, or no record was read")
     roles = list(privacy.charges)

@@ -4,6 +4,7 @@ import statistics
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from dpbilevel.arguments import in_the_form_of
 from dpbilevel.errors import InvalidArgument
 from dpbilevel.plot.canvas import drawing
 from dpbilevel.plot.results import Results, parsed
@@ -12,6 +13,7 @@ from dpbilevel.plot.style import INK, looks, shortened
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+_EXAMPLE = "docs/results/utility.json"
 UNTUNED, ORACLE, OURS = "untuned", "oracle", "tracking"
 _LEAST_GAP = 0.02  # of the untuned loss: tasks with less to win are not counted
 _LOWEST = -0.25  # gaps below this are cut off
@@ -19,6 +21,7 @@ _LOWEST = -0.25  # gaps below this are cut off
 Losses = dict[str, list[float]]  # task to losses of repetitions
 
 
+@in_the_form_of("results", _EXAMPLE)
 def epsilon_utility(results: Results, ax: "Axes | None" = None) -> "Axes":
     """The median over tasks of (untuned - method)/(untuned - oracle), mean losses of repetitions, against epsilon.
 
@@ -29,7 +32,7 @@ def epsilon_utility(results: Results, ax: "Axes | None" = None) -> "Axes":
         results: docs/results/utility.json, or what it holds.
         ax: Axes to draw on; new ones by default.
     """
-    outcomes = list(parsed(results, "results", "docs/results/utility.json")["results"].values())
+    outcomes = list(parsed(results, "results", _EXAMPLE)["results"].values())
     epsilons = sorted({outcome["epsilon"] for outcome in outcomes})
     ran = {outcome["method"] for outcome in outcomes} - {UNTUNED, ORACLE}
     methods = sorted(ran, key=lambda name: (name != OURS, name))

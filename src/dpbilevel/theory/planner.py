@@ -223,6 +223,10 @@ def plan(
 
 def curve(planned: TheoryPlan, against: str = "n", values: Sequence[float] | None = None) -> tuple[list[float], ...]:
     """What `plot` draws: ``values`` of "n", "epsilon", "d_x" or "d_y" and the alpha of each, all else as asked."""
+    if not isinstance(planned, TheoryPlan):
+        raise InvalidArgument("planned: must be what dpb.theory.plan returns")
+    if values is not None and (isinstance(values, str) or not isinstance(values, Sequence) or not len(values)):
+        raise InvalidArgument("values: must be a list of numbers, at least one, or left out")
     asked = planned.question
     one_of("against", against, ("n", "epsilon", "d_x", "d_y"), "it is the quantity that varies")
     own = asked.budget.epsilon if against == "epsilon" else getattr(asked, against)
