@@ -67,7 +67,7 @@ def main(rows: int = 20_000, data: str | None = None, out: str = "private_ridge.
     axes.axhline(to_reach, color="black", linestyle="--", label="scikit-learn's RidgeCV (not private)")
     axes.plot(places, tuned, "o-", color="tab:blue", label="DPRidgeCV: penalty tuned and model trained within ε")
     axes.plot(places, untuned, "s:", color="tab:orange", label="untuned: penalty at the middle of its range, e⁻⁵")
-    axes.set_xticks(places, ["0.3", "1", "3", "∞"])
+    axes.set_xticks(places, [f"{epsilon:g}".replace("inf", "∞") for epsilon in EPSILONS])
     axes.set_xlabel("ε of everything together (δ = 1/n^1.1, replace-one)")
     axes.set_ylabel("R² on test rows")
     axes.set_ylim(min(*tuned, *untuned) - 0.05, to_reach + 0.03)
