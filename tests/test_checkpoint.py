@@ -12,6 +12,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
+import postgresql_server
 import pytest
 from problems import leak
 
@@ -145,6 +146,17 @@ def faults(path, moment, whole):
 @pytest.mark.parametrize("moment", range(MOMENTS))
 def test_a_run_cut_off_anywhere_goes_on_to_the_same_bits_and_is_charged_once(path, moment, whole):
     assert faults(path, moment, whole) == []
+
+
+@pytest.mark.skipif(postgresql_server.reason_to_skip() is not None, reason=postgresql_server.reason_to_skip() or "")
+def test_a_ledger_in_postgresql_is_charged_once_as_well(path, whole):
+    with postgresql_server.server() as url:
+        for moment in range(1, MOMENTS):
+            book = {"url": url, "dataset": f"cut off at {moment}", "total": TOTAL}
+            solved_until(path, moment, ledger=dpb.Ledger.open(**book))
+            assert not path.exists() or bits(resumed(path, ledger=dpb.Ledger.open(**book))) == bits(whole)
+            assert len(dpb.Ledger.open(**book).entries) == path.exists()
+            path.unlink(missing_ok=True)
 
 
 def test_the_moments_are_all_there_are(path, whole):

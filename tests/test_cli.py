@@ -161,6 +161,13 @@ def test_a_dry_run_reads_no_record(folder, command, kind, monkeypatch):
     assert not (folder / "run").exists()
 
 
+def test_noise_may_be_exact(folder, command):
+    pytest.importorskip("opendp")
+    code, said, _ = command(*TUNE, "--dry-run", "--rows", 5000, "--noise", "exact")
+    assert code == 0
+    assert "discrete Gaussian" in said
+
+
 def test_a_dry_run_cannot_count_a_csv(folder, command):
     code, _, said = command(*TUNE, "--dry-run")
     assert code == 2
@@ -220,6 +227,9 @@ HEADER = ",".join(people(1))
         bad((*TUNE, "--out", "full"), "pass --force", prepare=full_of("run.json")),
         bad((*TUNE, "--out", "full", "--force"), "which no run wrote", prepare=full_of("thesis.tex")),
         bad((*TUNE, "--dataset", "x"), "goes with --ledger"),
+        bad((*TUNE, "--ledger", "no.db", "--dataset", "x"), "dpbilevel ledger create"),
+        bad((*TUNE, "--noise", "loud"), "noise='loud': must be one of 'float', 'exact'"),
+        bad((*TUNE, "--noise", "exact", "--seed", "1"), "exact noise has no seed"),
         bad(("predict", "run", "people.csv"), "is not a folder"),
         bad(("report", "."), "run.json"),
         bad(("schema", "people.csv", "--target", "wage"), "--target wage"),

@@ -38,6 +38,7 @@ Invalid = Annotated[str, typer.Option(help="refuse rows with missing numbers (be
 LedgerOption = Annotated[str | None, typer.Option("--ledger", help="Where the data set's ledger is: a file or a URL.")]
 Dataset = Annotated[str | None, typer.Option("--dataset", help="The data set's name in the ledger.")]
 Seed = Annotated[int | None, typer.Option(help="Fix the noise, for experiments. The run is then NOT private.")]
+Noise = Annotated[str, typer.Option(help="float, or exact for integer noise, which needs OpenDP.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace what an earlier run wrote.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Plan and spend only; reads no record.")]
 RowCount = Annotated[int | None, typer.Option("--rows", help="Rows of a CSV, for a dry run, which cannot count them.")]
@@ -92,6 +93,7 @@ def tune(
     delimiter: Delimiter = None,
     ledger: LedgerOption = None,
     dataset: Dataset = None,
+    noise: Noise = "float",
     seed: Seed = None,
     force: Force = False,
     dry_run: DryRun = False,
@@ -110,6 +112,7 @@ def tune(
             "adjacency": adjacency,
             "validation_fraction": validation_fraction,
             "invalid": invalid,
+            "noise": noise,
             "random_state": seed,
         },
         out=out,
@@ -140,6 +143,7 @@ def reweight(
     delimiter: Delimiter = None,
     ledger: LedgerOption = None,
     dataset: Dataset = None,
+    noise: Noise = "float",
     seed: Seed = None,
     force: Force = False,
     dry_run: DryRun = False,
@@ -165,6 +169,7 @@ def reweight(
             "adjacency": adjacency,
             "validation_fraction": validation_fraction,
             "invalid": invalid,
+            "noise": noise,
             "random_state": seed,
         },
         out=out,

@@ -160,7 +160,8 @@ def opened(
     if not database.exists():
         if total is None:
             raise InvalidArgument(
-                f"{database.where}: does not exist; check the address, or give total= to start a ledger there"
+                f"{database.where}: does not exist; check the address, or give total= to start a ledger there "
+                "(on the command line: dpbilevel ledger create)"
             )
         database.create()
     with database.reading() as connection:
