@@ -16,9 +16,9 @@ import dpbilevel as dpb
 from dpbilevel.baselines import NumberOfRuns, PrivateRandomSearch, run_mu, selection_epsilon
 from dpbilevel.baselines.random_search import OneRun, _uniform
 from dpbilevel.baselines.runs import with_mu
-from dpbilevel.baselines.selection import selection_rdp
 from dpbilevel.privacy.accounting import gaussian_epsilon
 from dpbilevel.privacy.noise import KeySchedule
+from dpbilevel.privacy.selection import selection_rdp
 
 LAWS = [NumberOfRuns(mean, shape) for mean in (2.0, 10.0, 100.0) for shape in (-0.5, 0.0, 0.5, 1.0, 4.0, math.inf)]
 QUICK = dpb.Refit(steps=20)

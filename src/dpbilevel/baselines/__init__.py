@@ -17,8 +17,8 @@ from dpbilevel.baselines.grid_search import NaiveGridSearch
 from dpbilevel.baselines.oracle import OracleHyperparameters, oracle
 from dpbilevel.baselines.random_search import PrivateRandomSearch
 from dpbilevel.baselines.screening import ScreenSources
-from dpbilevel.baselines.selection import NumberOfRuns, run_mu, selection_epsilon
 from dpbilevel.baselines.untuned import FixedDefault, UpperRecordsOnly
+from dpbilevel.privacy.selection import NumberOfRuns, run_mu, selection_epsilon
 
 __all__ = [
     "FixedDefault",

@@ -23,7 +23,6 @@ import numpy as np
 from dpbilevel.about import version
 from dpbilevel.baselines.candidates import check_list, fitted, typed
 from dpbilevel.baselines.runs import ScoredRuns, with_mu
-from dpbilevel.baselines.selection import NumberOfRuns, run_mu
 from dpbilevel.constraints import project
 from dpbilevel.errors import InvalidArgument
 from dpbilevel.facts import Facts
@@ -34,6 +33,7 @@ from dpbilevel.privacy.declared import DeclaredRelease
 from dpbilevel.privacy.events import ApproximateDP
 from dpbilevel.privacy.ledger import Ledger
 from dpbilevel.privacy.noise import KeySchedule
+from dpbilevel.privacy.selection import NumberOfRuns, run_mu
 from dpbilevel.privacy.spend import Privacy
 from dpbilevel.problem import BilevelProblem
 from dpbilevel.program import Program, State
