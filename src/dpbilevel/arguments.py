@@ -3,6 +3,7 @@
 import contextlib
 import math
 import numbers
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -32,6 +33,8 @@ def count(name: str, value: Any, why: str) -> int:
     """Return ``value`` as an int, or raise unless it is a whole number of at least one."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 1:
         raise InvalidArgument(f"{name}={value!r}: must be a whole number >= 1; {why}")
+    if int(value) > sys.float_info.max:
+        raise InvalidArgument(f"{name}: must be a number that fits float64; {why}")
     return int(value)
 
 

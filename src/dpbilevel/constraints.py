@@ -56,7 +56,10 @@ class Box:
     upper: Any
 
     def __post_init__(self) -> None:
-        lower, upper = np.asarray(self.lower), np.asarray(self.upper)
+        try:
+            lower, upper = np.asarray(self.lower), np.asarray(self.upper)
+        except (RuntimeError, TypeError, ValueError):  # lists of unequal lengths, objects that are no arrays
+            lower = upper = np.array("no numbers")
         if any(bound.dtype.kind not in "iuf" or np.isnan(bound).any() for bound in (lower, upper)):
             raise InvalidArgument("Box: lower and upper must be real numbers or arrays of them, none of them NaN")
         try:
@@ -152,7 +155,10 @@ def contains(domain: Domain, point: Tree, tolerance: float = 1e-4) -> bool:
 
 def check_domain(name: str, domain: Domain) -> None:
     """Raise unless ``domain`` is a convex set or a pytree of convex sets."""
-    leaves = jax.tree.leaves(domain, is_leaf=lambda leaf: isinstance(leaf, ConvexSet))
+    try:
+        leaves = jax.tree.leaves(domain, is_leaf=lambda leaf: isinstance(leaf, ConvexSet))
+    except ValueError:  # a dictionary with keys that cannot be sorted
+        leaves = []
     if not leaves or not all(isinstance(leaf, ConvexSet) and not isinstance(leaf, type) for leaf in leaves):
         raise InvalidArgument(
             f"{name}={domain!r}: must be Everything(), NonNegative(), Box(lower, upper), Ball(radius), Simplex(), "

@@ -118,7 +118,7 @@ def prepare(
     _check_type("sizes", sizes, Sizes, "records.sizes, or dpb.Sizes(...) to plan without data")
     _check_type("budget", budget, Budget, "dpb.Budget(epsilon, delta)")
     _check_type("method", method, Method, "a method such as dpb.DPBilevel(inner=dpb.DPLocGD(...))")
-    if refit == "auto":
+    if isinstance(refit, str) and refit == "auto":
         refit = getattr(method, "default_refit", None)
     if refit is not None and not isinstance(refit, Refit):
         raise InvalidArgument(

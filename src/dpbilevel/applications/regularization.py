@@ -98,7 +98,10 @@ def _regularization(model: LinearModel, group_of: tuple[int, ...], low: float, h
 
 def _checked_groups(groups: Sequence[int], columns: int) -> tuple[int, ...]:
     """Group numbers as a tuple, or an error that says why they do not partition the columns."""
-    numbers = np.asarray(groups)
+    try:
+        numbers = np.asarray(groups)
+    except (RuntimeError, TypeError, ValueError):  # lists of unequal lengths, objects that are no arrays
+        numbers = np.array(None)
     if numbers.shape != (columns,) or numbers.dtype.kind not in "iu":
         raise InvalidArgument(
             f"groups: must give one whole number for each of the {columns} columns, the number of its group; got an "

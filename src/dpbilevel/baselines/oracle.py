@@ -65,12 +65,13 @@ class OracleHyperparameters:
     def __post_init__(self) -> None:
         if not callable(self.score):
             raise InvalidArgument("score: must be a function (x, y) -> number on public test data")
-        for name, tried in (("settings", self.settings), ("weight_scales", self.weight_scales or (1.0,))):
+        scales = (1.0,) if self.weight_scales is None else self.weight_scales
+        for name, tried in (("settings", self.settings), ("weight_scales", scales)):
             if not isinstance(tried, Sequence) or not len(tried):
                 raise InvalidArgument(f"{name}: must be a list with at least one entry")
         for training in self.settings:
             check_training(training)
-        for scale in self.weight_scales or ():
+        for scale in scales:
             positive("weight_scales", scale, "it multiplies the weight of lower records (try 1.0)")
         count("repeats", self.repeats, "it is how often each setting is run")
 

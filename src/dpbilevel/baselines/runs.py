@@ -9,6 +9,7 @@ records also train, training and score share their budget; elsewhere each has it
 """
 
 import math
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -215,7 +216,7 @@ def check_range(name: str, bounds: Any) -> None:
     if (
         not isinstance(bounds, tuple)
         or len(bounds) != 2
-        or not all(isinstance(bound, int | float) and math.isfinite(bound) for bound in bounds)
+        or not all(isinstance(bound, int | float) and abs(bound) <= sys.float_info.max for bound in bounds)
         or not bounds[0] < bounds[1]
     ):
         raise InvalidArgument(

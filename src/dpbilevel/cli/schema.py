@@ -5,7 +5,7 @@ declares them), never a value: ranges that were read off the data would be a lea
 """
 
 import json
-import math
+import sys
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +18,7 @@ from dpbilevel.errors import InvalidArgument
 FORMAT = "dpbilevel.schema/1"
 
 _KEYS = ("range", "categories", "classes", "ignore", "group")
+_LARGEST = sys.float_info.max
 _INTRODUCTION = """\
 # What is publicly known of the columns of {name}. Fill in one line for every column, from the form, the law or the
 # instrument that the data came from; never by looking at the data, which would leak what the guarantee does not cover.
@@ -175,7 +176,8 @@ def _column(where: str, name: str, given: Any) -> Column:
 
 def _range(where: str, name: str, given: Any) -> tuple[float, float]:
     numeric = isinstance(given, list) and all(isinstance(n, int | float) and not isinstance(n, bool) for n in given)
-    if not numeric or len(given) != 2 or not all(map(math.isfinite, given)) or given[0] >= given[1]:
+    finite = numeric and all(-_LARGEST <= number <= _LARGEST for number in given)  # not so of NaN
+    if not finite or len(given) != 2 or given[0] >= given[1]:
         raise InvalidArgument(
             f"{where}: column {name!r} has range = {given!r}; must be two numbers, the smaller first (try [0, 100])"
         )
@@ -184,8 +186,9 @@ def _range(where: str, name: str, given: Any) -> tuple[float, float]:
 
 def _listed(where: str, name: str, kind: str, given: Any) -> tuple[str, ...]:
     """Values as the text that a file has for them: 1 as "1", true as "true"."""
-    usable = isinstance(given, list) and given and all(isinstance(value, str | int | float) for value in given)
-    texts = tuple(str(value).lower() if isinstance(value, bool) else str(value).strip() for value in given or ())
+    listed = given if isinstance(given, list) else []
+    usable = bool(listed) and all(isinstance(value, str | int | float) for value in listed)
+    texts = tuple(str(value).lower() if isinstance(value, bool) else str(value).strip() for value in listed)
     if not usable or len(set(texts)) < len(texts) or (kind == "classes" and len(texts) < 2):
         least = "two or more labels" if kind == "classes" else "one or more values"
         raise InvalidArgument(f'{where}: column {name!r}: {kind} must list {least}, each once (try ["no", "yes"])')

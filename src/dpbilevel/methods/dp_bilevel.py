@@ -88,7 +88,8 @@ class DPBilevel:
                 f"inner={self.inner!r}: must be dpb.DPLocGD(...), dpb.DPLocSGD(...) or dpb.BlackBox(...), a private "
                 "solver of the lower level"
             )
-        if isinstance(self.inner, BlackBox) and self.split == "paper":
+        as_printed = isinstance(self.split, str) and self.split == "paper"
+        if isinstance(self.inner, BlackBox) and as_printed:
             raise InvalidArgument(
                 'split="paper": fixes the noise of both solves, and a black box brings its own; leave split out'
             )
@@ -103,7 +104,7 @@ class DPBilevel:
         for name in ("step_size", "upper_clip_norm"):
             if getattr(self, name) is not None:
                 positive(name, getattr(self, name), "give a number, or None for its default")
-        if self.split != "paper" and (not isinstance(self.split, tuple) or len(self.split) != 3):
+        if not as_printed and (not isinstance(self.split, tuple) or len(self.split) != 3):
             raise InvalidArgument(
                 f'split={self.split!r}: must be a tuple of three shares, as in (1.0, 1.0, 1.0), or "paper"'
             )

@@ -37,6 +37,8 @@ _ORDERS: Curve = 1 + np.geomspace(1e-3, 1e6, 180)
 _HALVINGS = 60
 _BISECTIONS = 18  # a relative 3e-6 of mu
 _SMALLEST_LOG_GAMMA = -600.0
+_LEAST_MU = 1e-50  # whose square, and its inverse, floats still hold
+_SMALLEST_SHAPE = 1e-9  # but for zero itself: smaller ones are lost in rounding
 _MOST_RUNS, _LARGEST_SHAPE = 1e4, 100.0  # within which no probability leaves the range of floats
 
 
@@ -74,6 +76,8 @@ class NumberOfRuns:
                 f"shape={self.shape!r}: must be above -1 and at most {_LARGEST_SHAPE:g}, or infinite; it names the law "
                 'of the number of runs: 0 is logarithmic, 1 geometric, float("inf") Poisson (try 1.0)'
             )
+        if 0 < abs(shape) < _SMALLEST_SHAPE:
+            raise InvalidArgument(f"shape={self.shape!r}: is next to 0, which is the logarithmic law; pass 0.0")
         object.__setattr__(self, "mean", mean)
         object.__setattr__(self, "shape", shape)
         if not self.is_poisson and self.gamma <= math.exp(_SMALLEST_LOG_GAMMA):
@@ -159,7 +163,9 @@ def selection_epsilon(mu: float, runs: NumberOfRuns, delta: float) -> float:
     (0.431, 0.899)
     """
     _check(runs, delta)
-    return _selection_epsilon(positive("mu", mu, "it is the price of one run"), runs, float(delta))
+    if not _LEAST_MU <= positive("mu", mu, "it is the price of one run") <= 1 / _LEAST_MU:
+        raise InvalidArgument(f"mu={mu!r}: must be between {_LEAST_MU:g} and {1 / _LEAST_MU:g}")
+    return _selection_epsilon(float(mu), runs, float(delta))
 
 
 def _selection_epsilon(mu: float, runs: NumberOfRuns, delta: float) -> float:

@@ -244,6 +244,8 @@ class Privacy:
             )
             for role, entry in data["roles"].items()
         }
+        for mine in charges.values():
+            composed_mu(mine)  # a ratio that no float can compose is found here
         epsilon, delta = data["budget"]["epsilon"], data["budget"]["delta"]
         budget = Budget(float(epsilon), None if delta is None else float(delta), data["adjacency"])
         return cls(charges, budget, tuple(data["caveats"]), bool(data["void"]))

@@ -80,7 +80,7 @@ def loss_shape(loss: Any, row_norm: Any, *, target_bound: Any, threshold: Any, c
     >>> loss_shape("poisson", 1.0, **options | {"target_bound": 3.0}).suprema(0.0)
     Suprema(slope=2.0, curvature=1.0, twist=1.0)
     """
-    if loss == "huber":
+    if isinstance(loss, str) and loss == "huber":
         raise InvalidArgument(
             "loss='huber': its second derivative jumps at the threshold, so that no L2g exists; use 'pseudo-huber'"
         )

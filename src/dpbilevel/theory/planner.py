@@ -198,6 +198,8 @@ def plan(
     >>> round(planned.records_needed(0.5), -4)
     7850000
     """
+    if not isinstance(strict, bool):
+        raise InvalidArgument(f"strict: must be True or False, not {type(strict).__name__}")
     question = Question(
         constants=constants,
         n=n,
