@@ -1,5 +1,6 @@
 """Logistic regression, binary and multiclass, with privately tuned penalties."""
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,11 +14,13 @@ from dpbilevel.applications.regularization import regularization
 from dpbilevel.arguments import count
 from dpbilevel.estimators.base import PrivateEstimator
 from dpbilevel.estimators.groups import numbered_groups
+from dpbilevel.estimators.penalties import PenaltyEstimator
 from dpbilevel.estimators.rows import split_intercept, with_intercept
 from dpbilevel.estimators.split import split
 from dpbilevel.estimators.targets import check_kind, class_codes, column, declared_names
 from dpbilevel.planning import Plan
 from dpbilevel.problem import BilevelProblem
+from dpbilevel.records import Sizes
 from dpbilevel.solution import Legend
 
 
@@ -68,7 +71,7 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class DPLogisticRegressionCV(PrivateClassifier):
+class DPLogisticRegressionCV(PenaltyEstimator, PrivateClassifier):
     """Logistic regression whose L2 penalties are tuned on private rows, under one (epsilon, delta) for everything.
 
     Args:
@@ -103,7 +106,8 @@ class DPLogisticRegressionCV(PrivateClassifier):
         scaled, caveats = self._scaling(X, table)
         rows = with_intercept(scaled.rows(table))
         upper, lower = split(len(rows), self.validation_fraction, self.split_seed)
-        problem = self._problem(rows.shape[1], len(classes), group_of)
+        sizes = self._sizes(len(rows), rows.shape[1], [np.int32], [np.int32])
+        problem = self._problem(sizes, len(classes), group_of)
         caveats += [caveat] if caveat else []
         legend = Legend("penalty", tuple(map(str, groups)), logarithmic=True)
         x, weights = self._solve(problem, (rows[upper], codes[upper]), (rows[lower], codes[lower]), caveats, legend)
@@ -121,14 +125,10 @@ class DPLogisticRegressionCV(PrivateClassifier):
         classes = declared_names("classes", self.classes)
         _, group_of = numbered_groups(self.groups, count("columns", columns, "it is the length of a row"))
         sizes = self._sizes(rows, columns + 1, [np.int32], [np.int32])
-        return self._planned(self._problem(columns + 1, len(classes), group_of), sizes)
+        return self._planned(self._problem(sizes, len(classes), group_of), sizes)
 
-    @staticmethod
-    def _problem(columns: int, classes: int, group_of: Sequence[int]) -> BilevelProblem:
+    def _problem(self, sizes: Sizes, classes: int, group_of: Sequence[int]) -> BilevelProblem:
         binary = classes == 2
-        return regularization(
-            "logistic" if binary else "softmax",
-            columns=columns,
-            groups=group_of,
-            classes=None if binary else classes,
-        )
+        model = {"loss": "logistic"} if binary else {"loss": "softmax", "classes": classes}
+        tuned = functools.partial(regularization, **model, columns=len(group_of), groups=group_of)
+        return self._in_reach(lambda penalties: tuned(penalties=penalties), sizes)

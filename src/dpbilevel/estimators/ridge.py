@@ -13,11 +13,13 @@ from dpbilevel.applications.regularization import regularization
 from dpbilevel.arguments import count
 from dpbilevel.estimators.base import PrivateEstimator
 from dpbilevel.estimators.groups import numbered_groups
+from dpbilevel.estimators.penalties import PenaltyEstimator
 from dpbilevel.estimators.rows import Scaling, split_intercept, with_intercept
 from dpbilevel.estimators.split import split
 from dpbilevel.estimators.targets import TARGET_BOUND, TargetScale, numbers, target_scale
 from dpbilevel.planning import Plan
 from dpbilevel.problem import BilevelProblem
+from dpbilevel.records import Sizes
 from dpbilevel.solution import Legend
 
 
@@ -51,7 +53,7 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class DPRidgeCV(PrivateRegressor):
+class DPRidgeCV(PenaltyEstimator, PrivateRegressor):
     """Ridge regression whose penalties are tuned on private rows, under one (epsilon, delta) for everything.
 
     Args:
@@ -88,7 +90,7 @@ class DPRidgeCV(PrivateRegressor):
         scaled, caveats = self._scaling(X, table)
         rows = with_intercept(scaled.rows(table))
         upper, lower = split(len(rows), self.validation_fraction, self.split_seed)
-        problem = self._problem(rows.shape[1], group_of)
+        problem = self._problem(self._sizes(len(rows), rows.shape[1], [np.float32], [np.float32]), group_of)
         caveats += [caveat] if caveat else []
         legend = Legend("penalty", tuple(map(str, groups)), logarithmic=True)
         x, weights = self._solve(problem, (rows[upper], targets[upper]), (rows[lower], targets[lower]), caveats, legend)
@@ -100,8 +102,8 @@ class DPRidgeCV(PrivateRegressor):
         """Plan a fit from sizes alone: what it will spend, and how loud its noise will be."""
         _, group_of = numbered_groups(self.groups, count("columns", columns, "it is the length of a row"))
         sizes = self._sizes(rows, columns + 1, [np.float32], [np.float32])
-        return self._planned(self._problem(columns + 1, group_of), sizes)
+        return self._planned(self._problem(sizes, group_of), sizes)
 
-    @staticmethod
-    def _problem(columns: int, group_of: Sequence[int]) -> BilevelProblem:
-        return regularization("squared", columns=columns, groups=group_of, target_bound=TARGET_BOUND)
+    def _problem(self, sizes: Sizes, group_of: Sequence[int]) -> BilevelProblem:
+        model: dict[str, Any] = {"columns": len(group_of), "groups": group_of, "target_bound": TARGET_BOUND}
+        return self._in_reach(lambda penalties: regularization("squared", **model, penalties=penalties), sizes)

@@ -1,0 +1,44 @@
+"""How far penalties may rise: to the end of their range, or to its middle where validation rows cannot be heard.
+
+A penalty that is too small costs little: noise and the number of steps limit the model as well. One that is too large
+leaves no model at all, and all larger ones are as bad, so that tuning that strays there finds no way back. It does
+stray, now and then, where the planned noise of a validation pass is louder than what all rows can say
+(tests/test_penalties.py shows it). There it starts and stays in the lower half of the range, and the worst that it can
+find is the penalty that untuned models have. These are public numbers: sizes and budget decide, never a record.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from dpbilevel.applications.regularization import PENALTIES
+from dpbilevel.estimators.base import PrivateEstimator
+from dpbilevel.planning import Plan
+from dpbilevel.problem import BilevelProblem
+from dpbilevel.records import Sizes
+
+Range = tuple[float, float]
+
+HEARD = 1.0  # noise to signal of one validation pass, up to which tuning finds its way
+_LOWER_HALF: Range = (PENALTIES[0], math.sqrt(PENALTIES[0] * PENALTIES[1]))  # of logarithms
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class PenaltyEstimator(PrivateEstimator):
+    """An estimator that tunes penalties."""
+
+    def _in_reach(self, problem_within: Callable[[Range], BilevelProblem], sizes: Sizes) -> BilevelProblem:
+        """The problem with as large penalties as can be told from too large ones."""
+        whole = problem_within(PENALTIES)
+        told = super()._planned(whole, sizes).numbers.get("validation pass: noise to signal", (0.0, ""))
+        return whole if told[0] <= HEARD else problem_within(_LOWER_HALF)
+
+    def _planned(self, problem: BilevelProblem, sizes: Sizes) -> Plan:
+        planned = super()._planned(problem, sizes)
+        largest = math.exp(float(problem.domain.upper))
+        reason = "a model of next to nothing: the end of the range"
+        if not math.isclose(largest, PENALTIES[1]):
+            reason = (
+                "the middle of the range: a validation pass has more noise than signal, which may mislead it further"
+            )
+        return replace(planned, numbers={**planned.numbers, "largest penalty": (largest, reason)})
