@@ -1,6 +1,6 @@
 """Encoded rows: an array that knows the norm its rows were declared to have, and what was not declared about them."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,11 +32,9 @@ class EncodedRows(np.ndarray[Any, np.dtype[Any]]):
     caveats: tuple[str, ...]
 
     def __new__(
-        cls, rows: npt.ArrayLike, *, data_norm: float | None = None, caveats: Iterable[str] = ()
+        cls, rows: npt.ArrayLike, *, data_norm: float | None = None, caveats: Sequence[str] = ()
     ) -> "EncodedRows":
-        told: tuple[Any, ...] = (
-            tuple(caveats) if isinstance(caveats, Iterable) and not isinstance(caveats, str) else (None,)
-        )
+        told: tuple[Any, ...] = tuple(caveats) if isinstance(caveats, list | tuple) else (None,)
         if not all(isinstance(caveat, str) for caveat in told):
             raise InvalidArgument("caveats: must be a list of sentences")
         if data_norm is not None:

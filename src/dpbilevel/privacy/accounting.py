@@ -94,7 +94,12 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
     """The largest mu whose mu-GDP is (epsilon, delta)-DP."""
     import dp_accounting
 
-    return float(1 / dp_accounting.get_sigma_gaussian(float(epsilon), float(delta)))
+    try:
+        return float(1 / dp_accounting.get_sigma_gaussian(float(epsilon), float(delta)))
+    except (ArithmeticError, ValueError) as error:
+        raise InvalidArgument(
+            f"epsilon={epsilon!r}, delta={delta!r}: are beyond what the accountant computes (try 1.0 and 1e-6)"
+        ) from error
 
 
 def is_gaussian(charges: Sequence[Charge]) -> bool:

@@ -261,6 +261,15 @@ def plot(planned: TheoryPlan, against: str = "n", values: Sequence[float] | None
 
 
 def _solve(question: Question, mu: float) -> TheoryPlan:
+    try:
+        return _computed(question, mu)
+    except (ArithmeticError, ValueError) as error:
+        if isinstance(error, InvalidArgument):
+            raise
+        raise InvalidArgument("plan: a number is so large or so small that floats cannot hold what follows") from error
+
+
+def _computed(question: Question, mu: float) -> TheoryPlan:
     constants, budget = question.constants, question.budget
     shared = ("constants", "n", "d_x", "d_y", "gamma", "gap", "shares", "batch", "noise_ratio", "diameter")
     facts: dict[str, Any] = {name: getattr(question, name) for name in shared}

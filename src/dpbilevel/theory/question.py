@@ -68,7 +68,7 @@ class Question:
             "diameter": "it bounds the diameter of the domain of x (try None for the distance of all steps)",
             "noise_ratio": "it is the outer noise over full batch's (try None for no amplification)",
         }.items():
-            if getattr(self, name) is not None:
+            if getattr(self, name) is not None or name in ("gamma", "gap", "radius_factor"):
                 object.__setattr__(self, name, positive(name, getattr(self, name), why))
         if not isinstance(self.shares, tuple) or len(self.shares) != 3:
             raise InvalidArgument(f"shares={self.shares!r}: must be a tuple of three shares, as in (1.0, 1.0, 1.0)")
