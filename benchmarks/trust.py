@@ -1,7 +1,8 @@
 """Everything that is done to break trust, in full counts: kills of real runs, races for budgets, bad inputs.
 
-make trust                  (an hour or two; writes docs/results/trust.json and docs/results/trust.md)
-make trust ARGS=--quick     (minutes, to try the harness; writes nothing)
+make trust                  (half an hour; writes docs/results/trust.json and docs/results/trust.md)
+make trust ARGS=--quick     (a minute, to try the harness; writes nothing)
+make trust ARGS="--only inputs"   (one part anew; the others are kept)
 
 CI runs a subset of the same code: tests/test_killed_runs.py, tests/test_ledger_faults.py, tests/test_fuzz.py.
 """

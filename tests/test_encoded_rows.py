@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from dpbilevel.encoding.encoded_rows import EncodedRows
+from dpbilevel.errors import InvalidArgument, InvalidRecords
 
 CAVEAT = "column 'age' was not declared"
 
@@ -80,3 +81,16 @@ def test_plain_arrays_and_numbers_are_plain(rows):
     assert type(rows[0, 0]) is np.float32
     assert EncodedRows([[1.0]]).data_norm is None
     assert EncodedRows([[1.0]]).caveats == ()
+
+
+def test_what_is_no_array_is_refused_without_a_word_of_it():
+    class Rude:
+        def __array__(self, *_, **__):
+            raise ValueError("quotes 987654.25")
+
+    with pytest.raises(InvalidRecords, match=r"^rows: must be an array$") as caught:
+        EncodedRows(Rude())
+    assert caught.value.__context__ is None
+    for wrong in ("a sentence", [1], None):
+        with pytest.raises(InvalidArgument, match=r"^caveats"):
+            EncodedRows(np.eye(2), caveats=wrong)

@@ -1,5 +1,6 @@
 """Encoded rows: an array that knows the norm its rows were declared to have, and what was not declared about them."""
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -39,10 +40,11 @@ class EncodedRows(np.ndarray[Any, np.dtype[Any]]):
             raise InvalidArgument("caveats: must be a list of sentences")
         if data_norm is not None:
             positive("data_norm", data_norm, "it bounds the norm of every row")
-        try:
+        encoded: EncodedRows | None = None
+        with contextlib.suppress(RuntimeError, TypeError, ValueError):
             encoded = np.asarray(rows).view(cls)
-        except (RuntimeError, TypeError, ValueError):
-            raise InvalidRecords("rows: must be an array") from None  # not from an error that may quote a cell
+        if encoded is None:  # told here, where no error that may quote a cell is its context
+            raise InvalidRecords("rows: must be an array")
         encoded.data_norm = data_norm
         encoded.caveats = told
         return encoded
