@@ -5,6 +5,8 @@ import pickle
 
 import numpy as np
 import pytest
+from sklearn.model_selection import train_test_split
+from sklearn.utils import resample, shuffle
 
 from dpbilevel.encoding.encoded_rows import EncodedRows
 from dpbilevel.errors import InvalidArgument, InvalidRecords
@@ -51,7 +53,15 @@ OTHER_ROWS = {
     "matrix product": lambda rows: rows @ np.eye(3),
     "column sums": lambda rows: rows.sum(axis=0),
     "concatenate": lambda rows: np.concatenate([np.asarray(rows), rows]),
-    "hstack": lambda rows: np.hstack((rows, rows)),
+    "hstack": lambda rows: np.hstack((rows, np.asarray(rows))),
+    "rows upon rows": lambda rows: np.concatenate([rows, rows]),
+    "transposed": lambda rows: rows.T,
+    "one column": lambda rows: rows[:, 1],
+    "a column twice": lambda rows: rows[:, [0, 0]],
+    "cells of many rows": lambda rows: rows[[0, 1], [1, 2]],
+    "another axis": lambda rows: rows[:, None],
+    "reshaped": lambda rows: rows.reshape(2, 6),
+    "whole numbers": lambda rows: rows.astype(bool),
     "vstack": lambda rows: np.vstack([rows, np.zeros(3)]),
     "stack": lambda rows: np.stack([rows, rows]),
     "column_stack": lambda rows: np.column_stack([np.ones(4), rows]),
@@ -64,15 +74,76 @@ def test_other_rows_keep_the_caveats_and_forget_the_norm(rows, of):
     assert (other.data_norm, other.caveats) == (None, (CAVEAT,))
 
 
+SIDE_BY_SIDE = {
+    "hstack": np.hstack,
+    "column_stack": np.column_stack,
+    "concatenate": lambda parts: np.concatenate(parts, axis=1),
+    "last axis": lambda parts: np.concatenate(parts, axis=-1),
+}
+
+
+@pytest.mark.parametrize("joined", SIDE_BY_SIDE.values(), ids=SIDE_BY_SIDE)
+def test_rows_side_by_side_have_the_root_of_the_sum_of_squares(rows, joined):
+    others = EncodedRows(np.ones((4, 2)), data_norm=6.0, caveats=["another"])
+    longer = joined((rows, others))
+    assert longer.data_norm == 6.5
+    assert longer.caveats == (CAVEAT, "another")
+    assert joined((rows, EncodedRows(np.ones((4, 2)), caveats=["another"]))).data_norm is None
+
+
 def test_joined_rows_have_the_caveats_of_all_once(rows):
     others = EncodedRows(rows, caveats=["another", CAVEAT])
     assert np.concatenate([rows, others, rows]).caveats == (CAVEAT, "another")
 
 
-def test_in_place_arithmetic_forgets_the_norm(rows):
-    rows *= 2
-    assert rows.data_norm is None
-    assert rows.caveats == (CAVEAT,)
+def write(rows, others):
+    rows[1:] = others[1:]
+
+
+IN_PLACE = {
+    "product": lambda rows, others: rows.__imul__(others),
+    "ufunc": lambda rows, others: np.add(others, 1, out=rows),
+    "ufunc at": lambda rows, others: np.add.at(rows, [0, 1], others[:2]),
+    "assignment": write,
+    "fill": lambda rows, others: rows.fill(others[0, :1].reshape(())),
+    "put": lambda rows, others: rows.put([0], others[0]),
+    "copyto": np.copyto,
+    "np.put": lambda rows, others: np.put(rows, [0], others[0]),
+    "putmask": lambda rows, others: np.putmask(rows, np.asarray(rows) > 1, others),
+    "place": lambda rows, others: np.place(rows, np.asarray(rows) > 1, others),
+    "put_along_axis": lambda rows, others: np.put_along_axis(rows, np.zeros((4, 1), int), others[:, :1], axis=1),
+    "fill_diagonal": lambda rows, others: np.fill_diagonal(rows, others[0]),
+    "clip": lambda rows, others: np.clip(others, 0, 1, out=rows),
+    "take": lambda rows, others: np.take(others, range(4), axis=0, out=rows),
+    "matmul": lambda rows, others: np.matmul(others, np.eye(3, dtype=np.float32), out=rows),
+    "concatenate": lambda rows, others: np.concatenate([others[:2], others[2:]], out=rows),
+}
+
+
+@pytest.mark.parametrize("change", IN_PLACE.values(), ids=IN_PLACE)
+def test_rows_that_are_written_into_forget_the_norm_and_take_over_caveats(rows, change):
+    change(rows, EncodedRows(np.full((4, 3), 9, np.float32), data_norm=99.0, caveats=["another"]))
+    assert (rows.data_norm, rows.caveats) == (None, (CAVEAT, "another"))
+
+
+@pytest.mark.parametrize("change", [lambda rows: rows.sort(axis=0), lambda rows: rows.partition(1, axis=0)])
+def test_mixed_rows_have_no_norm(rows, change):
+    change(rows)
+    assert (rows.data_norm, rows.caveats) == (None, (CAVEAT,))
+
+
+def test_in_place_arithmetic_of_a_plain_array_gives_it_the_caveats(rows):
+    plain = np.ones((4, 3), np.float32)
+    same = plain
+    plain += rows
+    assert plain.caveats == (CAVEAT,)
+    np.testing.assert_array_equal(same, 1 + np.asarray(rows))
+
+
+def test_what_becomes_of_rows_in_a_split_and_a_fold(rows):
+    validating, training = train_test_split(rows, test_size=0.5, random_state=0)
+    for part in (validating, training, resample(rows, random_state=0), shuffle(rows, random_state=0)):
+        assert (part.data_norm, part.caveats) == (2.5, (CAVEAT,))
 
 
 def test_plain_arrays_and_numbers_are_plain(rows):

@@ -1,7 +1,13 @@
-"""Encoded rows: an array that knows the norm its rows were declared to have, and what was not declared about them."""
+"""Encoded rows: an array that knows the norm its rows were declared to have, and what was not declared about them.
+
+The two are kept by opposite rules. The norm is a fact about these very rows: it is dropped by whatever is not known to
+keep it. Caveats are a fact about everything that was computed from the rows: they are kept by whatever NumPy returns as
+an array, and an array that comes from several encoded ones has the caveats of all.
+"""
 
 import contextlib
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,12 +16,21 @@ import numpy.typing as npt
 from dpbilevel.arguments import positive
 from dpbilevel.errors import InvalidArgument, InvalidRecords
 
+Array = npt.NDArray[Any]
+
+# What np.concatenate returns side by side has a norm of its own; these are other names of it.
+_SIDE_BY_SIDE = frozenset({np.concatenate, np.hstack, np.column_stack})
+_KEEP_THE_NORM = _SIDE_BY_SIDE | {np.take}
+_CHANGE_THE_FIRST = frozenset({np.copyto, np.put, np.putmask, np.place, np.put_along_axis, np.fill_diagonal})
+
 
 class EncodedRows(np.ndarray[Any, np.dtype[Any]]):
-    """An array of rows with a declared norm and caveats; both stay through slicing, copying and pickling.
+    """An array of rows with a declared norm and caveats.
 
-    Arithmetic and concatenation keep the caveats and forget the norm. ``np.asarray`` gives the plain array. Nothing
-    private rests on the norm: who uses it clips rows to it, so a wrong one costs accuracy alone.
+    Both stay through slicing, copying, pickling and stacking side by side, where the norm is the root of the sum of
+    squares. Everything else that NumPy computes keeps the caveats and drops the norm. ``np.asarray`` gives the plain
+    array; so does whatever calls it: fitted steps of scikit-learn, data frames, sparse matrices. Nothing private rests
+    on the norm: who uses it clips rows to it, so a wrong one costs accuracy alone.
 
     Args:
         rows: the array.
@@ -27,7 +42,11 @@ class EncodedRows(np.ndarray[Any, np.dtype[Any]]):
     (1.0, ("the range of 'age' was taken from the data",))
     >>> (2 * rows).data_norm is None, (2 * rows).caveats == rows.caveats
     (True, True)
+    >>> round(np.hstack([rows, rows]).data_norm, 4)
+    1.4142
     """
+
+    __array_priority__ = 1.0  # products of a plain array with encoded rows are of their class
 
     data_norm: float | None
     caveats: tuple[str, ...]
@@ -50,17 +69,100 @@ class EncodedRows(np.ndarray[Any, np.dtype[Any]]):
         return encoded
 
     def __array_finalize__(self, source: Any) -> None:
-        self.data_norm = getattr(source, "data_norm", None)
+        # Every new array and every view comes through here: a transposed one, say, has other rows.
+        self.data_norm = None
         self.caveats = getattr(source, "caveats", ())
 
     def __array_wrap__(self, array: Any, context: Any = None, return_scalar: bool = False) -> Any:
-        # Results of arithmetic come through here, slices do not: twice a row of norm one has another norm.
-        return array[()] if return_scalar else EncodedRows(array, caveats=self.caveats)
+        return array[()] if return_scalar else _with_caveats(array, self.caveats)
+
+    def __array_ufunc__(self, ufunc: Any, method: Any, *inputs: Any, out: Any = (), **options: Any) -> Any:
+        caveats = caveats_of((inputs, out, options))
+        changed = (*out, *inputs[:1]) if method == "at" else out
+        plain = {"out": tuple(map(_plain, out))} if out else {}
+        plain |= {name: _plain(value) for name, value in options.items()}
+        result = super().__array_ufunc__(ufunc, method, *map(_plain, inputs), **plain)
+        return _told(result, caveats, changed)
 
     def __array_function__(self, function: Callable[..., Any], types: Any, args: Any, kwargs: Any) -> Any:
         result = super().__array_function__(function, types, args, kwargs)
-        # NumPy joins subclasses into a plain array. Its vstack, hstack and stack all come through concatenate.
-        return EncodedRows(result, caveats=_caveats_of(args)) if function is np.concatenate else result
+        given = (*args, *kwargs.values())
+        norm = getattr(result, "data_norm", None) if function in _KEEP_THE_NORM else None
+        if function is np.concatenate:
+            norm = _side_by_side(*args, **kwargs)
+        out = kwargs.get("out")
+        changed = (*(out if isinstance(out, tuple) else (out,)), *(given[:1] if function in _CHANGE_THE_FIRST else ()))
+        result = _told(result, caveats_of(given), changed, given)
+        if norm is not None:
+            result.data_norm = norm
+        return result
+
+    def __getitem__(self, key: Any) -> Any:
+        chosen = super().__getitem__(key)
+        if isinstance(chosen, EncodedRows):
+            is_matrix = self.ndim == 2 >= chosen.ndim
+            chosen.data_norm = self.data_norm if is_matrix and _gives_parts_of_rows(key) else None
+        return chosen
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        super().__setitem__(key, value)
+        self._change(caveats_of(value))
+
+    def take(self, indices: Any, axis: Any = None, out: Any = None, mode: Any = "raise") -> Any:
+        """As of every array; whole rows keep the norm."""
+        taken = _told(super().take(indices, axis, out, mode), caveats_of((self, out)), (out,))
+        if out is None and self.ndim == taken.ndim == 2 and axis in (0, -2):
+            taken.data_norm = self.data_norm
+        return taken
+
+    def copy(self, order: Any = "C") -> "EncodedRows":
+        """As of every array; the copy has the norm."""
+        return self._same(super().copy(order))
+
+    def __copy__(self) -> "EncodedRows":
+        return self._same(super().__copy__())
+
+    def __deepcopy__(self, memo: Any) -> "EncodedRows":
+        return self._same(super().__deepcopy__(memo))
+
+    def astype(self, dtype: Any, *args: Any, **kwargs: Any) -> Any:
+        """As of every array; floating-point numbers of another precision have the norm."""
+        converted = super().astype(dtype, *args, **kwargs)
+        return (
+            self._same(converted) if isinstance(converted, EncodedRows) and converted.dtype.kind == "f" else converted
+        )
+
+    def dot(self, other: Any, out: Any = None) -> Any:
+        """As of every array, with the caveats of both."""
+        return np.dot(self, other, out=out)
+
+    def nonzero(self) -> tuple[Array, ...]:
+        """As of every array, with the caveats."""
+        return tuple(_with_caveats(found, self.caveats) for found in super().nonzero())
+
+    def searchsorted(self, *args: Any, **kwargs: Any) -> Any:
+        """As of every array, with the caveats."""
+        return _told(super().searchsorted(*args, **kwargs), caveats_of((self, args, kwargs)))
+
+    def sort(self, *args: Any, **kwargs: Any) -> None:
+        """As of every array, in place; rows are mixed, and the norm is dropped."""
+        super().sort(*args, **kwargs)
+        self._change()
+
+    def partition(self, *args: Any, **kwargs: Any) -> None:
+        """As of every array, in place; rows are mixed, and the norm is dropped."""
+        super().partition(*args, **kwargs)
+        self._change()
+
+    def fill(self, value: Any) -> None:
+        """As of every array, in place; the norm is dropped."""
+        super().fill(value)
+        self._change(caveats_of(value))
+
+    def put(self, indices: Any, values: Any, mode: Any = "raise") -> None:
+        """As of every array, in place; the norm is dropped."""
+        super().put(indices, values, mode)
+        self._change(caveats_of(values))
 
     def __reduce__(self) -> Any:
         reduced: Any = super().__reduce__()
@@ -71,9 +173,83 @@ class EncodedRows(np.ndarray[Any, np.dtype[Any]]):
         array, self.data_norm, self.caveats = state
         super().__setstate__(array)
 
+    def _same(self, rows: Any) -> Any:
+        rows.data_norm = self.data_norm
+        return rows
 
-def _caveats_of(values: Any) -> tuple[str, ...]:
-    """The caveats of all encoded rows in nested sequences, each once."""
-    if isinstance(values, list | tuple):
-        return tuple(dict.fromkeys(caveat for value in values for caveat in _caveats_of(value)))
-    return values.caveats if isinstance(values, EncodedRows) else ()
+    def _change(self, caveats: tuple[str, ...] = ()) -> None:
+        """Cells were written: these are other rows now."""
+        self.data_norm = None
+        self.caveats = tuple(dict.fromkeys((*self.caveats, *caveats)))
+
+
+def caveats_of(values: Any) -> tuple[str, ...]:
+    """The caveats of all encoded rows in nested sequences and dictionaries, each once.
+
+    >>> caveats_of([EncodedRows([1.0], caveats=["one"]), {"more": EncodedRows([1.0], caveats=["two", "one"])}])
+    ('one', 'two')
+    """
+    return tuple(dict.fromkeys(_all_caveats(values)))
+
+
+def _all_caveats(values: Any) -> Iterator[str]:
+    if isinstance(values, EncodedRows):
+        yield from values.caveats
+    elif isinstance(values, list | tuple):
+        for value in values:
+            yield from _all_caveats(value)
+    elif isinstance(values, dict):
+        yield from _all_caveats(list(values.values()))
+
+
+def _plain(value: Any) -> Any:
+    return value.view(np.ndarray) if isinstance(value, EncodedRows) else value
+
+
+def _with_caveats(array: Array, caveats: tuple[str, ...]) -> EncodedRows:
+    """The same memory as encoded rows without a norm."""
+    encoded = array.view(EncodedRows)
+    encoded.data_norm, encoded.caveats = None, caveats
+    return encoded
+
+
+def _told(result: Any, caveats: tuple[str, ...], changed: Sequence[Any] = (), given: Sequence[Any] = ()) -> Any:
+    """What NumPy returned, with caveats on every array; arrays that were written into have them too."""
+    for array in changed:
+        if isinstance(array, EncodedRows):
+            array._change(caveats)
+            if isinstance(result, np.ndarray) and np.may_share_memory(result, array) and result.shape == array.shape:
+                return array  # in-place arithmetic returns its target
+    if any(result is array for array in given):
+        return result  # np.atleast_2d of a matrix, say, is the matrix
+    if isinstance(result, np.ndarray) and not isinstance(result, np.ma.MaskedArray):  # whose mask a view would lose
+        return _with_caveats(result, caveats)
+    if isinstance(result, tuple) and hasattr(result, "_make"):
+        return result._make(_told(part, caveats) for part in result)
+    if type(result) in (list, tuple):
+        return type(result)(_told(part, caveats, given=given) for part in result)
+    return result
+
+
+def _side_by_side(arrays: Any, axis: Any = 0, *args: Any, **kwargs: Any) -> float | None:
+    """The norm of rows that are joined to longer rows; None where one of them has none."""
+    norms = [part.data_norm if isinstance(part, EncodedRows) and part.ndim == 2 else None for part in arrays]
+    known = [norm for norm in norms if norm is not None]
+    return math.hypot(*known) if axis in (1, -1) and len(known) == len(norms) else None
+
+
+def _gives_parts_of_rows(key: Any) -> bool:
+    """Whether an index into a matrix gives whole rows or parts of them, with no column twice."""
+    row, *columns = (key or (...,)) if isinstance(key, tuple) else (key,)
+    columns = [part for part in columns if part is not Ellipsis] or [slice(None)]
+    if len(columns) > 1 or row is None:
+        return False
+    if isinstance(columns[0], slice):
+        return isinstance(row, slice) or row is Ellipsis or np.ndim(row) <= 1
+    return isinstance(row, slice) and _has_no_repeats(np.asarray(columns[0]))
+
+
+def _has_no_repeats(positions: Array) -> bool:
+    if positions.ndim != 1 or positions.dtype == bool:
+        return positions.ndim == 1
+    return len(set(positions.tolist())) == positions.size and bool((positions >= 0).all())
