@@ -136,6 +136,12 @@ def prepare(
     return replace(planned, privacy=privacy, numbers=dict(planned.numbers))
 
 
+def with_caveats(planned: Plan, caveats: tuple[str, ...]) -> Plan:
+    """The same plan, of records that bring caveats along."""
+    privacy = replace(planned.privacy, caveats=(*planned.privacy.caveats, *caveats))
+    return replace(planned, privacy=privacy)
+
+
 def warn_of_caveats(planned: Plan, stacklevel: int) -> None:
     """Warn of everything that the guarantee may not cover, at the caller's line."""
     for caveat in planned.privacy.caveats:

@@ -102,14 +102,15 @@ class Records:
         invalid: "refuse" (default) raises for non-finite values; that refusal happens before anything is charged and
             lies outside (epsilon, delta). "zero" makes the run total instead: such records contribute zero.
 
-    Which record has which role is public: it must be fixed by index, never by content.
+    Which record has which role is public: it must be fixed by index, never by content (not by a stratified split, and
+    not after sorting). Caveats of `EncodedRows` are kept, and every result of a run has them.
 
     >>> import numpy as np
     >>> Records(lower=(np.zeros((100, 3)), np.zeros(100)))
     Records(lower=100 records; values hidden)
     """
 
-    __slots__ = ("__weakref__", "_sizes")
+    __slots__ = ("__weakref__", "_caveats", "_sizes")
 
     def __init__(self, *, upper: Tree = None, lower: Tree = None, both: Tree = None, invalid: str = "refuse") -> None:
         one_of("invalid", invalid, ("refuse", "zero"), "it says what happens to records with non-finite values")
@@ -119,12 +120,18 @@ class Records:
             if tree is not None:
                 arrays[role] = _prepared(role, tree, invalid)
         self._sizes = Sizes(**{role: tree for role, (tree, _) in arrays.items()})
+        self._caveats = _caveats((upper, lower, both))
         _VAULT[self] = arrays
 
     @property
     def sizes(self) -> Sizes:
         """What is public: the number of records by role, and the shape and type of one."""
         return self._sizes
+
+    @property
+    def caveats(self) -> tuple[str, ...]:
+        """What a guarantee about these records does not cover, as encoded rows bring it along; public sentences."""
+        return self._caveats
 
     def execute(
         self, program: Program, receipt: Receipt, schedule: KeySchedule, state: State, rounds: int
@@ -313,6 +320,12 @@ def _prepared(role: str, tree: Tree, invalid: str) -> tuple[Tree, jax.Array]:
     # copy to the device raises on a record's value.
     with sealed():
         return jax.tree.map(jnp.array, arrays), jnp.array(valid)
+
+
+def _caveats(tree: Tree) -> tuple[str, ...]:
+    """The caveats of all encoded rows in a tree, each once."""
+    arrays = (leaf for leaf in jax.tree.leaves(tree) if isinstance(leaf, np.ndarray))
+    return tuple(dict.fromkeys(caveat for array in arrays for caveat in getattr(array, "caveats", ())))
 
 
 def _narrowed(leaf: Any, dtype: np.dtype[Any]) -> npt.NDArray[Any]:

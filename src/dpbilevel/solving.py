@@ -15,7 +15,16 @@ from dpbilevel.arguments import one_of
 from dpbilevel.checkpoint import opened
 from dpbilevel.errors import InvalidArgument, NotPrivateWarning
 from dpbilevel.methods.refit import Refit
-from dpbilevel.planning import DEFAULT_METHOD, NOISES, Method, Plan, checked_start, prepare, warn_of_caveats
+from dpbilevel.planning import (
+    DEFAULT_METHOD,
+    NOISES,
+    Method,
+    Plan,
+    checked_start,
+    prepare,
+    warn_of_caveats,
+    with_caveats,
+)
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.discrete import check_sampler
 from dpbilevel.privacy.ledger import Ledger
@@ -93,7 +102,7 @@ def solve(
         raise InvalidArgument(f"ledger: must be dpb.Ledger(total), not {type(ledger).__name__}")
     schedule = KeySchedule(seed)
     check_noise(noise, seed)
-    planned = prepare(problem, records.sizes, budget, method, start, refit, noise)
+    planned = with_caveats(prepare(problem, records.sizes, budget, method, start, refit, noise), records.caveats)
     warn_of_caveats(planned, stacklevel=3)
     x, y = checked_start(problem, start)
     warn_if_not_private(budget, schedule)

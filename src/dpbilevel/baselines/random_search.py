@@ -26,7 +26,7 @@ from dpbilevel.baselines.runs import ScoredRuns, with_mu
 from dpbilevel.constraints import project
 from dpbilevel.errors import InvalidArgument
 from dpbilevel.facts import Facts
-from dpbilevel.planning import Plan, checked_start, prepare, warn_of_caveats
+from dpbilevel.planning import Plan, checked_start, prepare, warn_of_caveats, with_caveats
 from dpbilevel.privacy.accounting import Chargeable, all_charges
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.declared import DeclaredRelease
@@ -130,6 +130,7 @@ class PrivateRandomSearch(ScoredRuns):
         _check(records, ledger, budget)
         draws = KeySchedule(seed)
         planned, charged = self._plan(problem, records, budget, start)
+        planned = with_caveats(planned, records.caveats)
         warn_of_caveats(planned, stacklevel=3)
         x, y = checked_start(problem, start)
         draw = self._prior(problem, x)

@@ -1,6 +1,5 @@
 """What all estimators share: their settings, how they read rows, what they may spend, and the one call of `solve`."""
 
-import itertools
 import math
 import warnings
 from collections.abc import Sequence
@@ -15,7 +14,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dpbilevel.arguments import count, one_of, positive
 from dpbilevel.encoding.columns import Table, is_dictionary, read_table
-from dpbilevel.encoding.encoded_rows import EncodedRows
+from dpbilevel.encoding.encoded_rows import EncodedRows, caveats_of
 from dpbilevel.errors import InvalidArgument, InvalidRecords, NotPrivateWarning, PrivacyLeakWarning, UtilityWarning
 from dpbilevel.estimators.rows import Scaling, check_finite, scaling
 from dpbilevel.estimators.split import validation_rows
@@ -98,8 +97,7 @@ class PrivateEstimator(BaseEstimator):
         if norm is None and self.bounds is None and isinstance(X, EncodedRows):
             norm = X.data_norm
         scaled, caveat = scaling(table, norm, self.bounds)
-        encoded = [rows.caveats for rows in (X, *more) if isinstance(rows, EncodedRows)]
-        return scaled, [*dict.fromkeys(itertools.chain(*encoded)), *([caveat] if caveat else [])]
+        return scaled, [*caveats_of((X, *more)), *([caveat] if caveat else [])]
 
     def _solve(self, problem: BilevelProblem, upper: Tree, lower: Tree, caveats: Sequence[str], legend: Legend) -> Tree:
         """Tune and train within the budget; sets ``solution_`` and ``privacy_`` and returns (x, y)."""

@@ -20,7 +20,8 @@ from scipy.stats import norm
 
 from dpbilevel.about import version
 from dpbilevel.arguments import one_of, positive
-from dpbilevel.errors import InvalidArgument, UtilityWarning
+from dpbilevel.encoding.encoded_rows import caveats_of
+from dpbilevel.errors import InvalidArgument, PrivacyLeakWarning, UtilityWarning
 from dpbilevel.evaluation.heldout import checked_pair, classes_of
 from dpbilevel.evaluation.scoring import NORM, Metric, chosen_metrics, scored
 from dpbilevel.planning import check_delta
@@ -175,7 +176,8 @@ def evaluate(
     Args:
         model: anything with scikit-learn's ``predict`` ("loss" of a classifier and "calibration" need
             ``predict_proba`` and ``classes_``), or a function from rows to labels or numbers.
-        records: a pair (X, y) of private held-out rows and targets. X is handed to the model as it is.
+        records: a pair (X, y) of private held-out rows and targets. X is handed to the model as it is. Caveats of
+            `EncodedRows` are the result's too: a range that an encoder took from these rows is no part of the charge.
         budget: what this may spend; ``Budget(float("inf"))`` gives the exact score, not private.
         metric: "accuracy"; "loss", the log-loss of a classifier or the squared error of anything else; "calibration";
             or a tuple of them, which are released jointly and share the budget equally.
@@ -205,6 +207,7 @@ def evaluate(
     classes = classes_of(model)
     metrics = chosen_metrics(metric, model, classes, budget.is_private, loss_bound, positive_class, bins)
     rows, targets = checked_pair(records)
+    caveats = caveats_of(records)
     number = len(targets)
     check_delta(budget, number)
     # The vectors are the library's own: in float64, whatever the user has set, a score without noise is exact.
@@ -212,6 +215,8 @@ def evaluate(
         program, release = _program(metrics, number, for_exact_noise(budget) if noise == "exact" else budget)
         _warn_if_noisy(release.noise * max(chosen.unit for chosen in metrics), number)
         hidden = Records(both=scored(metrics, model, rows, targets, classes))
+        for caveat in caveats:
+            warnings.warn(caveat, PrivacyLeakWarning, stacklevel=2)
         warn_if_not_private(budget, schedule)
         zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), _answer_shapes(metrics, hidden))
         if noise == "exact":
@@ -223,7 +228,9 @@ def evaluate(
     return Evaluation(
         values={chosen.name: chosen.value(answer[chosen.name], number) for chosen in metrics},
         standard_errors={chosen.name: chosen.standard_error(release.noise, number) for chosen in metrics},
-        privacy=Privacy(all_charges(program.releases), budget, void=schedule.reproducible or not budget.is_private),
+        privacy=Privacy(
+            all_charges(program.releases), budget, caveats, void=schedule.reproducible or not budget.is_private
+        ),
         records=number,
         ranges={chosen.name: chosen.largest for chosen in metrics},
         meanings={chosen.name: chosen.meaning for chosen in metrics},
