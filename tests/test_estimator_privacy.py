@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from estimator_cases import (
     CASES,
-    ENCODER,
     LABELS,
     PLACES,
     X,
@@ -18,9 +17,6 @@ from estimator_cases import (
 )
 from hypothesis import given
 from hypothesis import strategies as st
-from sklearn.base import clone
-from sklearn.model_selection import GridSearchCV, cross_val_score
-from sklearn.pipeline import make_pipeline
 
 import dpbilevel as dpb
 from dpbilevel import records
@@ -199,35 +195,6 @@ def test_categories_of_pandas_are_no_declaration():
     assert len([warning for warning in caught if warning.category is PrivacyLeakWarning]) == 2
     assert len(model.privacy_.caveats) == 2
     assert (model.classes_.tolist(), model.source_names_.tolist()) == (["no", "yes"], ["east", "west"])
-
-
-EVERYTHING = [(np.arange(60), np.arange(60))] * 3  # folds that keep the shape of the table
-
-
-@pytest.mark.parametrize("name", ["logistic", "ridge"])
-def test_copies_warn_that_every_fold_spends(name):
-    case = CASES[name]
-    model = case.make()
-    with pytest.warns(PrivacyLeakWarning, match="copy number 2 .* each fit spends its own epsilon, they add") as caught:
-        cross_val_score(model, X, case.y, cv=EVERYTHING)
-    texts = [str(warning.message) for warning in caught if warning.category is PrivacyLeakWarning]
-    assert [text[:13] for text in texts] == ["copy number 2", "copy number 3"]
-    with pytest.warns(PrivacyLeakWarning, match="copy number 2"):
-        cross_val_score(make_pipeline(clone(ENCODER), case.make(data_norm=None)), X, case.y, cv=EVERYTHING)
-    with pytest.warns(PrivacyLeakWarning, match="copy number 4"):
-        GridSearchCV(case.make(), {"data_norm": [1.0]}, cv=EVERYTHING).fit(X, case.y)
-
-
-@every_case
-def test_one_copy_and_counted_copies_do_not_warn(case):
-    ledger = dpb.Ledger(dpb.Budget(9.0, 0.01))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", PrivacyLeakWarning)
-        clone(case.make()).fit(X, case.y, **case.more())
-        model = case.make(ledger=ledger)
-        for _ in range(3):
-            clone(model).fit(X, case.y, **case.more())
-    assert len(ledger.entries) == 3
 
 
 @pytest.mark.parametrize("name", CASES)

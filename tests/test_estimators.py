@@ -2,6 +2,7 @@
 
 import functools
 import pickle
+import pydoc
 import re
 import warnings
 
@@ -15,6 +16,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import check_estimator
 
 import dpbilevel as dpb
+from dpbilevel import estimators
 from dpbilevel.errors import (
     DPBilevelError,
     InvalidArgument,
@@ -200,6 +202,13 @@ def test_frames_in_a_pipeline_have_lost_the_norm_and_it_is_said(library):
     with warnings.catch_warnings():
         warnings.simplefilter("error", PrivacyLeakWarning)
         pipeline.set_params(dpridgecv__data_norm=1.0).fit(X, case.y)
+
+
+@pytest.mark.parametrize("kind", [*(getattr(estimators, name) for name in estimators.__all__), dpb.BoundedEncoder])
+def test_help_explains_every_setting(kind):
+    text = pydoc.render_doc(kind, renderer=pydoc.plaintext)
+    for name in kind().get_params():
+        assert len(re.findall(rf"^ *\|? +{name}: \S", text, re.MULTILINE)) == 1, name
 
 
 # ---- rows and settings that cannot be used

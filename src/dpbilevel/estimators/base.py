@@ -9,14 +9,15 @@ from typing import Any, ClassVar
 
 import jax
 import numpy as np
-from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dpbilevel.arguments import count, one_of, positive
 from dpbilevel.encoding.columns import Table, is_dictionary, read_table
 from dpbilevel.encoding.encoded_rows import EncodedRows, caveats_of
 from dpbilevel.errors import InvalidArgument, InvalidRecords, NotPrivateWarning, PrivacyLeakWarning, UtilityWarning
+from dpbilevel.estimators.copies import CountedCopies
 from dpbilevel.estimators.rows import Scaling, check_finite, scaling
+from dpbilevel.estimators.settings import with_inherited_settings
 from dpbilevel.estimators.split import validation_rows
 from dpbilevel.methods.refit import Refit
 from dpbilevel.planning import DEFAULT_METHOD, Method, Plan, prepare
@@ -37,7 +38,7 @@ _UNHEARD = 5.0  # the same of one validation pass: hundreds of them are averaged
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class PrivateEstimator(BaseEstimator):
+class PrivateEstimator(CountedCopies):
     """Settings that all estimators share.
 
     Args:
@@ -71,6 +72,10 @@ class PrivateEstimator(BaseEstimator):
     noise: str = "float"
 
     _refit: ClassVar[Refit | str] = "auto"
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        cls.__doc__ = with_inherited_settings(cls.__doc__, PrivateEstimator.__doc__)
 
     def _read(self, X: Any, *, reset: bool, fitted: bool = True) -> Table:
         """A table with the columns that fit has seen, every cell finite unless invalid="zero"."""
@@ -109,7 +114,8 @@ class PrivateEstimator(BaseEstimator):
         # All warnings come before the charge: where one is made an error, nothing has been spent.
         for caveat in caveats:
             warnings.warn(caveat, PrivacyLeakWarning, stacklevel=3)
-        self._warn_of_copies()
+        self._warn_of_copies(stacklevel=3)
+        copies = self._copies_caveat()
         _warn_of_noise(planned, rows)
         warn_if_not_private(budget, KeySchedule(seed), "random_state", stacklevel=4)
         with warnings.catch_warnings():
@@ -124,7 +130,8 @@ class PrivateEstimator(BaseEstimator):
                 seed=seed,
                 noise=self.noise,
             )
-        privacy = replace(solution.privacy, caveats=(*caveats, *solution.privacy.caveats))
+        of_copies = () if copies is None else (copies,)
+        privacy = replace(solution.privacy, caveats=(*caveats, *of_copies, *solution.privacy.caveats))
         self.solution_ = replace(solution, privacy=privacy, numbers=planned.numbers, legend=legend)
         self.privacy_ = privacy
         return solution.x, solution.y
@@ -160,24 +167,6 @@ class PrivateEstimator(BaseEstimator):
                 f"random_state={seed!r}: must be None for a private fit, or a whole number >= 0, which fixes the noise"
             )
         return None if seed is None else int(seed)
-
-    def __sklearn_clone__(self) -> Any:
-        # Cross-validation and searches clone an estimator for each of their fits: copies know how many there are.
-        copy = super().__sklearn_clone__()
-        self._copies = getattr(self, "_copies", 0) + 1
-        copy._copy_number = self._copies
-        return copy
-
-    def _warn_of_copies(self) -> None:
-        number = getattr(self, "_copy_number", 1)
-        if number > 1 and self.ledger is None and self.random_state is None:
-            warnings.warn(
-                f"copy number {number} of this estimator is being fitted (by cross-validation or a search?): each fit "
-                "spends its own epsilon, they add up, and scores on private rows are not covered at all. Pass ledger= "
-                "to keep the total, and score with dpb.evaluate",
-                PrivacyLeakWarning,
-                stacklevel=4,
-            )
 
     def _repr_html_inner(self) -> str:
         # scikit-learn's diagram, and below it what was spent and found, once there is something.

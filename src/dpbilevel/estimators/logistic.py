@@ -79,7 +79,7 @@ class DPLogisticRegressionCV(PenaltyEstimator, PrivateClassifier):
         groups: one label for each column; columns of one label share a penalty (``range(columns)``: a penalty each,
             `BoundedEncoder.group_of_column_`: one for each encoded column). None: one penalty. The intercept has none.
 
-    All other settings are those of `dpbilevel.estimators.base.PrivateEstimator`.
+    Settings that all estimators share are those of `dpbilevel.estimators.base.PrivateEstimator`.
 
     Attributes:
         coef_, intercept_, classes_: as in scikit-learn.

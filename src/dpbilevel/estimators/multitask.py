@@ -33,8 +33,8 @@ class DPMultiTaskRidge(RegressorMixin, PrivateEstimator):
             take the mean of all heads.
         target_range: declared (low, high); targets are clamped to it. None discovers it likewise.
 
-    All other settings are those of `dpbilevel.estimators.base.PrivateEstimator`. Half of mu^2 goes to the
-    representation: it has far more numbers than a few penalties.
+    Settings that all estimators share are those of `dpbilevel.estimators.base.PrivateEstimator`. Half of mu^2 goes to
+    the representation: it has far more numbers than a few penalties.
 
     Attributes:
         representation_: released, the map from columns (as given) to features.

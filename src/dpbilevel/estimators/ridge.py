@@ -61,7 +61,7 @@ class DPRidgeCV(PenaltyEstimator, PrivateRegressor):
         groups: one label for each column; columns of one label share a penalty (``range(columns)``: a penalty each).
             None: one penalty. The intercept has none.
 
-    All other settings are those of `dpbilevel.estimators.base.PrivateEstimator`.
+    Settings that all estimators share are those of `dpbilevel.estimators.base.PrivateEstimator`.
 
     Attributes:
         coef_, intercept_: as in scikit-learn.

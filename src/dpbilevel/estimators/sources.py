@@ -90,7 +90,7 @@ class DPSourceWeightedClassifier(PrivateClassifier, _Weighted):
         source_names: declared names of sources; None discovers them likewise. Rows of a source that is not listed are
             those of "other", where that is listed, and refused otherwise.
 
-    All other settings are those of `dpbilevel.estimators.base.PrivateEstimator`.
+    Settings that all estimators share are those of `dpbilevel.estimators.base.PrivateEstimator`.
 
     Attributes:
         coef_, intercept_, classes_: as in scikit-learn.
@@ -168,7 +168,7 @@ class DPSourceWeightedRegressor(PrivateRegressor, _Weighted):
         source_names: declared names of sources; None discovers them likewise. Rows of a source that is not listed are
             those of "other", where that is listed, and refused otherwise.
 
-    All other settings are those of `dpbilevel.estimators.base.PrivateEstimator`.
+    Settings that all estimators share are those of `dpbilevel.estimators.base.PrivateEstimator`.
 
     Attributes:
         coef_, intercept_: as in scikit-learn.
