@@ -79,6 +79,12 @@ class Plan:
         lines = [f"{name:<{width}}  {short(value):<14}  {why}" for name, (value, why) in self.numbers.items()]
         return "\n".join([self.privacy.sentence(), *lines])
 
+    def _repr_html_(self) -> str:
+        """A compact card, for notebooks."""
+        from dpbilevel.report.privacy_cards import plan_card
+
+        return plan_card(self)
+
     def __repr__(self) -> str:
         uses = sum(release.steps for release in self.releases)
         return f"Plan({type(self.method).__name__}, {uses} releases on {self.sizes!r}: {self.privacy.label()})"

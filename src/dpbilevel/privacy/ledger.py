@@ -249,6 +249,16 @@ class Ledger:
         runs = f"{len(page.entries)} run{'' if len(page.entries) == 1 else 's'}"
         return f"Ledger({name}{self._describe(page)}, {self.total.adjacency}, {runs})"
 
+    def _repr_html_(self) -> str:
+        """A compact card, for notebooks."""
+        from dpbilevel.report.privacy_cards import ledger_card, unreadable_ledger_card
+
+        try:
+            page = self._book.read()
+        except DPBilevelError as error:
+            return unreadable_ledger_card(error)
+        return ledger_card(page, self.total, self._spent(page), self._remaining(page))
+
     def __copy__(self) -> "Ledger":
         return self
 

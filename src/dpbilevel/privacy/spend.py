@@ -250,6 +250,12 @@ class Privacy:
         budget = Budget(float(epsilon), None if delta is None else float(delta), data["adjacency"])
         return cls(charges, budget, tuple(data["caveats"]), bool(data["void"]))
 
+    def _repr_html_(self) -> str:
+        """A compact card, for notebooks."""
+        from dpbilevel.report.privacy_cards import privacy_card
+
+        return privacy_card(self)
+
     def __repr__(self) -> str:
         return f"Privacy({self.label()})"
 

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 from dpbilevel.privacy.accounting import Charge
 from dpbilevel.privacy.spend import rounded_up
+from dpbilevel.report.card_parts import privacy_status
 from dpbilevel.solution import Solution
 from dpbilevel.tables import short
 
-PRIVATE, CAVEATS, NOT_PRIVATE = "private", "private with caveats", "not private"
 _GROUPS = (2, 5, 10)  # rows of one person
 _FALSE_ALARMS = 0.05
 
@@ -45,7 +45,7 @@ def guarantee(solution: Solution) -> Guarantee:
     privacy = solution.privacy
     private = privacy.budget.is_private
     return Guarantee(
-        status=status(solution),
+        status=privacy_status(privacy),
         sentence=_sentence(solution),
         notice=_notice(solution),
         terms=tuple(_terms(solution)),
@@ -55,14 +55,6 @@ def guarantee(solution: Solution) -> Guarantee:
         assumptions=tuple(_assumptions(solution)) if private else (),
         caveats=privacy.caveats,
     )
-
-
-def status(solution: Solution) -> str:
-    """Private, private with caveats, or not private."""
-    privacy = solution.privacy
-    if privacy.void or not privacy.budget.is_private:
-        return NOT_PRIVATE
-    return CAVEATS if privacy.caveats else PRIVATE
 
 
 def _sentence(solution: Solution) -> str:

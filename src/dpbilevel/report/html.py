@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from dpbilevel.report.card_parts import CAVEATS, NOT_PRIVATE, PRIVATE
 from dpbilevel.report.content import Content, content
 from dpbilevel.report.elements import (
     assembled,
@@ -16,7 +17,6 @@ from dpbilevel.report.elements import (
     terms,
     text,
 )
-from dpbilevel.report.guarantee import CAVEATS, NOT_PRIVATE, PRIVATE
 from dpbilevel.report.pictures import course_picture, spend_picture, values_picture
 from dpbilevel.report.review import Review
 from dpbilevel.report.stylesheet import STYLESHEET

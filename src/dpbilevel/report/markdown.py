@@ -4,9 +4,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from dpbilevel.report.card_parts import CAVEATS, NOT_PRIVATE
 from dpbilevel.report.content import Content, content
 from dpbilevel.report.elements import epsilon_text, number
-from dpbilevel.report.guarantee import CAVEATS, NOT_PRIVATE
 from dpbilevel.report.review import Review
 from dpbilevel.report.words import (
     declared_rows,

@@ -1,0 +1,133 @@
+"""A spend, a plan and a ledger as compact cards for notebooks: public numbers, for which no record was read."""
+
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from dpbilevel.privacy.books.entry import Entry, Page, StoredEntry
+from dpbilevel.privacy.budget import Budget
+from dpbilevel.privacy.spend import Privacy
+from dpbilevel.report.card_parts import (
+    BLUE,
+    NOT_PRIVATE,
+    SHOUTS,
+    TONES,
+    bar,
+    faint,
+    folded,
+    framed,
+    privacy_status,
+    small_table,
+)
+from dpbilevel.report.elements import epsilon_text, number, text
+from dpbilevel.tables import short
+
+if TYPE_CHECKING:  # a look at a ledger can do without JAX
+    from dpbilevel.planning import Plan
+
+_GROUPS = (2, 5)  # rows of one person
+_SHOWN = 6  # charges of a ledger
+
+
+def privacy_card(privacy: Privacy) -> str:
+    """What is spent by role and release, for a person with several rows, and what is not covered."""
+    status = privacy_status(privacy)
+    return framed(TONES[status], SHOUTS[status], privacy.label(), _spend_rows(privacy))
+
+
+def plan_card(planned: "Plan") -> str:
+    """The same of a run that did not happen yet, with every number of the plan and the reason for it."""
+    status = privacy_status(planned.privacy)
+    return framed(TONES[status], f"Plan: {SHOUTS[status]}", planned.privacy.label(), _plan_rows(planned))
+
+
+def ledger_card(page: Page, total: Budget, spent: float, left: Budget | None) -> str:
+    """What is spent of the total, what is left, and the latest charges."""
+    head = "Ledger" if page.dataset is None else f"Ledger of {page.dataset.name}"
+    delta = "" if total.delta is None else f" at delta {number(total.delta)}"
+    label = f"ε {epsilon_text(spent)} of {number(total.epsilon)} spent{delta}, {total.adjacency}"
+    tone = TONES[NOT_PRIVATE] if left is None else BLUE
+    return framed(tone, head, label, _ledger_rows(page, total, spent, left, tone))
+
+
+def unreadable_ledger_card(error: Exception) -> str:
+    """A card is what people look at when something is wrong; what an error says may quote an address."""
+    return framed(TONES[NOT_PRIVATE], "Ledger", f"cannot be read: {type(error).__name__}", [])
+
+
+def _spend_rows(privacy: Privacy) -> Iterator[str]:
+    yield from _bars(privacy)
+    yield _releases(privacy)
+    # Other runs have a bound for groups that is found by search, and takes its time.
+    if privacy.budget.is_private and (privacy.is_gaussian or privacy.exact_noise) and privacy.charges:
+        groups = [f"{rows} rows ε {epsilon_text(privacy.epsilon(group=rows))}" for rows in _GROUPS]
+        yield text(f"A record is one row. For a person with {', with '.join(groups)}")
+    yield from (f"<strong>Caveat:</strong> {text(caveat)}" for caveat in privacy.caveats)
+    if privacy.budget.is_private:
+        yield faint(f"Accountant: {privacy.accountant}")
+
+
+def _plan_rows(planned: "Plan") -> Iterator[str]:
+    yield text("Nothing was read and nothing was charged.")
+    yield from _bars(planned.privacy)
+    yield _releases(planned.privacy)
+    yield from (f"<strong>Caveat:</strong> {text(caveat)}" for caveat in planned.privacy.caveats)
+    numbers = [[name, short(value), why] for name, (value, why) in planned.numbers.items()]
+    if numbers:
+        title = f"{len(numbers)} number{'' if len(numbers) == 1 else 's'} of the plan, with reasons"
+        yield folded(title, small_table("Numbers of the plan", ["number", "value", "reason"], numbers))
+    yield faint(f"{type(planned.method).__name__}, {planned.noise} noise")
+
+
+def _bars(privacy: Privacy) -> Iterator[str]:
+    if not privacy.budget.is_private:
+        return
+    for role, charges in privacy.charges.items():
+        spent = privacy.epsilon(role=role)
+        counts = {charge.records for charge in charges if charge.records is not None}
+        who = f"{max(counts):,} {role} records" if counts else f"{role} records"
+        words = f"ε {epsilon_text(spent)} of {number(privacy.budget.epsilon)}, {who}"
+        yield bar(words, spent / privacy.budget.epsilon, TONES[privacy_status(privacy)])
+
+
+def _releases(privacy: Privacy) -> str:
+    rows = [
+        [charge.release, role, number(charge.steps), type(charge.sampling).__name__]
+        for role, charges in privacy.charges.items()
+        for charge in charges
+    ]
+    return small_table("Releases", ["release", "records", "uses", "sampling"], rows, [2]) if rows else ""
+
+
+def _ledger_rows(page: Page, total: Budget, spent: float, left: Budget | None, tone: str) -> Iterator[str]:
+    if total.is_private:
+        words = (
+            "nothing left"
+            if left is None
+            else f"ε {_rounded_down(left.epsilon)} left for one more run of the same kind"
+        )
+        yield bar(words, spent / total.epsilon, tone)
+    if page.composition == "gaussian" and page.entries:
+        yield faint("Runs compose as Gaussians: μ² adds up, so that ε spent and ε left do not sum to the total.")
+    if page.entries:
+        yield _charges(list(enumerate(page.entries, 1))[-_SHOWN:])
+    count = len(page.entries)
+    earlier = f", the last {_SHOWN} shown" if count > _SHOWN else ""
+    yield faint(f"{count:,} run{'' if count == 1 else 's'}{earlier}")
+
+
+def _charges(numbered: list[tuple[int, Entry]]) -> str:
+    """The latest charges; a database knows of each who and when."""
+    header, rows = ["no.", "run", "ε", "δ"], []
+    if any(isinstance(entry, StoredEntry) for _, entry in numbered):
+        header += ["who", "when"]
+    for place, entry in numbered:
+        known = [entry.user, f"{entry.time[:16].replace('T', ' ')} UTC"] if isinstance(entry, StoredEntry) else []
+        rows.append([str(place), entry.description, epsilon_text(entry.epsilon), number(entry.delta), *known])
+    return small_table("Latest charges", header, rows, [0, 2, 3])
+
+
+def _rounded_down(value: float) -> str:
+    """Four digits, never above the value: who asks for that much must be given it."""
+    unit = 10.0 ** (math.floor(math.log10(value)) - 3) if 0 < value < math.inf else 1.0
+    return number(math.floor(value / unit + 1e-6) * unit if math.isfinite(value) else value)
