@@ -106,6 +106,55 @@ def test_numbers_are_predicted_in_their_own_units(folder, command):
     assert predicted.mean() == pytest.approx(5.0, abs=0.5)
 
 
+GERMAN = str.maketrans({",": ";", ".": ","})
+
+
+def test_decimal_commas_semicolons_and_no_header(run, command, monkeypatch, tmp_path):
+    """The same predictions for the same people, as another country writes them."""
+    place, _ = run
+    monkeypatch.chdir(place)
+    names, *rows = (place / "people.csv").read_text().splitlines()
+    (tmp_path / "german.csv").write_text("\n".join(rows).translate(GERMAN) + "\n")
+    for data, out, more in (("people.csv", "here.csv", ()), (tmp_path / "german.csv", "there.csv", (
+        "--delimiter", ";", "--decimal", ",", "--columns", names))):  # fmt: skip
+        code, _, said = command("predict", "run", data, "--out", tmp_path / out, *more)
+        assert code == 0, said
+    assert (tmp_path / "here.csv").read_text() == (tmp_path / "there.csv").read_text()
+    code, _, said = command(
+        "predict", "run", tmp_path / "german.csv", "--out", tmp_path / "no.csv", *more[:2], *more[4:]
+    )
+    assert code == 2
+    assert "pass --decimal , for 2,5" in said
+
+
+def test_coefficients_are_those_of_the_last_class(folder, command):
+    write_people(folder, rows=2000)
+    (folder / "schema.toml").write_text(SCHEMA.replace('["no", "yes"]', '["yes", "no"]'))
+    code, _, said = command(*TUNE, "--epsilon", "3", "--delta", "1e-5")
+    assert code == 0, said
+    model = json.loads((folder / "run" / "run.json").read_text())["model"]
+    assert model["outputs"] == ["no"]
+    older = dict(zip(model["columns"], model["coefficients"][0], strict=True))["age"]
+    assert older < 0  # the old have paid
+    code, _, said = command("predict", "run", "people.csv")
+    assert code == 0, said
+    told = pyarrow.csv.read_csv(folder / "predictions.csv").to_pydict()
+    assert list(told) == ["prediction", "probability of yes", "probability of no"]
+    assert (np.array(told["prediction"]) == people(2000)["paid"]).mean() > 0.8
+
+
+def test_truth_values_of_a_parquet_file_are_classes(folder, command):
+    table = people(300)
+    columns = {**{name: list(values) for name, values in table.items()}, "paid": (table["paid"] == "yes").tolist()}
+    pyarrow.parquet.write_table(pyarrow.table(columns), folder / "people.parquet")
+    for classes in ("[false, true]", '["False", "True"]'):
+        (folder / "schema.toml").write_text(SCHEMA.replace('["no", "yes"]', classes))
+        ledger = ("--ledger", "nothing.db", "--dataset", "people")  # so that it ends before the run, and after reading
+        dpb.Ledger.open("sqlite:///nothing.db", dataset="people", total=dpb.Budget(1e-9, 1e-12))
+        code, _, said = command("tune", "people.parquet", *TUNE[2:], *ledger, "--out", "none")
+        assert code == 3, said
+
+
 def test_report_is_written_anew(run, command, monkeypatch):
     place, _ = run
     monkeypatch.chdir(place)

@@ -46,6 +46,21 @@ def test_one_data_set_is_shown(path):
     assert float(mu) == pytest.approx(TOTAL.mu, abs=1e-3)
 
 
+def test_it_is_said_why_spent_and_remaining_do_not_add_up(path):
+    (view,) = commands.show(path, "hospital")
+    facts = dict(view.facts)
+    assert float(facts["spent"].split()[1]) + float(facts["remaining"].split()[1]) > TOTAL.epsilon + 0.1
+    assert "do not add up to the total" in facts["note"]
+    assert f"{0.5 * TOTAL.mu**2:.4g} of {TOTAL.mu**2:.4g}" in facts["note"]
+
+
+def test_where_epsilons_add_up_nothing_needs_to_be_said(tmp_path):
+    url = f"sqlite:///{tmp_path}/ledger.db"
+    charge(dpb.Ledger.open(url, dataset="new", total=TOTAL, composition="basic"), 0.5)
+    (view,) = commands.show(url)
+    assert "note" not in dict(view.facts)
+
+
 def test_all_data_sets_are_shown_where_none_is_named(path):
     views = commands.show(path, None)
     assert [dict(view.facts)["data set"] for view in views] == ["hospital", "school"]

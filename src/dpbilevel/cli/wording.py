@@ -45,6 +45,7 @@ _REMEDIES = {
         "a ledger for both is one whose first run is of this kind: start another with `dpbilevel ledger create`"
     ),
     r"does not exist; check the address$": "does not exist; check the address (`dpbilevel ledger create` starts one)",
+    r"^epsilon is ": "--epsilon is ",
     r"^url: ": "--ledger: ",
     r"^schema: ": "--schema: ",
 }
