@@ -148,16 +148,22 @@ def test_a_total_that_differs_names_the_one_that_is_fixed(folder, command):
     assert named(errors) == []
 
 
-@pytest.mark.parametrize("epsilon", ["21", "1e3", "inf"])
-def test_a_large_epsilon_is_remarked_on_once(folder, command, epsilon):
+@pytest.mark.parametrize(
+    "line",
+    [
+        (*PLAN, "--epsilon", "21"),
+        (*PLAN, "--epsilon", "inf"),
+        (*CREATE[:-1], "21"),
+        ("tune", "people.csv", *TUNE[2:], "--epsilon", "inf"),
+    ],
+    ids=" ".join,
+)
+def test_a_large_epsilon_is_remarked_on_once(folder, command, line):
     write_people(folder, rows=60)
-    for line in ((*PLAN, "--epsilon", epsilon), ("tune", "people.csv", *TUNE[2:], "--dry-run", "--rows", "60"),
-                 (*CREATE[:-1], epsilon), ("tune", "people.csv", *TUNE[2:])):  # fmt: skip
-        arguments = line if line[0] != "tune" else (*line, "--epsilon", epsilon)
-        code, _, errors = command(*arguments)
-        assert code == 0, errors
-        assert len([text for text in errors.splitlines() if text.startswith("warning: --epsilon")]) == 1
-        assert named(errors) == []
+    code, _, errors = command(*line)
+    assert code == 0, errors
+    assert len([text for text in errors.splitlines() if text.startswith("warning: --epsilon")]) == 1
+    assert named(errors) == []
 
 
 def test_an_epsilon_of_20_is_not_remarked_on(command):
