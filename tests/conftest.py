@@ -18,6 +18,20 @@ def _seeds_are_fine_in_tests():
         yield
 
 
+@pytest.fixture
+def command(monkeypatch, capfd):
+    """Run a command of the command line in this process; returns its exit code, stdout and stderr."""
+    from dpbilevel.cli import app
+
+    def run(*arguments):
+        monkeypatch.setattr("sys.argv", ["dpbilevel", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            app.main()
+        return (ended.value.code, *capfd.readouterr())
+
+    return run
+
+
 _MAPS = Path("/proc/self/maps")
 _MANY = 20_000  # of the 65,530 pieces of memory that Linux grants a process; compiled programs take several each
 

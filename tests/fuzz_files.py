@@ -8,6 +8,7 @@ import functools
 import io
 import json
 import os
+import re
 import sys
 import tempfile
 import tomllib
@@ -25,6 +26,7 @@ from hypothesis import strategies as st
 import dpbilevel as dpb
 from dpbilevel import checkpoint_file, datasets
 from dpbilevel.cli import app
+from dpbilevel.cli.layout import layout
 from dpbilevel.cli.rows import fitted_encoder, read_rows
 from dpbilevel.cli.schema import parsed, read_schema
 from dpbilevel.cli.table_file import open_table
@@ -116,11 +118,13 @@ def tables(draw: Draw, folder: Path) -> Call:
     encoder = fitted_encoder(_schema().features("paid", "clinic"), "refuse")
 
     def read() -> None:
-        table = open_table(path, delimiter)
+        table = open_table(path, layout(delimiter, decimal, columns))
         if set(_schema().columns) <= set(table.names):
             read_rows(table, encoder, _schema(), "paid", "clinic")
 
     delimiter = draw(st.one_of(st.none(), st.sampled_from([",", ";", "\t", "", "ab", '"', "\n"])))
+    decimal = draw(st.sampled_from([".", ".", ",", "", ";"]))
+    columns = draw(st.one_of(st.none(), st.sampled_from([",".join(_schema().columns), "a,b", "a,a", "", '"'])))
     return read
 
 
@@ -293,6 +297,12 @@ def data_sets(draw: Draw, folder: Path) -> Call:
     return functools.partial(getattr(datasets, loader), place)
 
 
+# Arguments of the library that the command line calls otherwise.
+PYTHON = re.compile(
+    r"\b(invalid|random_state|data|total|epsilon|delta|classes|noise|path|url)=|validation_fraction|dpb\."
+)
+
+
 def commands(draw: Draw, folder: Path) -> Call:
     """The command line, with damaged files and arguments; one line on stderr and exit code 2 or 3."""
     text = st.one_of(
@@ -315,6 +325,9 @@ def commands(draw: Draw, folder: Path) -> Call:
         ["ledger", "create", "people.db", "--dataset", "people", "--epsilon", "nan"],
     ]
     line = list(draw(st.sampled_from(lines)))
+    if line[0] in ("tune", "reweight", "schema", "predict"):  # how a CSV is written
+        written = st.sampled_from([("--decimal", ","), ("--delimiter", ";"), ("--columns", "a,b"), ("--delimiter", "")])
+        line += draw(st.one_of(st.just(()), written))
     for _ in range(draw(st.integers(0, 2))):
         line[draw(st.integers(0, len(line) - 1))] = draw(text)
     if line[0] in ("tune", "reweight"):  # dry runs, and real ones that a ledger of nothing refuses
@@ -337,6 +350,8 @@ def commands(draw: Draw, folder: Path) -> Call:
             sys.argv = argv
         assert code in (0, 2, 3), f"{line} ended with {code}: {said.getvalue()}"
         assert "Traceback" not in said.getvalue()
+        told = said.getvalue()
+        assert not PYTHON.search(told), f"{line} speaks of Python's arguments: {told}"
         if code:
             raise dpb.InvalidArgument("refused, as the exit code says")
 

@@ -24,19 +24,6 @@ REPOSITORY = Path(__file__).parents[1]
 
 
 @pytest.fixture
-def command(monkeypatch, capfd):
-    """Run a command in this process; returns its exit code, stdout and stderr."""
-
-    def run(*arguments):
-        monkeypatch.setattr("sys.argv", ["dpbilevel", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            app.main()
-        return (ended.value.code, *capfd.readouterr())
-
-    return run
-
-
-@pytest.fixture
 def folder(tmp_path, monkeypatch):
     """A folder with people.csv and schema.toml, where commands run."""
     write_people(tmp_path)
@@ -117,6 +104,55 @@ def test_numbers_are_predicted_in_their_own_units(folder, command):
     predicted = np.array(pyarrow.csv.read_csv(folder / "costs.csv")["prediction"])
     assert np.corrcoef(predicted, people(3000)["cost"])[0, 1] > 0.9
     assert predicted.mean() == pytest.approx(5.0, abs=0.5)
+
+
+GERMAN = str.maketrans({",": ";", ".": ","})
+
+
+def test_decimal_commas_semicolons_and_no_header(run, command, monkeypatch, tmp_path):
+    """The same predictions for the same people, as another country writes them."""
+    place, _ = run
+    monkeypatch.chdir(place)
+    names, *rows = (place / "people.csv").read_text().splitlines()
+    (tmp_path / "german.csv").write_text("\n".join(rows).translate(GERMAN) + "\n")
+    for data, out, more in (("people.csv", "here.csv", ()), (tmp_path / "german.csv", "there.csv", (
+        "--delimiter", ";", "--decimal", ",", "--columns", names))):  # fmt: skip
+        code, _, said = command("predict", "run", data, "--out", tmp_path / out, *more)
+        assert code == 0, said
+    assert (tmp_path / "here.csv").read_text() == (tmp_path / "there.csv").read_text()
+    code, _, said = command(
+        "predict", "run", tmp_path / "german.csv", "--out", tmp_path / "no.csv", *more[:2], *more[4:]
+    )
+    assert code == 2
+    assert "pass --decimal , for 2,5" in said
+
+
+def test_coefficients_are_those_of_the_last_class(folder, command):
+    write_people(folder, rows=2000)
+    (folder / "schema.toml").write_text(SCHEMA.replace('["no", "yes"]', '["yes", "no"]'))
+    code, _, said = command(*TUNE, "--epsilon", "3", "--delta", "1e-5")
+    assert code == 0, said
+    model = json.loads((folder / "run" / "run.json").read_text())["model"]
+    assert model["outputs"] == ["no"]
+    older = dict(zip(model["columns"], model["coefficients"][0], strict=True))["age"]
+    assert older < 0  # the old have paid
+    code, _, said = command("predict", "run", "people.csv")
+    assert code == 0, said
+    told = pyarrow.csv.read_csv(folder / "predictions.csv").to_pydict()
+    assert list(told) == ["prediction", "probability of yes", "probability of no"]
+    assert (np.array(told["prediction"]) == people(2000)["paid"]).mean() > 0.8
+
+
+def test_truth_values_of_a_parquet_file_are_classes(folder, command):
+    table = people(300)
+    columns = {**{name: list(values) for name, values in table.items()}, "paid": (table["paid"] == "yes").tolist()}
+    pyarrow.parquet.write_table(pyarrow.table(columns), folder / "people.parquet")
+    for classes in ("[false, true]", '["False", "True"]'):
+        (folder / "schema.toml").write_text(SCHEMA.replace('["no", "yes"]', classes))
+        ledger = ("--ledger", "nothing.db", "--dataset", "people")  # so that it ends before the run, and after reading
+        dpb.Ledger.open("sqlite:///nothing.db", dataset="people", total=dpb.Budget(1e-9, 1e-12))
+        code, _, said = command("tune", "people.parquet", *TUNE[2:], *ledger, "--out", "none")
+        assert code == 3, said
 
 
 def test_report_is_written_anew(run, command, monkeypatch):
@@ -206,21 +242,22 @@ HEADER = ",".join(people(1))
     ("arguments", "said", "code", "prepare"),
     [
         bad(("tune", "none.csv", *TUNE[2:]), "there is no such file"),
-        bad((*TUNE[:3], "wage", *TUNE[4:]), "--target wage: people.csv has no such column"),
-        bad(("reweight", *TUNE[1:], "--source", "hospital"), "--source hospital: people.csv has no such column"),
+        bad((*TUNE[:3], "wage", *TUNE[4:]), "--target wage: schema.toml declares no such column"),
+        bad(("reweight", *TUNE[1:], "--source", "hospital"), "--source hospital: schema.toml declares no such column"),
         bad(("reweight", *TUNE[1:], "--source", "cost"), "the source 'cost' must have categories"),
         bad((*TUNE[:3], "clinic", *TUNE[4:]), "must have classes = [...] or range = [low, high]"),
         bad(TUNE, "pass --delimiter ';'", prepare=put("people.csv", HEADER.replace(",", ";") + "\n")),
         bad((*TUNE, "--delimiter", ";"), "pass --delimiter ','"),
         bad(TUNE, "has no rows", prepare=put("people.csv", HEADER + "\n")),
-        bad(TUNE, "rows=1: must be at least 2", prepare=put("people.csv", HEADER + "\n5,Oslo,1,east,yes,3\n")),
-        bad(TUNE, "column 'id' of people.csv is not declared", prepare=put("schema.toml", SCHEMA.replace(".id", ".i"))),
-        bad(TUNE, "column 'age': must hold finite numbers", prepare=in_column("Zanzibar", "age")),
+        bad(TUNE, "must have at least 2 rows", prepare=put("people.csv", HEADER + "\n5,Oslo,1,east,yes,3\n")),
+        bad(TUNE, "column 3 of the 6 columns", prepare=put("schema.toml", SCHEMA.replace(".id", ".i"))),
+        bad(TUNE, "a cell is no number", prepare=in_column("Zanzibar", "age")),
+        bad((*TUNE, "--invalid", "zero"), "a cell is no number", prepare=in_column("2026-01-31", "age"), id="a date"),
         bad(TUNE, "column 'age': must hold finite numbers", prepare=in_column("", "age"), id="a missing number"),
         bad(TUNE, "column 'paid': has a cell that classes", prepare=in_column("987654.25", "paid")),
-        bad(TUNE, "as many cells as the header", prepare=in_column("Zanzibar,987654.25", "town")),
-        bad((*TUNE, "--epsilon", "-1"), "epsilon=-1.0: must be"),
-        bad((*TUNE, "--delta", "0.5"), "delta=0.5: must be below 1/n"),
+        bad(TUNE, "as many cells as there are columns", prepare=in_column("Zanzibar,987654.25", "town")),
+        bad((*TUNE, "--epsilon", "-1"), "--epsilon -1.0: must be"),
+        bad((*TUNE, "--delta", "0.5"), "--delta 0.5: must be below 1/n"),
         bad((*TUNE, "--adjacency", "add"), "adjacency"),
         bad((*TUNE, "--groups", "some"), "--groups some: must be one of one, columns, schema"),
         bad((*TUNE, "--out", "people.csv"), "is a file; name a folder"),
@@ -228,7 +265,7 @@ HEADER = ",".join(people(1))
         bad((*TUNE, "--out", "full", "--force"), "which no run wrote", prepare=full_of("thesis.tex")),
         bad((*TUNE, "--dataset", "x"), "goes with --ledger"),
         bad((*TUNE, "--ledger", "no.db", "--dataset", "x"), "dpbilevel ledger create"),
-        bad((*TUNE, "--noise", "loud"), "noise='loud': must be one of 'float', 'exact'"),
+        bad((*TUNE, "--noise", "loud"), "--noise loud: must be one of 'float', 'exact'"),
         bad((*TUNE, "--noise", "exact", "--seed", "1"), "exact noise has no seed"),
         bad(("predict", "run", "people.csv"), "is not a folder"),
         bad(("report", "."), "run.json"),

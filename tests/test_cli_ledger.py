@@ -25,7 +25,7 @@ def test_the_path_of_a_file_is_an_address(suffix, tmp_path, monkeypatch):
 
 
 def test_what_is_neither_a_path_nor_an_address_is_refused():
-    with pytest.raises(dpb.InvalidArgument, match=r"ledger='ledger\.txt': must be a file that ends in \.db"):
+    with pytest.raises(dpb.InvalidArgument, match=r"ledger ledger\.txt: must be a file that ends in \.db"):
         commands.ledger_url("ledger.txt")
 
 
@@ -44,6 +44,21 @@ def test_one_data_set_is_shown(path):
     assert (number, what, epsilon, delta) == ("1", "a share of 1", "2", "1e-06")
     assert who.startswith("Ana on ")
     assert float(mu) == pytest.approx(TOTAL.mu, abs=1e-3)
+
+
+def test_it_is_said_why_spent_and_remaining_do_not_add_up(path):
+    (view,) = commands.show(path, "hospital")
+    facts = dict(view.facts)
+    assert float(facts["spent"].split()[1]) + float(facts["remaining"].split()[1]) > TOTAL.epsilon + 0.1
+    assert "do not add up to the total" in facts["note"]
+    assert f"{0.5 * TOTAL.mu**2:.4g} of {TOTAL.mu**2:.4g}" in facts["note"]
+
+
+def test_where_epsilons_add_up_nothing_needs_to_be_said(tmp_path):
+    url = f"sqlite:///{tmp_path}/ledger.db"
+    charge(dpb.Ledger.open(url, dataset="new", total=TOTAL, composition="basic"), 0.5)
+    (view,) = commands.show(url)
+    assert "note" not in dict(view.facts)
 
 
 def test_all_data_sets_are_shown_where_none_is_named(path):
@@ -66,7 +81,7 @@ def test_a_data_set_is_exported(path, tmp_path):
 
 
 def test_an_export_needs_a_data_set_where_there_are_several(path, tmp_path):
-    with pytest.raises(dpb.InvalidArgument, match=r"must name one of \['hospital', 'school'\]"):
+    with pytest.raises(dpb.InvalidArgument, match="must name one of hospital, school"):
         commands.export(path, None, tmp_path / "out.json")
     assert not (tmp_path / "out.json").exists()
 

@@ -1,5 +1,6 @@
 """Tables of every kind are read as the same columns, and no error quotes a cell."""
 
+import datetime
 import decimal
 import traceback
 
@@ -73,7 +74,7 @@ def test_matrices_are_alike(matrix, cells, monkeypatch):
     assert table.labels == (0, 1, 2)
     assert table.kinds == ("numbers",) * 3
     assert all_values(table) == MATRIX.T.tolist()
-    chunks = [numbers_of(chunk, [0, 2]) for _, chunk in table.chunks()]
+    chunks = [numbers_of(chunk, [0, 2], table.labels) for _, chunk in table.chunks()]
     np.testing.assert_array_equal(np.concatenate(chunks), MATRIX[:, [0, 2]])
 
 
@@ -114,13 +115,14 @@ def test_kinds_go_by_type():
             assert read_table({"column": column}).kinds == (kind,), type(column)
 
 
-def test_missing_and_unreadable_numbers_are_nan():
+def test_missing_numbers_are_nan():
     pandas, polars = pytest.importorskip("pandas"), pytest.importorskip("polars")
     made = [
         [1.0, None],
-        ["1", "one"],
-        [1, 10**400],
-        [True, {"a": 1}],
+        ["1", "NA"],
+        ["1", " nan "],
+        ["1", ""],
+        [True, None],
         [decimal.Decimal(1), pandas.NA],
         [1, pandas.NaT],
         pandas.Series([1, None], dtype="Int64"),
@@ -128,12 +130,28 @@ def test_missing_and_unreadable_numbers_are_nan():
     ]
     for column in made:
         _, chunk = next(read_table({"column": column}).chunks())
-        np.testing.assert_array_equal(numbers_of(chunk, [0]), [[1.0], [np.nan]])
+        np.testing.assert_array_equal(numbers_of(chunk, [0], ("column",)), [[1.0], [np.nan]])
+    np.testing.assert_array_equal(
+        numbers_of([np.array([1, 10**400], dtype=object)], [0], ("column",)), [[1.0], [np.inf]]
+    )
     assert [is_missing(value) for value in (None, np.nan, np.float32("nan"), pandas.NA, pandas.NaT)] == [True] * 5
     assert [is_missing(value) for value in (0, "", False, "nan", np.inf)] == [False] * 5
 
 
 SECRET = "987654"
+
+
+@pytest.mark.parametrize(
+    "cell", [f"{SECRET},5", f"{SECRET}-01-31", {SECRET: 1}, [SECRET], datetime.date(9876, 5, 4)], ids=str
+)
+def test_cells_that_are_no_numbers_are_refused_and_not_quoted(cell):
+    column = np.empty(2, dtype=object)
+    column[:] = [1.5, cell]
+    with pytest.raises(InvalidRecords, match="column 'age': must hold numbers") as raised:
+        numbers_of([column], [0], ("age",))
+    assert SECRET[:4] not in "".join(traceback.format_exception(raised.value, chain=True)).split("InvalidRecords")[-1]
+
+
 REFUSED = {
     "one dimension": lambda: [987654.0, 987654.0],
     "three dimensions": lambda: np.full((2, 2, 2), 987654.0),

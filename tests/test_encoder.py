@@ -119,11 +119,14 @@ def test_numbers_and_booleans_can_be_categories():
 
 
 def test_invalid_zero_encodes_missing_numbers_as_the_middle():
-    ages, incomes = [25, None, np.inf, "old"], [np.nan, -np.inf, 5.0, 5.0]
+    ages, incomes = [25, None, np.inf, "NA"], [np.nan, -np.inf, 5.0, 5.0]
     rows = {"age": ages, "sex": ["F"] * 4, "income": incomes, "town": ["Oslo"] * 4}
     encoded = encoder(invalid="zero", row_norm=2.0).fit_transform(rows)
     np.testing.assert_allclose(encoded[:, 0], [-0.5, 0, 0, 0], atol=1e-6)
     np.testing.assert_allclose(encoded[:, 3], [0, 0, 0.5, 0.5], atol=1e-6)
+    for text in ("old", "25,5", "2026-01-31"):  # which would be constants in the middle of the range
+        with pytest.raises(dpb.InvalidRecords, match="column 'age': must hold numbers"):
+            encoder(invalid="zero").fit_transform({**rows, "age": [25, text, 3, 4]})
 
 
 def test_extreme_ranges_do_not_overflow():
@@ -139,7 +142,7 @@ def test_extreme_ranges_do_not_overflow():
 
 
 @given(
-    ages=st.lists(st.floats() | st.integers() | st.none() | st.text(max_size=3), min_size=1, max_size=5),
+    ages=st.lists(st.floats() | st.integers() | st.none() | st.sampled_from(["", "NA"]), min_size=1, max_size=5),
     town=st.none() | st.text(max_size=6) | st.sampled_from(["Oslo", "other"]) | st.floats() | st.booleans(),
     norm=st.floats(1e-6, 1e6),
     intercept=st.booleans(),

@@ -88,7 +88,7 @@ def private_table():
     rows = X.astype(object)
     rows[7] = [NUMBER, 0.5, 0.25]
     rows[9] = [str(NUMBER), 0.5, 0.25]
-    rows[11, 1] = WORD
+    rows[11, 1] = str(NUMBER)  # other words are refused
     rows[13, 2] = np.nan
     return rows
 

@@ -4,6 +4,7 @@ import contextlib
 import copy
 import math
 import pickle
+import re
 import threading
 import time
 
@@ -243,10 +244,27 @@ def test_calibrated_runs_fill_a_small_total(epsilon, delta, parts):
 def test_the_refusal_says_what_is_asked_what_is_left_and_what_to_do():
     ledger = dpb.Ledger(TOTAL)
     charge(ledger, dpb.Budget(1.5, 1e-6))
-    with pytest.raises(
-        dpb.BudgetExceeded, match=r"run: asks for epsilon 1\.5 .*1\.5 of 2 spent.*ledger\.remaining\(\)"
-    ):
+    with pytest.raises(dpb.BudgetExceeded, match=r"run: asks for epsilon 1\.5 .*1\.5 of 2 spent.* would fit"):
         charge(ledger, dpb.Budget(1.5, 1e-6))
+
+
+@pytest.mark.parametrize("composition", ["gaussian", "basic"])
+@pytest.mark.parametrize("delta", [1e-6, 4e-7, 1e-9])
+@pytest.mark.parametrize("before", [(), (0.8,), (0.3, 0.3, 1.1)], ids=str)
+def test_the_refusal_names_a_budget_that_fits_and_hardly_more_does(composition, delta, before):
+    ledger = dpb.Ledger(TOTAL, composition=composition)
+    for epsilon in before:
+        charge(ledger, dpb.Budget(epsilon, 2e-7))
+    with pytest.raises(dpb.BudgetExceeded) as raised:
+        charge(ledger, dpb.Budget(5.0, delta))
+    named = re.search(r"epsilon (\S+) at delta (\S+) would fit$", str(raised.value))
+    epsilon, at = float(named[1]), float(named[2])
+    assert at <= delta
+    with pytest.raises(dpb.BudgetExceeded):
+        charge(ledger, dpb.Budget(1.002 * epsilon, at))
+    charge(ledger, dpb.Budget(epsilon, at))
+    with pytest.raises(dpb.BudgetExceeded, match=r"nothing is left|would fit"):
+        charge(ledger, dpb.Budget(epsilon, at))
 
 
 def test_a_run_without_noise_fits_no_finite_total():

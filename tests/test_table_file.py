@@ -8,6 +8,7 @@ from cli_data import NUMBER, SECRET, people, write_people
 
 import dpbilevel as dpb
 from dpbilevel.cli import table_file
+from dpbilevel.cli.layout import Layout
 from dpbilevel.cli.table_file import listed_words, numbers, open_table, words
 from dpbilevel.progress import displayed
 
@@ -36,8 +37,8 @@ def test_csv_and_parquet_hold_the_same_cells(tmp_path):
     pyarrow.parquet.write_table(pyarrow.table(table), tmp_path / "people.parquet")
     columns = ["age", "town", "id"]
     text, typed = read(data, columns), read(tmp_path / "people.parquet", columns)
-    np.testing.assert_array_equal(numbers(text["age"]), numbers(typed["age"]))
-    np.testing.assert_array_equal(numbers(text["id"]), numbers(typed["id"]))
+    np.testing.assert_array_equal(numbers("age", text["age"]), numbers("age", typed["age"]))
+    np.testing.assert_array_equal(numbers("id", text["id"]), numbers("id", typed["id"]))
     assert words(text["town"]).tolist() == words(typed["town"]).tolist()
     opened = open_table(tmp_path / "people.parquet")
     assert opened.rows == 400
@@ -49,7 +50,7 @@ def test_rows_come_in_blocks(tmp_path, monkeypatch):
     monkeypatch.setattr(table_file, "_BLOCK", 1000)
     blocks = list(open_table(data).blocks(["age"]))
     assert len(blocks) > 5
-    whole = np.concatenate([numbers(block["age"]) for block in blocks])
+    whole = np.concatenate([numbers("age", block["age"]) for block in blocks])
     np.testing.assert_array_equal(whole, people(400)["age"])
 
 
@@ -81,16 +82,28 @@ def test_rows_come_in_blocks(tmp_path, monkeypatch):
 def test_separated_text(tmp_path, text, names, cells):
     path = tmp_path / "table.csv"
     path.write_text(text, encoding="utf-8", newline="")
-    table = open_table(path, ";")
+    table = open_table(path, Layout(delimiter=";"))
     assert table.names == names
     blocks = list(table.blocks(["b"]))
     assert [word for block in blocks for word in words(block["b"]).tolist()] == (cells or [])
 
 
 def test_numbers_are_what_people_write():
-    cells = pyarrow.array(["1", "-2.5", "+3e2", ".5", "", "NA", "1,5", "0x10", "nan", "inf", None])
+    cells = pyarrow.array(["1", "-2.5", "+3e2", ".5", "", "NA", "n/a", "nan", "Null", "-inf", None])
     expected = [1.0, -2.5, 300.0, 0.5] + [np.nan] * 7
-    np.testing.assert_array_equal(numbers(cells), expected)
+    np.testing.assert_array_equal(numbers("age", cells), expected)
+    commas = pyarrow.array(["1", "-2,5", "+3e2", ",5", "", None])
+    np.testing.assert_array_equal(numbers("age", commas, ","), [*expected[:4], np.nan, np.nan])
+    np.testing.assert_array_equal(numbers("age", pyarrow.array([True, None, False])), [1.0, np.nan, 0.0])
+
+
+@pytest.mark.parametrize("cell", ["1,5", "0x10", "2026-01-31", "1.234,5", "many", "?", "1 000", "12%", "٣"])
+def test_text_is_no_missing_number(cell):
+    with pytest.raises(dpb.InvalidRecords, match="column 'age': the schema declares a range") as raised:
+        numbers("age", pyarrow.array(["1", cell, ""]))
+    assert cell not in str(raised.value).replace("--decimal , for 2,5", "")
+    with pytest.raises(dpb.InvalidRecords):
+        numbers("age", pyarrow.array(["1", "1.5"]), ",")
 
 
 def test_numbers_that_are_listed_as_words():
@@ -110,10 +123,10 @@ def test_words_that_are_not_listed():
     [
         ("table.csv", None, "no such file"),
         ("table.xlsx", b"", "CSV or Parquet"),
-        ("table.csv", b"", "no header"),
+        ("table.csv", b"", "is empty"),
         ("table.csv", b"a;b\n1;2\n", "pass --delimiter ';'"),
-        ("table.csv", b"a,a\n1,2\n", "more than once"),
-        ("table.csv", b"a,,b\n1,2,3\n", "without a name"),
+        ("table.csv", b"a,a\n1,2\n", "cannot be a header"),
+        ("table.csv", b"a,,b\n1,2,3\n", "cannot be a header"),
         ("table.csv", b"a,b\n1,Zanzibar,987654.25\n", "as many cells"),
         ("table.csv", b"a,b\n1\n2,Zanzibar\n", "as many cells"),
         ("table.csv", b"a,b\n1,\xff\xfeZanzibar\n", "UTF-8"),
@@ -139,10 +152,15 @@ def test_a_folder_is_no_file(tmp_path):
         open_table(tmp_path / "folder.csv")
 
 
-def test_a_delimiter_is_one_character(tmp_path):
-    data, _ = write_people(tmp_path)
-    with pytest.raises(dpb.InvalidArgument, match="one character"):
-        open_table(data, "ab")
+@pytest.mark.parametrize("values", [["true", "false"], ["False", "True"], ["FALSE", "TRUE", "other"]])
+def test_truth_values_match_however_they_are_spelt(values):
+    truth = {value.lower(): value for value in values}
+    for cells in ([True, False], ["true", "false"], ["True", "False"], ["TRUE", "FALSE"]):
+        expected = [truth["true"], truth["false"]]
+        assert listed_words(pyarrow.array(cells), values, other=False).tolist() == expected
+        assert words(pyarrow.array(cells), values).tolist() == expected
+    apart = pyarrow.array(["true", "True"])  # where both are listed, they are two values
+    assert listed_words(apart, ["true", "True"], other=False).tolist() == ["true", "True"]
 
 
 def test_reading_tells_how_far_it_has_come(tmp_path, monkeypatch, capfd):

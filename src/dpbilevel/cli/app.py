@@ -33,7 +33,9 @@ Epsilon = Annotated[float, typer.Option(help="Of everything together, tuning and
 Delta = Annotated[float | None, typer.Option(help="By default 1/n^1.1, rounded down; n is public.")]
 Adjacency = Annotated[str, typer.Option(help="Which data sets are neighbours: replace-one or zero-out.")]
 Fraction = Annotated[float, typer.Option(help="Part of the rows that validates; it trains the final model too.")]
-Delimiter = Annotated[str | None, typer.Option(help="Of a CSV file; a comma unless told otherwise.")]
+Delimiter = Annotated[str | None, typer.Option(help="Of a CSV file; a comma by default, a tab for .tsv.")]
+Decimal = Annotated[str, typer.Option(help="The decimal mark of numbers in text: . or ,")]
+Columns = Annotated[str | None, typer.Option(help="NAME,NAME,...: the columns of a CSV file that has no header.")]
 Invalid = Annotated[str, typer.Option(help="refuse rows with missing numbers (before the charge), or count them zero.")]
 LedgerOption = Annotated[str | None, typer.Option("--ledger", help="Where the data set's ledger is: a file or a URL.")]
 Dataset = Annotated[str | None, typer.Option("--dataset", help="The data set's name in the ledger.")]
@@ -67,13 +69,16 @@ def schema(
     source: Annotated[str | None, typer.Option(help="The column that says where a row comes from.")] = None,
     out: Annotated[Path | None, typer.Option(help="The file to write; without it, the schema is printed.")] = None,
     delimiter: Delimiter = None,
+    decimal: Decimal = ".",
+    columns: Columns = None,
     force: Force = False,
     quiet: Quiet = False,
 ) -> None:
     """Write a schema to fill in, from the names of the columns. No value is read."""
     from dpbilevel.cli.commands import write_schema
 
-    write_schema(data, target, source, out, delimiter=delimiter, force=force, quiet=quiet)
+    written = {"delimiter": delimiter, "decimal": decimal, "columns": columns}
+    write_schema(data, target, source, out, written=written, force=force, quiet=quiet)
 
 
 @app.command(
@@ -91,6 +96,8 @@ def tune(
     validation_fraction: Fraction = 0.2,
     invalid: Invalid = "refuse",
     delimiter: Delimiter = None,
+    decimal: Decimal = ".",
+    columns: Columns = None,
     ledger: LedgerOption = None,
     dataset: Dataset = None,
     noise: Noise = "float",
@@ -105,7 +112,7 @@ def tune(
     from dpbilevel.cli.commands import fit
 
     fit(
-        {"data": data, "schema": schema_file, "target": target, "delimiter": delimiter, "groups": groups},
+        {"data": data, "schema": schema_file, "target": target, "groups": groups},
         {
             "epsilon": epsilon,
             "delta": delta,
@@ -115,6 +122,7 @@ def tune(
             "noise": noise,
             "random_state": seed,
         },
+        written={"delimiter": delimiter, "decimal": decimal, "columns": columns},
         out=out,
         force=force,
         ledger=(ledger, dataset),
@@ -141,6 +149,8 @@ def reweight(
     validation_fraction: Fraction = 0.2,
     invalid: Invalid = "refuse",
     delimiter: Delimiter = None,
+    decimal: Decimal = ".",
+    columns: Columns = None,
     ledger: LedgerOption = None,
     dataset: Dataset = None,
     noise: Noise = "float",
@@ -161,7 +171,6 @@ def reweight(
             "target": target,
             "source": source,
             "validation": validation,
-            "delimiter": delimiter,
         },
         {
             "epsilon": epsilon,
@@ -172,6 +181,7 @@ def reweight(
             "noise": noise,
             "random_state": seed,
         },
+        written={"delimiter": delimiter, "decimal": decimal, "columns": columns},
         out=out,
         force=force,
         ledger=(ledger, dataset),
@@ -219,6 +229,8 @@ def predict(
     data: Data,
     out: Annotated[Path, typer.Option(help="The file to write, CSV or Parquet.")] = Path("predictions.csv"),
     delimiter: Delimiter = None,
+    decimal: Decimal = ".",
+    columns: Columns = None,
     invalid: Annotated[str, typer.Option(help="refuse rows with missing numbers, or take them for zero.")] = "refuse",
     force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
     as_json: AsJson = False,
@@ -227,7 +239,8 @@ def predict(
     """Predict the target of every row of a file with a run's model. Costs no budget."""
     from dpbilevel.cli.commands import write_predictions
 
-    write_predictions(run, data, out, delimiter=delimiter, invalid=invalid, force=force, speech=(as_json, quiet))
+    written = {"delimiter": delimiter, "decimal": decimal, "columns": columns}
+    write_predictions(run, data, out, written=written, invalid=invalid, force=force, speech=(as_json, quiet))
 
 
 @app.command(epilog="Example: dpbilevel report run")

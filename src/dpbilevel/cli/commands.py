@@ -11,11 +11,14 @@ from dpbilevel.cli.demo import demonstrate
 from dpbilevel.cli.ending import Interrupted, Refuted
 from dpbilevel.cli.forecast import Forecast, forecast, planned_for
 from dpbilevel.cli.job import Question, prepared
-from dpbilevel.cli.prediction import predict
-from dpbilevel.cli.run_folder import PAGE, RUN, write_pages
+from dpbilevel.cli.layout import layout
+from dpbilevel.cli.options import check_invalid, check_settings, remark_on
+from dpbilevel.cli.prediction import check_output, predict
+from dpbilevel.cli.run_folder import PAGE, RUN, check_free, write_pages
 from dpbilevel.cli.schema import template
 from dpbilevel.cli.table_file import open_table
 from dpbilevel.cli.tuning import run
+from dpbilevel.cli.wording import in_own_words
 from dpbilevel.errors import InvalidArgument
 from dpbilevel.files import write_whole
 from dpbilevel.hyperparameters import hyperparameters
@@ -44,6 +47,7 @@ def fit(
     columns: dict[str, Any],
     settings: dict[str, Any],
     *,
+    written: dict[str, Any],
     out: Path,
     force: bool,
     ledger: tuple[str | None, str | None],
@@ -54,7 +58,12 @@ def fit(
 ) -> None:
     """Tune or reweight, or say what that would cost."""
     with _speaking(*speech) as console:
-        job = prepared(Question(**columns, settings=settings))
+        check_settings(settings, groups=columns.get("groups", "one"), rows=rows)
+        question = Question(**columns, layout=layout(**written), settings=settings)
+        if not dry_run:
+            check_free(out, force=force)
+        keeper = _ledger(*ledger, settings["adjacency"])
+        job = prepared(question)
         if dry_run:
             tables = (job.table, *([] if job.validation is None else [job.validation]))
             counts = [table.rows if rows is None or table is not job.table else rows for table in tables]
@@ -66,7 +75,7 @@ def fit(
             validating = counts[1] if len(counts) > 1 else None
             _show_forecast(console, forecast(job.plan(counts[0] or 0, validating)))
             return
-        finished = run(job, out, force=force, ledger=_ledger(*ledger), command=command)
+        finished = run(job, out, force=force, ledger=keeper, command=command)
         _show_review(console, finished.review, finished.folder)
 
 
@@ -76,21 +85,24 @@ def write_schema(
     source: str | None,
     out: Path | None,
     *,
-    delimiter: str | None,
+    written: dict[str, Any],
     force: bool,
     quiet: bool,
 ) -> None:
     """Write or print a schema to fill in."""
-    table = open_table(data, delimiter)
+    how = layout(**written)
+    if out is not None and out.exists() and not force:
+        raise InvalidArgument(f"--out {out}: is there already; choose another name, or pass --force")
+    table = open_table(data, how)
     for option, name in (("--target", target), ("--source", source)):
         if name is not None and name not in table.names:
-            raise InvalidArgument(f"{option} {name}: {data} has no such column; it has {', '.join(table.names[:20])}")
+            raise InvalidArgument(
+                f"{option} {name}: {data} has no such column; `dpbilevel schema` shows the names ({table.remedy})"
+            )
     text = template(table, target, source)
     if out is None:
         print(text, end="")
         return
-    if out.exists() and not force:
-        raise InvalidArgument(f"--out {out}: is there already; choose another name, or pass --force")
     try:
         write_whole(out, text)
     except OSError:
@@ -101,15 +113,26 @@ def write_schema(
 def show_plan(sizes: dict[str, Any], settings: dict[str, Any], *, as_json: bool) -> None:
     """Say what a run would cost."""
     with _speaking(as_json, False) as console:
+        remark_on(settings["epsilon"])
         _show_forecast(console, forecast(planned_for(**sizes, settings=settings)))
 
 
 def write_predictions(
-    folder: Path, data: Path, out: Path, *, delimiter: str | None, invalid: str, force: bool, speech: tuple[bool, bool]
+    folder: Path,
+    data: Path,
+    out: Path,
+    *,
+    written: dict[str, Any],
+    invalid: str,
+    force: bool,
+    speech: tuple[bool, bool],
 ) -> None:
     """Predict with a run's model."""
     with _speaking(*speech) as console:
-        rows = predict(_review(folder), data, out, delimiter=delimiter, invalid=invalid, force=force)
+        how = layout(**written)
+        check_invalid(invalid)
+        check_output(out, force=force)
+        rows = predict(_review(folder), data, out, layout=how, invalid=invalid)
         console.say(f"Wrote {rows:,} predictions to {out}. They are about the people in {data.name}: keep both alike.")
         console.result({"predictions": str(out), "rows": rows})
 
@@ -141,6 +164,8 @@ def run_audits(
 
     with _speaking(as_json, quiet) as console:
         budget = Budget(epsilon, delta, adjacency)  # type: ignore[arg-type]
+        if not 0 < confidence < 1:
+            raise InvalidArgument(f"--confidence {confidence:g}: must lie between 0 and 1 (try 0.99)")
         cases, found = standard_cases(budget), []
         each = 1 - (1 - confidence) / len(cases)  # so that all bounds hold together
         with counted("audits", len(cases), "audits") as advance:
@@ -163,8 +188,10 @@ def run_audits(
 
 def create_ledger(where: str, dataset: str, epsilon: float, delta: float, adjacency: str) -> None:
     """Start the ledger of a data set."""
+    say_warnings_in_lines()
     total = Budget(epsilon, delta, adjacency)  # type: ignore[arg-type]
-    Console().say(repr(Ledger.open(ledger_files.ledger_url(where), dataset=dataset, total=total)))
+    remark_on(epsilon)
+    Console().say(repr(ledger_files.create(where, dataset, total)))
 
 
 def show_ledger(where: str, dataset: str | None, *, as_json: bool) -> None:
@@ -183,7 +210,7 @@ def export_ledger(where: str, dataset: str | None, out: Path) -> None:
     Console().say(f"Wrote {ledger_files.export(where, dataset, out)}.")
 
 
-def _ledger(where: str | None, dataset: str | None) -> Ledger | None:
+def _ledger(where: str | None, dataset: str | None, adjacency: str) -> Ledger | None:
     if where is None:
         if dataset is not None:
             raise InvalidArgument("--dataset: goes with --ledger; `dpbilevel ledger create` makes one")
@@ -194,7 +221,13 @@ def _ledger(where: str | None, dataset: str | None) -> Ledger | None:
         if len(names) != 1:
             raise InvalidArgument(f"--dataset: must name one of {', '.join(names)}; each has a ledger of its own")
         dataset = names[0]
-    return Ledger.open(url, dataset=dataset)
+    ledger = Ledger.open(url, dataset=dataset)
+    if ledger.total.adjacency != adjacency:
+        raise InvalidArgument(
+            f"--adjacency {adjacency}: must be {ledger.total.adjacency}, the relation of the ledger; spends under "
+            "different relations do not add up"
+        )
+    return ledger
 
 
 def _review(folder: Path) -> Review:
@@ -208,7 +241,7 @@ def _review(folder: Path) -> Review:
 def _show_review(console: Console, review: Review, folder: Path) -> None:
     solution = review.solution
     privacy = solution.privacy
-    console.say(f"\n{privacy.sentence()}")
+    console.say(f"\n{in_own_words(privacy.sentence())}")
     console.table(
         f"Spend at delta = {privacy.budget.delta:g}" if privacy.budget.delta else "Spend",
         ["role", "records", "epsilon"],
@@ -235,7 +268,7 @@ def _show_review(console: Console, review: Review, folder: Path) -> None:
 
 def _show_forecast(console: Console, told: Forecast) -> None:
     privacy, sizes = told.planned.privacy, told.planned.sizes
-    console.say(f"A run would be {privacy.sentence()}")
+    console.say(f"A run would be {in_own_words(privacy.sentence())}")
     console.table(
         "Spend (roles hold disjoint records)",
         ["role", "records", "epsilon"],

@@ -54,14 +54,20 @@ class Console:
 
 def say_warnings_in_lines() -> None:
     """Show warnings of the library as one line each, without the file and line of the code that raised them."""
+    from dpbilevel.cli.wording import in_own_words
     from dpbilevel.errors import NotPrivateWarning, PrivacyLeakWarning, UtilityWarning
 
     ours = (NotPrivateWarning, PrivacyLeakWarning, UtilityWarning)
+    said = set[str]()
 
     def show(message: Any, category: Any, *_: Any, **__: Any) -> None:
         # Warnings of other libraries may quote cells.
-        if issubclass(category, ours):
-            print(f"warning: {message}", file=sys.stderr, flush=True)
+        text = in_own_words(str(message))
+        # The command, its estimator and `solve` may all have a word on an option: the first one is enough.
+        topic = text.split()[0].rstrip(":") if text.startswith("--") else text
+        if issubclass(category, ours) and topic not in said:
+            said.add(topic)
+            print(f"warning: {text}", file=sys.stderr, flush=True)
 
     warnings.showwarning = show
     for category in ours:

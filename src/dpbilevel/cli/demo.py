@@ -25,9 +25,11 @@ _TEST = 0.2  # of the flights, which are public here: they only measure
 def demonstrate(out: Path, *, rows: int, force: bool, console: Console, command: str) -> None:
     """Train untuned and tuned, both within one epsilon of 1, and write the report of the tuned run."""
     check_free(out, force=force)
+    if rows < 1000:
+        raise InvalidArgument(f"--rows {rows}: must be at least 1,000")
     flights = datasets.load_flights()
-    if not 1000 <= rows <= len(flights.target):
-        raise InvalidArgument(f"--rows {rows}: must lie between 1,000 and {len(flights.target):,}")
+    if rows > len(flights.target):
+        raise InvalidArgument(f"--rows {rows}: must be at most {len(flights.target):,}, which is all")
     chosen = split(len(flights.target), rows / len(flights.target), 0)[0]
     table = {name: values[chosen] for name, values in flights.X.items()}  # type: ignore[union-attr]
     late = np.where(flights.target[chosen] > _LATE, "late", "on time")

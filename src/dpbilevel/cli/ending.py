@@ -8,6 +8,7 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
+from dpbilevel.cli.wording import in_own_words
 from dpbilevel.errors import BudgetExceeded, DPBilevelError
 
 WELL, UNFORESEEN, WRONG_INPUT, NO_BUDGET, FAILED, INTERRUPTED = 0, 1, 2, 3, 4, 130
@@ -58,5 +59,5 @@ def unforeseen(error: BaseException) -> str:
 
 
 def _said(code: int, message: str) -> int:
-    print(f"dpbilevel: {' '.join(message.split())}", file=sys.stderr, flush=True)
+    print(f"dpbilevel: {in_own_words(' '.join(message.split()))}", file=sys.stderr, flush=True)
     return code

@@ -8,7 +8,6 @@ import jax
 import numpy as np
 
 from dpbilevel import estimators
-from dpbilevel.arguments import count
 from dpbilevel.errors import InvalidArgument
 from dpbilevel.estimators.base import FAINT
 from dpbilevel.estimators.targets import TARGET_BOUND
@@ -84,7 +83,9 @@ def planned_for(
     settings: dict[str, Any],
 ) -> Plan:
     """The plan of an estimator of so many columns. No classes: numbers; no sources: penalties are tuned."""
-    columns = count("--columns", columns, "it is the number of encoded columns (one for each number and each category)")
+    for option, number, least in (("--columns", columns, 1), ("--sources", sources, 0)):
+        if number < least:
+            raise InvalidArgument(f"{option} {number}: must be a whole number >= {least}")
     if classes and classes < 2:
         raise InvalidArgument(f"--classes {classes}: must be 0, for a target of numbers, or at least 2")
     if not 1 <= penalties <= columns:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dpbilevel import estimators
+from dpbilevel.cli.layout import Layout
 from dpbilevel.cli.rows import fitted_encoder
 from dpbilevel.cli.schema import Schema, check_columns, read_schema
 from dpbilevel.cli.table_file import TableFile, open_table
@@ -16,8 +17,6 @@ from dpbilevel.encoding.encoder import BoundedEncoder
 from dpbilevel.errors import InvalidArgument
 from dpbilevel.estimators.base import PrivateEstimator
 from dpbilevel.planning import Plan
-
-GROUPS = ("one", "columns", "schema")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +28,7 @@ class Question:
     target: str
     source: str | None = None
     validation: Path | None = None
-    delimiter: str | None = None
+    layout: Layout
     groups: str = "one"
     settings: Mapping[str, Any]
 
@@ -52,34 +51,37 @@ class Job:
 
     def plan(self, rows: int, validation_rows: int | None) -> Plan:
         """The plan of a run on so many rows."""
+        if rows < 2:  # of the public number of rows
+            raise InvalidArgument(f"{self.table.path}: must have at least 2 rows, one to validate and one to train")
         apart = {} if validation_rows is None else {"validation_rows": validation_rows}
         planned: Plan = self.estimator.plan(rows, self.width, **apart)
         return planned
 
 
 def prepared(question: Question) -> Job:
-    """Check what is asked against the header of the data and the schema."""
+    """Check what is asked against the schema, and then against the header of the data."""
     schema = read_schema(question.schema)
-    tables = [open_table(question.data, question.delimiter)]
-    tables += [] if question.validation is None else [open_table(question.validation, question.delimiter)]
     for role, name in (("--target", question.target), ("--source", question.source)):
-        if name is not None and name not in tables[0].names:
+        if name is not None and name not in schema.columns:
             raise InvalidArgument(
-                f"{role} {name}: {tables[0].path} has no such column; its columns are "
-                f"{', '.join(map(repr, tables[0].names[:20]))}"
+                f"{role} {name}: {question.schema} declares no such column; it declares "
+                f"{', '.join(map(repr, list(schema.columns)[:20]))}"
             )
     features = schema.features(question.target, question.source)
+    encoder = fitted_encoder(features, question.settings.get("invalid", "refuse"))
+    estimator = _estimator(question, schema, encoder)
+    tables = [open_table(question.data, question.layout)]
+    tables += [] if question.validation is None else [open_table(question.validation, question.layout)]
     own = [question.target, *([] if question.source is None else [question.source])]
     for table, more in zip(tables, ([*own], [question.target]), strict=False):
         check_columns(schema, str(question.schema), table, [*features.columns, *more])
-    encoder = fitted_encoder(features, question.settings.get("invalid", "refuse"))
     return Job(
         question=question,
         table=tables[0],
         validation=None if question.validation is None else tables[1],
         schema=schema,
         encoder=encoder,
-        estimator=_estimator(question, schema, encoder),
+        estimator=estimator,
     )
 
 
@@ -104,8 +106,6 @@ def _estimator(question: Question, schema: Schema, encoder: BoundedEncoder) -> P
 
 
 def _groups(question: Question, schema: Schema, encoder: BoundedEncoder) -> list[str] | None:
-    if question.groups not in GROUPS:
-        raise InvalidArgument(f"--groups {question.groups}: must be one of {', '.join(GROUPS)}")
     if question.groups == "one":
         return None
     names = list(encoder.feature_names_in_)

@@ -1,11 +1,13 @@
 """What `dpbilevel ledger` shows and exports: the data of its tables, without anything that prints them."""
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
 from dpbilevel.errors import InvalidArgument
 from dpbilevel.privacy.books.entry import StoredEntry
 from dpbilevel.privacy.books.statement import Statement
+from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.ledger import Ledger
 
 HEADERS = ("run", "when (UTC)", "who", "what", "epsilon", "delta", "mu", "version")
@@ -40,7 +42,7 @@ def ledger_url(text: str) -> str:
     path = Path(text).expanduser()
     if path.suffix not in _SUFFIXES:
         raise InvalidArgument(
-            f"ledger={text!r}: must be a file that ends in {', '.join(_SUFFIXES)}, or an address like "
+            f"ledger {text}: must be a file that ends in {', '.join(_SUFFIXES)}, or an address like "
             "postgresql://user@server/database"
         )
     from sqlalchemy import URL
@@ -55,6 +57,24 @@ def datasets(url: str) -> tuple[str, ...]:
     return dataset_names(ledger_url(url))
 
 
+def create(url: str, dataset: str, total: Budget) -> Ledger:
+    """Start the ledger of a data set; one that is there already must have the same total."""
+    try:
+        known = dataset in datasets(url)
+    except InvalidArgument:  # there is no ledger yet
+        known = False
+    if known:
+        there = Ledger.open(ledger_url(url), dataset=dataset)
+        if there.total != total:
+            fixed = f"epsilon {there.total.epsilon:g}, delta {there.total.delta or 0:g} and {there.total.adjacency}"
+            raise InvalidArgument(
+                f"--dataset {dataset}: has a ledger there already, of {fixed}, which are fixed for its life; "
+                "`dpbilevel ledger show` shows it"
+            )
+        return there
+    return Ledger.open(ledger_url(url), dataset=dataset, total=total)
+
+
 def show(url: str, dataset: str | None = None) -> tuple[LedgerView, ...]:
     """What there is to show of one data set, or of all in the database; every line is checked first."""
     names = datasets(url) if dataset is None else (dataset,)
@@ -63,9 +83,11 @@ def show(url: str, dataset: str | None = None) -> tuple[LedgerView, ...]:
 
 def export(url: str, dataset: str | None, path: str | Path) -> Path:
     """Write the ledger of a data set as .json or .csv; it need not be named where it is the only one."""
+    if Path(path).suffix not in (".json", ".csv"):
+        raise InvalidArgument(f"--out {path}: must end in .json or .csv; the ending says what is written")
     names = datasets(url) if dataset is None else (dataset,)
     if len(names) != 1:
-        raise InvalidArgument(f"dataset: must name one of {list(names)}; each has a ledger of its own")
+        raise InvalidArgument(f"--dataset: must name one of {', '.join(names)}; each has a ledger of its own")
     return Ledger.open(ledger_url(url), dataset=names[0]).export(path)
 
 
@@ -81,9 +103,24 @@ def _view(statement: Statement) -> LedgerView:
         ("total", f"epsilon {dataset.total.epsilon:g}{delta}"),
         ("spent", f"epsilon {statement.spent:.6g}{delta}"),
         ("remaining", "nothing" if left is None else f"epsilon {left.epsilon:.6g} at delta {left.delta or 0:.6g}"),
+        *_why(statement),
         ("digest", statement.digest),
     )
     return LedgerView(statement, facts, tuple(_row(entry) for entry in statement.entries))
+
+
+def _why(statement: Statement) -> tuple[tuple[str, str], ...]:
+    """Why what was spent and what remains do not add up to the total, where they do not."""
+    total, entries = statement.dataset.total, statement.entries
+    if statement.page.composition != "gaussian" or not entries or not total.is_private:
+        return ()
+    spent = math.fsum((entry.mu or 0.0) ** 2 for entry in entries)
+    told = (
+        f"spent and remaining do not add up to the total, because runs together cost less than the sum of their "
+        f"epsilons. What adds up is mu^2, of which {spent:.4g} of {total.mu**2:.4g} is spent; remaining is the epsilon "
+        "that one more run may have"
+    )
+    return (("note", told),)
 
 
 def _row(entry: StoredEntry) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from dpbilevel import estimators
+from dpbilevel.cli.layout import Layout
 from dpbilevel.cli.rows import encoded_blocks, fitted_encoder
 from dpbilevel.cli.schema import parsed
 from dpbilevel.cli.table_file import open_table
@@ -15,20 +16,30 @@ from dpbilevel.errors import InvalidArgument, InvalidRecords
 from dpbilevel.estimators.rows import Scaling
 from dpbilevel.report.review import Review
 
+PARQUET = (".parquet", ".pq")
 
-def predict(review: Review, data: Path, out: Path, *, delimiter: str | None, invalid: str, force: bool) -> int:
+
+def check_output(out: Path, *, force: bool) -> None:
+    """Raise where predictions may not be written to a file; the ending says in which format they are."""
+    if out.suffix.lower() not in (".csv", *PARQUET):
+        raise InvalidArgument(f"--out {out}: must end in .csv or .parquet; the ending says what is written")
+    if out.exists() and not force:
+        raise InvalidArgument(f"--out {out}: is there already; choose another name, or pass --force")
+
+
+def predict(review: Review, data: Path, out: Path, *, layout: Layout, invalid: str) -> int:
     """Write a prediction for every row of a file, and return how many there are.
 
     Predictions are functions of the released model and the row they are made for: they cost no budget of the rows that
     trained the model, and they are as private as the file they are made from.
     """
     model, encoder, schema = restored(review, invalid)
-    table = open_table(data, delimiter)
+    table = open_table(data, layout)
     missing = [name for name in encoder.feature_names_in_ if name not in table.names]
     if missing:
-        raise InvalidArgument(f"{data}: has no column {missing[0]!r}, which the model reads; its rows need every one")
-    if out.exists() and not force:
-        raise InvalidArgument(f"--out {out}: is there already; choose another name, or pass --force")
+        raise InvalidArgument(
+            f"{data}: has no column {missing[0]!r}, which the model reads; its rows need every one ({table.remedy})"
+        )
     blocks = (_predicted(model, rows) for rows in encoded_blocks(table, encoder, schema))
     try:
         rows = _written(blocks, out)
@@ -54,7 +65,9 @@ def restored(review: Review, invalid: str) -> tuple[Any, BoundedEncoder, Any]:
     estimator.coef_, estimator.intercept_ = model.coefficients, model.intercepts
     target = schema.columns[model.target]
     if target.kind == "classes":
-        estimator.classes_ = np.unique(np.array(target.values))
+        # Outputs say whose coefficients those are: of two classes the second one's.
+        first = [value for value in target.values if value not in model.outputs]
+        estimator.classes_ = np.array([*first, *model.outputs])
     else:
         estimator.coef_, estimator.intercept_ = model.coefficients[0], float(model.intercepts[0])
     return estimator, encoder, schema
@@ -79,7 +92,7 @@ def _written(blocks: Iterator[dict[str, Any]], out: Path) -> int:
         for block in blocks:
             table = pyarrow.table({name: pyarrow.array(values) for name, values in block.items()})
             if writer is None:
-                kind = parquet.ParquetWriter if out.suffix.lower() in (".parquet", ".pq") else csv.CSVWriter
+                kind = parquet.ParquetWriter if out.suffix.lower() in PARQUET else csv.CSVWriter
                 writer = kind(unfinished, table.schema)
             writer.write_table(table)
             rows += len(table)

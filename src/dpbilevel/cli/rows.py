@@ -58,35 +58,38 @@ def read_rows(table: TableFile, encoder: BoundedEncoder, schema: Schema, target:
     """Read a whole file, in memory for its encoded rows and one block."""
     features, targets, sources = [], [], []
     columns = [*encoder.feature_names_in_, target, *([] if source is None else [source])]
+    decimal = table.layout.decimal
     for block in table.blocks(columns):
-        features.append(encoder.transform(cells_of(block, schema, encoder)))
-        targets.append(_listed(target, schema, block))
+        features.append(encoder.transform(cells_of(block, schema, encoder, decimal)))
+        targets.append(_listed(target, schema, block, decimal))
         if source is not None:
-            sources.append(_listed(source, schema, block))
+            sources.append(_listed(source, schema, block, decimal))
     if not features:
         raise InvalidRecords(f"{table.path}: has no rows; a model needs rows to learn from")
     return Rows(_joined(features), np.concatenate(targets), np.concatenate(sources) if source is not None else None)
 
 
-def cells_of(block: Mapping[str, Any], schema: Schema, encoder: BoundedEncoder) -> dict[str, Array]:
+def cells_of(block: Mapping[str, Any], schema: Schema, encoder: BoundedEncoder, decimal: str) -> dict[str, Array]:
     """The cells of a block that an encoder takes: numbers, or words."""
-    return {
-        name: numbers(block[name]) if schema.columns[name].kind == "range" else words(block[name])
-        for name in encoder.feature_names_in_
-    }
+    cells: dict[str, Array] = {}
+    for name in encoder.feature_names_in_:
+        column = schema.columns[name]
+        is_number = column.kind == "range"
+        cells[name] = numbers(name, block[name], decimal) if is_number else words(block[name], column.values)
+    return cells
 
 
 def encoded_blocks(table: TableFile, encoder: BoundedEncoder, schema: Schema) -> Iterator[EncodedRows]:
     """The encoded rows of a file, a block at a time."""
     for block in table.blocks(list(encoder.feature_names_in_)):
-        yield encoder.transform(cells_of(block, schema, encoder))
+        yield encoder.transform(cells_of(block, schema, encoder, table.layout.decimal))
 
 
-def _listed(name: str, schema: Schema, block: Mapping[str, Any]) -> Array:
+def _listed(name: str, schema: Schema, block: Mapping[str, Any], decimal: str) -> Array:
     """Cells of a target or a source: numbers, or values that the schema lists."""
     column = schema.columns[name]
     if column.kind == "range":
-        return numbers(block[name])
+        return numbers(name, block[name], decimal)
     listed = listed_words(block[name], column.values, other=column.kind == "categories")
     if listed is None:
         hint = 'or list "other", which takes every value that is not listed' if column.kind == "categories" else ""

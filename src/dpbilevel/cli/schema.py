@@ -22,6 +22,7 @@ _LARGEST = sys.float_info.max
 _INTRODUCTION = """\
 # What is publicly known of the columns of {name}. Fill in one line for every column, from the form, the law or the
 # instrument that the data came from; never by looking at the data, which would leak what the guarantee does not cover.
+# {origin}
 #
 #   range = [0, 120]                  numbers, of a column or of the target; values beyond are clamped, silently
 #   categories = ["F", "M", "other"]  words; "other" takes every value that is not listed
@@ -74,7 +75,8 @@ class Schema:
 def template(table: TableFile, target: str | None = None, source: str | None = None) -> str:
     """A schema to fill in, from the header of a file.
 
-    >>> table = TableFile(Path("people.csv"), ("age", "paid"), ("age", "paid"), None, None, ",")
+    >>> from dpbilevel.cli.layout import Layout
+    >>> table = TableFile(Path("people.csv"), ("age", "paid"), ("age", "paid"), None, None, Layout())
     >>> print("\\n".join(template(table, target="paid").splitlines()[-7:]))
     format = "dpbilevel.schema/1"
     <BLANKLINE>
@@ -85,11 +87,20 @@ def template(table: TableFile, target: str | None = None, source: str | None = N
     # classes = []  or  range = [,]
     """
     kinds = table.kinds or ("unknown",) * len(table.names)
-    parts = [_INTRODUCTION.format(name=table.path.name, format=FORMAT)]
+    parts = [_INTRODUCTION.format(name=table.path.name, format=FORMAT, origin=_origin(table))]
     for name, kind in zip(table.names, kinds, strict=True):
         note = "  # the target" if name == target else "  # where rows come from" if name == source else ""
         parts.append(f"[columns.{_key(name)}]{note}\n{_blank(kind, name == target, name == source)}\n")
     return "\n".join(parts)
+
+
+def _origin(table: TableFile) -> str:
+    """Where the names of the columns come from: a first line is taken for a header, and nobody else can tell."""
+    if table.layout.columns is not None:
+        return "The file has no header; the names are those of --columns."
+    if table.kinds is not None:
+        return "The names are those of the file."
+    return "The names are those of the first line: were that a record, delete this and pass --columns NAME,NAME,..."
 
 
 def _blank(kind: str, target: bool, source: bool) -> str:
@@ -139,17 +150,18 @@ def parsed(content: Mapping[str, Any], where: str) -> Schema:
 
 def check_columns(schema: Schema, where: str, table: TableFile, needed: Sequence[str]) -> None:
     """Raise unless the schema declares every column of a file, and the file has every column that is ``needed``."""
-    undeclared = [name for name in table.names if name not in schema.columns]
-    if undeclared:
-        raise InvalidArgument(
-            f"{where}: column {undeclared[0]!r} of {table.path} is not declared; add [columns.{_key(undeclared[0])}] "
-            "with range, categories or classes, or with ignore = true"
-        )
+    # Names that nobody has declared are not shown: they may be cells of a record, in a file without a header.
+    undeclared = [at for at, name in enumerate(table.names, 1) if name not in schema.columns]
+    if len(undeclared) == len(table.names):
+        raise InvalidArgument(f"{table.path}: has none of the columns that {where} declares; {table.remedy}")
     missing = [name for name in needed if name not in table.names]
     if missing:
+        raise InvalidArgument(f"{table.path}: has no column {missing[0]!r}, which {where} declares; {table.remedy}")
+    if undeclared:
         raise InvalidArgument(
-            f"{table.path}: has no column {missing[0]!r}, which the schema declares; its columns are "
-            f"{', '.join(map(repr, table.names[:20]))}"
+            f"{where}: column {undeclared[0]} of the {len(table.names)} columns of {table.path} is not declared; add "
+            "[columns.NAME] with range, categories or classes, or with ignore = true (`dpbilevel schema` shows the "
+            f"names; {table.remedy})"
         )
 
 

@@ -7,13 +7,15 @@ rule and the remedy.
 import contextlib
 import csv
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
 
+from dpbilevel.cli.layout import NO_HEADER, Layout, check_header
+from dpbilevel.encoding.columns import MISSING
 from dpbilevel.encoding.declarations import OTHER
 from dpbilevel.errors import InvalidArgument, InvalidRecords
 from dpbilevel.progress import counted
@@ -26,8 +28,11 @@ _PARQUET = (".parquet", ".pq")
 _BLOCK = 2**24  # bytes of a file that are read at a time
 _ROWS = 2**16  # the same in rows, of a Parquet file
 _LINE = 2**20  # characters: no header is longer
-# What people take for a number.
-_NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
+# What people take for a number, with either decimal mark.
+_NUMBERS = {mark: rf"^[+-]?(\d+[{mark}]?\d*|[{mark}]\d+)([eE][+-]?\d+)?$" for mark in ".,"}
+_OTHER_MARK = {".": "pass --decimal , for 2,5", ",": "leave --decimal out for 2.5"}
+# Words in a column of numbers that are no text: cells without a number, and numbers that are not finite.
+_NO_NUMBERS = sorted(MISSING | {f"{sign}{word}" for sign in ("", "+", "-") for word in ("inf", "infinity")})
 
 
 @dataclass(frozen=True)
@@ -41,7 +46,7 @@ class TableFile:
         kinds: "number", "text" or "other" for each column where the file declares types, as Parquet does; otherwise
             None.
         rows: how many there are, where the file declares it; otherwise None.
-        delimiter: of a CSV file.
+        layout: how a CSV file is written; its delimiter is that of the file.
     """
 
     path: Path
@@ -49,7 +54,14 @@ class TableFile:
     headings: tuple[str, ...]
     kinds: tuple[str, ...] | None
     rows: int | None
-    delimiter: str
+    layout: Layout
+
+    @property
+    def remedy(self) -> str:
+        """What to try where the file lacks a column: its first line may be a record, and is not quoted."""
+        if self.kinds is not None:
+            return "check the names"
+        return NO_HEADER if self.layout.columns is None else "check the names in --columns"
 
     def blocks(self, columns: Sequence[str]) -> Iterator[Block]:
         """Some columns of all rows, in order, as Arrow arrays of text."""
@@ -68,8 +80,10 @@ class TableFile:
         import pyarrow
         from pyarrow import csv as arrow_csv
 
+        layout = self.layout
         with self.path.open("rb") as file:
-            _header(file, self.delimiter)
+            if layout.columns is None:
+                _first_line(file, layout.delimiter or ",")
             if not file.read(1):  # which Arrow takes for an error
                 return
         # Every cell is read as text: no type is inferred from cells, and none fails to convert.
@@ -77,8 +91,8 @@ class TableFile:
         with pyarrow.OSFile(str(self.path)) as source:
             reader = arrow_csv.open_csv(
                 source,
-                read_options=arrow_csv.ReadOptions(block_size=_BLOCK),
-                parse_options=arrow_csv.ParseOptions(delimiter=self.delimiter, newlines_in_values=True),
+                read_options=arrow_csv.ReadOptions(block_size=_BLOCK, column_names=layout.columns),
+                parse_options=arrow_csv.ParseOptions(delimiter=layout.delimiter, newlines_in_values=True),
                 convert_options=arrow_csv.ConvertOptions(column_types=text, include_columns=list(headings)),
             )
             for batch in reader:
@@ -94,8 +108,9 @@ class TableFile:
                 yield batch, read / file.metadata.num_rows
 
 
-def open_table(path: Path, delimiter: str | None = None) -> TableFile:
-    """A file by its header alone; no row is read."""
+def open_table(path: Path, layout: Layout | None = None) -> TableFile:
+    """A file by its header alone; no row is read, but for the number of its cells where a file has no header."""
+    layout = layout or Layout()
     suffix = path.suffix.lower()
     if suffix not in _SEPARATED and suffix not in _PARQUET:
         known = ", ".join([*_SEPARATED, *_PARQUET])
@@ -105,33 +120,43 @@ def open_table(path: Path, delimiter: str | None = None) -> TableFile:
     if not path.is_file():
         raise InvalidArgument(f"{path}: is a folder; pass a CSV or Parquet file")
     with _without_cells(path):
-        table = _opened_parquet(path) if suffix in _PARQUET else _opened_separated(path, delimiter)
-    _check_names(table)
-    return table
+        return _opened_parquet(path, layout) if suffix in _PARQUET else _opened_separated(path, layout)
 
 
-def numbers(cells: Any) -> npt.NDArray[np.float64]:
-    """Cells of text as numbers; NaN where a cell is empty or no number.
+def numbers(name: str, cells: Any, decimal: str = ".") -> npt.NDArray[np.float64]:
+    """Cells of a column as numbers; NaN where a cell has none. Text is refused: it is no missing number.
 
     >>> import pyarrow
-    >>> numbers(pyarrow.array(["1", "2.5e3", "", "many", None, "-inf"])).tolist()
+    >>> numbers("age", pyarrow.array(["1", "2.5e3", "", "NA", None, "-inf"])).tolist()
     [1.0, 2500.0, nan, nan, nan, nan]
+    >>> numbers("age", pyarrow.array(["2,5"]), decimal=",").tolist()
+    [2.5]
     """
     import pyarrow
     import pyarrow.compute as compute
 
-    if not pyarrow.types.is_string(cells.type):
-        return np.asarray(compute.cast(cells, pyarrow.float64()).to_numpy(zero_copy_only=False), np.float64)
-    usable = compute.if_else(compute.match_substring_regex(cells, _NUMBER), cells, None)
-    return np.asarray(compute.cast(usable, pyarrow.float64()).to_numpy(zero_copy_only=False), np.float64)
+    if pyarrow.types.is_string(cells.type):
+        numeric = compute.fill_null(compute.match_substring_regex(cells, _NUMBERS[decimal]), False)
+        others = compute.drop_null(cells.filter(compute.invert(numeric)))
+        known = pyarrow.array(_NO_NUMBERS, pyarrow.string())
+        if not compute.all(compute.is_in(compute.utf8_lower(others), known), min_count=0).as_py():
+            raise InvalidRecords(
+                f"column {name!r}: the schema declares a range, and a cell is no number. Numbers are written like "
+                f"2{decimal}5 ({_OTHER_MARK[decimal]}), empty cells and NA are missing, and all else is refused: turn "
+                "dates into numbers, and declare categories for words"
+            )
+        cells = compute.replace_substring(compute.if_else(numeric, cells, None), decimal, ".")
+    return np.asarray(compute.cast(cells, pyarrow.float64()).to_numpy(zero_copy_only=False), np.float64)
 
 
-def words(cells: Any) -> npt.NDArray[np.object_]:
-    """Cells of text as strings; empty where a cell is missing."""
+def words(cells: Any, values: Sequence[str] = ()) -> npt.NDArray[np.object_]:
+    """Cells of text as strings, spelt as ``values`` are; empty where a cell is missing."""
     import pyarrow
     import pyarrow.compute as compute
 
     cells = compute.cast(cells, pyarrow.string())  # numbers of a Parquet file, where the schema lists them as words
+    for spelling, value in _spellings(values).items():
+        cells = compute.if_else(compute.fill_null(compute.equal(cells, spelling), False), value, cells)
     return np.asarray(compute.fill_null(cells, "").to_numpy(zero_copy_only=False), dtype=object)
 
 
@@ -143,61 +168,83 @@ def listed_words(cells: Any, values: Sequence[str], *, other: bool) -> npt.NDArr
     >>> import pyarrow
     >>> listed_words(pyarrow.array(["F", None]), ["F", "other"], other=True).tolist()
     ['F', 'other']
+    >>> listed_words(pyarrow.array([True, False]), ["False", "True"], other=False).tolist()
+    ['True', 'False']
     """
     import pyarrow
     import pyarrow.compute as compute
 
-    codes = compute.index_in(compute.cast(cells, pyarrow.string()), pyarrow.array(values, pyarrow.string()))
+    spellings = _spellings(values)
+    known = [*values, *spellings]
+    codes = compute.index_in(compute.cast(cells, pyarrow.string()), pyarrow.array(known, pyarrow.string()))
     if codes.null_count:
         if not other or OTHER not in values:
             return None
-        codes = compute.fill_null(codes, list(values).index(OTHER))
-    return np.array(values, dtype=object)[codes.to_numpy(zero_copy_only=False)]
+        codes = compute.fill_null(codes, known.index(OTHER))
+    return np.array([*values, *spellings.values()], dtype=object)[codes.to_numpy(zero_copy_only=False)]
+
+
+def _spellings(values: Sequence[str]) -> dict[str, str]:
+    """Other spellings of listed truth values: a Parquet file has true, TOML as well, and Python writes True."""
+    truths = [value for value in values if value.lower() in ("true", "false")]
+    spellings = {style(value): value for value in truths for style in (str.lower, str.capitalize, str.upper)}
+    return {spelling: value for spelling, value in spellings.items() if spelling not in values}
 
 
 def _text(cells: Any) -> Any:
-    """A column as text without blanks around it, or as it is where it holds numbers."""
+    """A column as text without blanks around it, or as it is where it holds numbers or truth values."""
     import pyarrow
     import pyarrow.compute as compute
 
     kind = cells.type
-    if pyarrow.types.is_floating(kind) or pyarrow.types.is_decimal(kind):
+    if pyarrow.types.is_floating(kind) or pyarrow.types.is_decimal(kind) or pyarrow.types.is_boolean(kind):
         return cells
     return compute.utf8_trim_whitespace(compute.cast(cells, pyarrow.string()))
 
 
-def _opened_separated(path: Path, delimiter: str | None) -> TableFile:
-    delimiter = _SEPARATED[path.suffix.lower()] if delimiter is None else delimiter
-    if len(delimiter) != 1:
-        raise InvalidArgument(f"--delimiter {delimiter!r}: must be one character (try ',' or ';')")
+def _opened_separated(path: Path, layout: Layout) -> TableFile:
+    delimiter = _SEPARATED[path.suffix.lower()] if layout.delimiter is None else layout.delimiter
     with path.open("rb") as file:
-        header = _header(file, delimiter)
-    names = tuple(name.strip() for name in header)
+        first = _first_line(file, delimiter)
+    names = tuple(cell.strip() for cell in first)
     if not any(names):
-        raise InvalidArgument(f"{path}: has no header; its first line must name the columns")
-    if len(names) == 1:
+        raise InvalidArgument(f"{path}: is empty, or its first line is; it must name the columns")
+    if len(names) == 1 != len(layout.columns or ()):
         others = [other for other in (";", "\t", "|", ",") if other in names[0]]
         if others:
             raise InvalidArgument(
-                f"{path}: its header is one column when split at {delimiter!r}; pass --delimiter {others[0]!r}"
+                f"{path}: its first line is one column when split at {delimiter!r}; pass --delimiter {others[0]!r}"
             )
-    return TableFile(path, names, tuple(header), None, None, delimiter)
+    layout = replace(layout, delimiter=delimiter)
+    if layout.columns is None:
+        check_header(path, names)
+        return TableFile(path, names, tuple(first), None, None, layout)
+    if len(names) != len(layout.columns):
+        raise InvalidArgument(
+            f"--columns: names {len(layout.columns)} columns, and {path} has {len(names)} when split at {delimiter!r}; "
+            "name all of them, in their order"
+        )
+    return TableFile(path, layout.columns, layout.columns, None, None, layout)
 
 
-def _header(file: BinaryIO, delimiter: str) -> list[str]:
+def _first_line(file: BinaryIO, delimiter: str) -> list[str]:
     """The first row of a file, line by line from its bytes: what comes after it is not even decoded."""
     lines = (line.decode("utf-8-sig") for line in iter(lambda: file.readline(_LINE), b""))
     return next(csv.reader(lines, delimiter=delimiter, strict=True), [])
 
 
-def _opened_parquet(path: Path) -> TableFile:
+def _opened_parquet(path: Path, layout: Layout) -> TableFile:
     from pyarrow import parquet
 
+    if layout.columns is not None:
+        raise InvalidArgument(f"--columns: is for CSV files without a header; {path} names its columns, leave it out")
     # The footer: names, types and the number of rows. It may hold extremes of columns as well, which nobody looks at.
     with parquet.ParquetFile(path) as file:
         fields, rows = file.schema_arrow, file.metadata.num_rows
     names = tuple(name.strip() for name in fields.names)
-    return TableFile(path, names, tuple(fields.names), tuple(_kind(field.type) for field in fields), rows, ",")
+    if len(set(names)) < len(names) or not all(names):
+        raise InvalidArgument(f"{path}: has columns without a name, or with the same name; rename them")
+    return TableFile(path, names, tuple(fields.names), tuple(_kind(field.type) for field in fields), rows, layout)
 
 
 def _kind(kind: Any) -> str:
@@ -208,14 +255,6 @@ def _kind(kind: Any) -> str:
     if types.is_dictionary(kind):
         return _kind(kind.value_type)
     return "text" if types.is_string(kind) or types.is_large_string(kind) or types.is_boolean(kind) else "other"
-
-
-def _check_names(table: TableFile) -> None:
-    if any(not name for name in table.names):
-        raise InvalidArgument(f"{table.path}: has a column without a name; name every column in the first line")
-    twice = sorted({name for name in table.names if table.names.count(name) > 1})
-    if twice:
-        raise InvalidArgument(f"{table.path}: has the column {twice[0]!r} more than once; rename one of them")
 
 
 @contextlib.contextmanager
@@ -231,8 +270,8 @@ def _without_cells(path: Path) -> Iterator[None]:
         raise InvalidRecords(f"{path}: is not UTF-8 text; convert it (iconv -f latin1 -t utf-8)") from None
     except (pyarrow.ArrowException, csv.Error):
         raise InvalidRecords(
-            f"{path}: cannot be read: a row must have as many cells as the header has columns, quotes must be closed, "
-            "and the text must be UTF-8 (check --delimiter; a Parquet file must be whole)"
+            f"{path}: cannot be read: a row must have as many cells as there are columns, quotes must be closed, and "
+            "the text must be UTF-8 (check --delimiter; a Parquet file must be whole)"
         ) from None
     except OSError:
         raise InvalidArgument(f"{path}: cannot be read; check the file and its disk") from None

@@ -23,6 +23,8 @@ Kind = Literal["numbers", "booleans", "strings", "categories", "objects"]
 _KINDS: dict[str, Kind] = {"i": "numbers", "u": "numbers", "f": "numbers", "b": "booleans", "O": "objects"}
 _KINDS |= {"U": "strings", "S": "strings", "T": "strings"}
 _REFUSED = {"M": "dates", "m": "time differences", "V": "nested values"}
+# Text that stands for a missing number, in small letters.
+MISSING = frozenset({"", "na", "n/a", "#n/a", "<na>", "nan", "+nan", "-nan", "null", "none"})
 _CELLS = 2**20  # of a chunk: eight megabytes as float64
 
 
@@ -83,15 +85,17 @@ def is_dictionary(X: Any) -> bool:
     return isinstance(X, Mapping) and not scipy.sparse.issparse(X)
 
 
-def numbers_of(columns: Chunk, chosen: list[int]) -> npt.NDArray[np.float64]:
-    """Chosen columns of a chunk side by side, as float64; NaN where a cell is missing or no number.
+def numbers_of(columns: Chunk, chosen: list[int], labels: tuple[Any, ...]) -> npt.NDArray[np.float64]:
+    """Chosen columns of a chunk side by side, as float64; NaN where a cell is missing.
 
-    >>> numbers_of([np.array(["1.5", None, "none", True], dtype=object)], [0]).tolist()
+    Raises for text and other cells that are no numbers: they are mistakes, and no missing numbers.
+
+    >>> numbers_of([np.array(["1.5", None, "none", True], dtype=object)], [0], ("age",)).tolist()
     [[1.5], [nan], [nan], [1.0]]
     """
-    if isinstance(columns, np.ndarray):
-        return _as_numbers(columns.T[:, as_slice(chosen)])
-    return np.stack([_as_numbers(columns[at]) for at in chosen], axis=1)
+    if isinstance(columns, np.ndarray) and columns.dtype.kind in "biuf":
+        return columns.T[:, as_slice(chosen)].astype(np.float64)
+    return np.stack([_as_numbers(columns[at], labels[at]) for at in chosen], axis=1)
 
 
 def as_slice(positions: list[int] | npt.NDArray[np.intp]) -> Any:
@@ -107,20 +111,29 @@ def is_missing(value: Any) -> bool:
     return value is None or type(value).__name__ in ("NAType", "NaTType")
 
 
-def _as_numbers(values: Array) -> npt.NDArray[np.float64]:
+def _as_numbers(values: Array, label: Any) -> npt.NDArray[np.float64]:
     with np.errstate(all="ignore"):
         try:
             return values.astype(np.float64)
         except (TypeError, ValueError, OverflowError):
-            cells = (_number(value) for value in values.ravel().tolist())
-            return np.fromiter(cells, np.float64, values.size).reshape(values.shape)
+            cells = [_number(value) for value in values.tolist()]
+    if None in cells:
+        raise InvalidRecords(
+            f"column {label!r}: must hold numbers; has text or other cells that are none, which are never taken for "
+            "missing ones (turn text like '1,5' and dates into numbers, or declare categories)"
+        )
+    return np.array(cells, np.float64)
 
 
-def _number(value: Any) -> float:
+def _number(value: Any) -> float | None:
+    """A cell as a number, NaN where it is missing, None where it is anything else."""
     try:
         return float(value)
-    except (TypeError, ValueError, OverflowError):
-        return math.nan
+    except OverflowError:  # a whole number beyond float64
+        return math.inf
+    except (TypeError, ValueError):
+        missing = is_missing(value) or (isinstance(value, str) and value.strip().lower() in MISSING)
+        return math.nan if missing else None
 
 
 def _of_columns(names: tuple[Any, ...], columns: list[Any]) -> Table:

@@ -67,7 +67,7 @@ def completed(table: Table, given: Declarations, *, refuse: bool) -> Declaration
     new = np.flatnonzero(np.isin(numeric, list(counted)))
     for _, columns in table.chunks():
         if numeric:
-            cells = numbers_of(columns, numeric)
+            cells = numbers_of(columns, numeric, labels)
             finite = np.isfinite(cells)
             if refuse and not finite.all():
                 refuse_missing(labels[numeric[int(finite.all(axis=0).argmin())]])

@@ -39,7 +39,7 @@ class BoundedEncoder(TransformerMixin, BaseEstimator):
         row_norm: the largest norm of an encoded row.
         intercept: whether to append a constant column.
         invalid: "refuse" (default) raises `InvalidRecords` for missing or infinite numbers, which lies outside of any
-            guarantee; "zero" encodes them as the middle of their range.
+            guarantee; "zero" encodes them as the middle of their range. Text in a numeric column is always refused.
 
     Attributes:
         ranges_, categories_: what is used of each column, discovered ones included.
@@ -165,7 +165,7 @@ class BoundedEncoder(TransformerMixin, BaseEstimator):
         """Numeric columns side by side, clamped and mapped to [-1, 1], times the scale."""
         labels = self._labels
         low, high = np.array([self.ranges_[labels[at]] for at in numeric]).T
-        cells = numbers_of(columns, numeric)
+        cells = numbers_of(columns, numeric, labels)
         finite = np.isfinite(cells)
         if self.invalid == "refuse" and not finite.all():
             refuse_missing(labels[numeric[int(finite.all(axis=0).argmin())]])

@@ -75,7 +75,8 @@ class DPLogisticRegressionCV(PenaltyEstimator, PrivateClassifier):
     """Logistic regression whose L2 penalties are tuned on private rows, under one (epsilon, delta) for everything.
 
     Args:
-        classes: declared labels; None discovers them, with a `PrivacyLeakWarning`.
+        classes: declared labels, in an order of your choice: of two classes, coefficients are those of the last. None
+            discovers them, sorted, with a `PrivacyLeakWarning`.
         groups: one label for each column; columns of one label share a penalty (``range(columns)``: a penalty each,
             `BoundedEncoder.group_of_column_`: one for each encoded column). None: one penalty. The intercept has none.
 

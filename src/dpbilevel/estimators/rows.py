@@ -77,8 +77,8 @@ def check_finite(table: Table) -> None:
     for _, cells in _numbers(table):
         if not np.isfinite(cells).all():
             raise InvalidRecords(
-                "X: contains NaN, infinity or cells that are not numbers; clean it, encode categories with "
-                'dpb.BoundedEncoder, or pass invalid="zero" to let such rows count for nothing'
+                "X: contains NaN, infinity or missing cells; clean it, encode categories with dpb.BoundedEncoder, or "
+                'pass invalid="zero" to let such rows count for nothing'
             )
 
 
@@ -116,7 +116,7 @@ def split_intercept(y: npt.ArrayLike) -> tuple[Floats, Floats]:
 def _numbers(table: Table) -> Any:
     everything = list(range(table.shape[1]))
     for chosen, cells in table.chunks():
-        yield chosen, numbers_of(cells, everything)
+        yield chosen, numbers_of(cells, everything, table.labels)
 
 
 def _largest_norm(table: Table) -> float:

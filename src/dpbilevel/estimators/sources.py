@@ -86,7 +86,8 @@ class DPSourceWeightedClassifier(PrivateClassifier, _Weighted):
     It pays where sources differ in quality and validation rows are good, or come from where the model will be used.
 
     Args:
-        classes: declared labels; None discovers them, with a `PrivacyLeakWarning`.
+        classes: declared labels, in an order of your choice: of two classes, coefficients are those of the last. None
+            discovers them, sorted, with a `PrivacyLeakWarning`.
         source_names: declared names of sources; None discovers them likewise. Rows of a source that is not listed are
             those of "other", where that is listed, and refused otherwise.
 

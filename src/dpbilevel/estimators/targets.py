@@ -91,14 +91,18 @@ def check_kind(y: Array, classes: Array) -> None:
 
 
 def class_codes(y: Array, classes: Any) -> tuple[Array, npt.NDArray[np.int32], str | None]:
-    """Sorted classes, the number of each label among them, and a caveat where classes were not declared."""
+    """Classes, the number of each label among them, and a caveat where classes were not declared.
+
+    Declared classes keep their order, so that who declares them says whose coefficients a model of two has: those of
+    the last. Classes of a set or of the data are sorted.
+    """
     caveat = None
     if classes is None:
         _check_discrete(y)
         known = np.unique(y)
         caveat = "classes were not declared and are those of the data, which the guarantee does not cover (classes=)"
     else:
-        known = _names("classes", classes)
+        known = declared_classes(classes)
     if len(known) < 2:
         raise InvalidArgument("classes: there must be two or more classes; with one class there is nothing to learn")
     check_kind(y, known)
@@ -176,6 +180,12 @@ def _checked_range(target_range: Any) -> tuple[float, float]:
     if not _is_range(low, high):
         raise InvalidArgument(f"target_range={target_range!r}: must be two finite numbers (low, high) with low < high")
     return low, high
+
+
+def declared_classes(given: Any) -> Array:
+    """Declared labels in their order; of a set, which has none, sorted."""
+    known = _names("classes", given)
+    return known if isinstance(given, set | frozenset) else np.asarray(labels(given))
 
 
 def declared_names(name: str, given: Any) -> Array:

@@ -19,6 +19,7 @@ import functools
 import math
 import threading
 from collections.abc import Sequence
+from decimal import ROUND_DOWN, Context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -180,7 +181,7 @@ class Ledger:
             if not self._fits([*page.entries, entry], composition):
                 raise BudgetExceeded(
                     f"{description}: asks for epsilon {entry.epsilon:.6g} at delta {entry.delta:.3g}, but "
-                    f"{self._describe(page)}; lower the run's epsilon to ledger.remaining() or stop here"
+                    f"{self._describe(page)}; {self._advise(page, composition, entry.delta)}"
                 )
             append(entry, privacy)
         return Receipt(releases)
@@ -227,6 +228,19 @@ class Ledger:
             # What calibration leaves over, to be on the safe side of rounding, is nothing to plan a run with.
             epsilon = gaussian_epsilon(left**0.5, delta) if left > 1e-8 * total.mu**2 else 0.0
         return Budget(epsilon, delta, total.adjacency) if epsilon > 0 and delta > 0 else None
+
+    def _advise(self, page: Page, composition: Composition, delta: float) -> str:
+        """The largest epsilon that a run at this delta may have instead."""
+        left = self._remaining(page)
+        if left is None:
+            return "nothing is left for another run"
+        if composition == "gaussian":
+            epsilon, at = gaussian_epsilon(left.mu, delta), f"delta {delta:.6g}"
+        else:  # deltas are used up as well
+            least = delta if delta <= (left.delta or 0.0) else _rounded_down(left.delta or 0.0)
+            epsilon, at = left.epsilon, f"delta {least:.6g}"
+        fits = _rounded_down(epsilon)
+        return f"epsilon {fits:.6g} at {at} would fit" if fits > 0 else f"no epsilon fits at {at}; lower delta"
 
     def _fits(self, entries: list[Entry], composition: Composition) -> bool:
         if not self.total.is_private:
@@ -295,6 +309,11 @@ def _is_charge_of(run: Entry, entry: Entry) -> bool:
     if not all(map(functools.partial(math.isclose, rel_tol=1e-9), *costs)):
         raise InvalidArgument(f"ledger: {run.description!r} was charged with another cost; run it under a new name")
     return True
+
+
+def _rounded_down(number: float) -> float:
+    """To four digits, so that what is shown fits where the number does."""
+    return float(Context(prec=4, rounding=ROUND_DOWN).create_decimal_from_float(number * _DECIMAL))
 
 
 def _sum_of_squares(entries: Sequence[Entry]) -> float:

@@ -1,0 +1,76 @@
+"""What the library says, in the words of the command line: its options for Python's arguments.
+
+Errors and warnings of the library name arguments, as ``epsilon=-1.0: must be > 0``. Whoever typed ``--epsilon -1`` has
+never seen that argument, and some of them have another name here.
+"""
+
+import re
+
+# Arguments and what a command calls them. An empty name leaves the value alone, as for a file.
+_NAMES = {
+    "adjacency": "--adjacency",
+    "classes": "classes in the schema",
+    "columns": "--columns",
+    "composition": "composition",
+    "confidence": "--confidence",
+    "data": "",
+    "dataset": "--dataset",
+    "delta": "--delta",
+    "epsilon": "--epsilon",
+    "groups": "--groups",
+    "invalid": "--invalid",
+    "ledger": "--ledger",
+    "noise": "--noise",
+    "path": "",
+    "random_state": "--seed",
+    "rows": "--rows",
+    "runs": "--runs",
+    "seed": "--seed",
+    "source_names": "categories of the source in the schema",
+    "target_range": "range of the target in the schema",
+    "total": "--epsilon and --delta",
+    "url": "--ledger",
+    "validation_fraction": "--validation-fraction",
+    "validation_rows": "--validation-rows",
+}
+# Remedies that are written in Python, and what does the same here.
+_REMEDIES = {
+    r"data=None: ": "",
+    r": use group=k for k rows of one person": "",
+    r"as data=\.\.\., or in the environment": "in the environment",
+    r"give total= to start (its|a) ledger( there)?( \(on the command line: dpbilevel ledger create\))?": (
+        r"start \1 ledger\2 with `dpbilevel ledger create`"
+    ),
+    r"a ledger for both is made with Ledger\(total, composition=\"basic\"\) before its first run": (
+        "a ledger for both is one whose first run is of this kind: start another with `dpbilevel ledger create`"
+    ),
+    r"does not exist; check the address$": "does not exist; check the address (`dpbilevel ledger create` starts one)",
+    r"^epsilon is ": "--epsilon is ",
+    r"^url: ": "--ledger: ",
+    r"^schema: ": "--schema: ",
+}
+_START = r"(?<![\w/.=?&-])"  # not inside of a path, an address or an option
+_ARGUMENT = re.compile(_START + r"([a-z_]+)=(\([^()]*\)|'[^']*'|\"[^\"]*\"|[^\s:;,()'\"]+)?")
+_BARE = re.compile(_START + rf"({'|'.join(name for name in _NAMES if '_' in name)})\b")
+
+
+def in_own_words(message: str) -> str:
+    """A message of the library as the command line says it.
+
+    >>> in_own_words("epsilon=-1.0: must be > 0; it bounds the privacy loss (try 1.0)")
+    '--epsilon -1.0: must be > 0; it bounds the privacy loss (try 1.0)'
+    >>> in_own_words('clean it, or pass invalid="zero" to encode such cells')
+    'clean it, or pass --invalid zero to encode such cells'
+    """
+    for pattern, words in _REMEDIES.items():
+        message = re.sub(pattern, words, message)
+    message = _ARGUMENT.sub(_option, message)
+    return _BARE.sub(lambda found: _NAMES[found[1]], message)
+
+
+def _option(found: re.Match[str]) -> str:
+    name, value = found[1], found[2]
+    if name not in _NAMES:
+        return found[0]
+    shown = "" if value in (None, "None", "...") else value.strip("'\"")
+    return f"{_NAMES[name]} {shown}".strip()
