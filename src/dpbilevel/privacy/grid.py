@@ -25,6 +25,7 @@ import jax
 import jax.numpy as jnp
 
 from dpbilevel.errors import InvalidArgument
+from dpbilevel.privacy.buffer import computed_once
 from dpbilevel.privacy.clipping import clipped, over_blocks
 from dpbilevel.privacy.discrete import LARGEST_SCALE
 
@@ -97,6 +98,11 @@ class Grid:
 
 def integers(vectors: jax.Array, spacing: float, longest: float) -> jax.Array:
     """Each row of float64 in multiples of ``spacing``, rounded to the nearest; one longer than ``longest`` is zero."""
-    rounded = jnp.round(vectors * (1 / spacing))
+
+    def units(first: jax.Array, number: int) -> list[jax.Array]:
+        return [jnp.round(jax.lax.dynamic_slice_in_dim(vectors, first, number) * (1 / spacing))]
+
+    # Once, for a number halfway between two integers may round to either, and the row that is measured must be added.
+    rounded = computed_once(units, vectors.shape, vectors.dtype)
     within = jnp.sum(rounded**2, axis=1) <= longest**2  # false for what is not a number, too
     return jnp.where(within[:, None], rounded, 0).astype(jnp.int64)
