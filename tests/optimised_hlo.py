@@ -100,7 +100,9 @@ class Module:
             if instruction.opcode == "parameter":
                 private = instruction.name.startswith(self._records) and instruction.dtype != "pred"
                 parameters[int(instruction.argument)] = Value(instruction.name, instruction.dtype, private)
-        root = _Pass(self._computations, limit, cut, reading).run(self._entry, [parameters[index] for index in sorted(parameters)], fused=False)
+        root = _Pass(self._computations, limit, cut, reading).run(
+            self._entry, [parameters[index] for index in sorted(parameters)], fused=False
+        )
         reading.escapes = any(value.private for value in _leaves(root))
         return reading
 

@@ -16,13 +16,12 @@ from collections.abc import Callable, Iterable
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.typing import DTypeLike
 
 Rows = Callable[[jax.Array, int], Iterable[jax.Array]]
 
 
-def computed_once(rows: Rows, shape: tuple[int, int], dtype: DTypeLike) -> jax.Array:
+def computed_once(rows: Rows, shape: tuple[int, ...], dtype: DTypeLike) -> jax.Array:
     """One array of rows that every later use reads as it is.
 
     Args:
@@ -43,4 +42,4 @@ def computed_once(rows: Rows, shape: tuple[int, int], dtype: DTypeLike) -> jax.A
         return buffer, None
 
     # The second half ends with the rows: an odd number has one of them computed twice, and the later one stands.
-    return jax.lax.scan(step, jnp.zeros(shape, dtype), np.array([0, number - half]))[0]
+    return jax.lax.scan(step, jnp.zeros(shape, dtype), jnp.array([0, number - half]))[0]

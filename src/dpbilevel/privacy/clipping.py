@@ -2,7 +2,8 @@
 
 Each record's vector is clipped *whole*, over all leaves of its pytree jointly. Rounding is part of the guarantee: a
 plain float32 sum of 10^7 records breaks the sensitivity by 7%. Here vectors are summed in chunks of 128 and the chunks'
-sums in float64, and `ROUNDING` covers what rounding is left.
+sums in float64, and `ROUNDING` covers what rounding is left. So are compilers: vectors are `computed_once`, and what is
+measured is what is summed.
 
 Written by hand because no library bounds its rounding; tested against ``jax_privacy.clipping``.
 """
@@ -103,6 +104,14 @@ def clipped(vectors: jax.Array, present: jax.Array, clip: float) -> jax.Array:
 
     Rows are divided by their largest entry first, so that squares neither overflow nor vanish, and the norm is rounded
     up by its error bound: no row of the result is longer than ``clip`` by more than a few units in the last place.
+
+    The rows must be `computed_once`, for a bound on one copy of a row says nothing of another. What is derived from
+    them here may be computed several times. The test of entries and the largest entry round nothing: all copies agree.
+    Quotients, norms and scales round by a few units in the last place, but for the sum of squares, whose error in any
+    order, with fused multiply-adds or without, is what the norm is raised by. So every copy of the norm is at least the
+    true one less a few units, and whichever copy decides, for a row or an entry of it: what it leaves alone is short
+    enough, what it scales gets short enough, and where copies disagree the row is at its clip, or becomes zero. All of
+    that is below 2^-18 of the clip, and `ROUNDING` has more than 2^-8 to spare.
     """
     # Entry by entry, because XLA's vectorised maximum overlooks NaN.
     usable = present & jnp.all(jnp.abs(vectors) <= _OVERFLOW, axis=1)

@@ -8,9 +8,9 @@ post-processing. Rounding moves each number of a mean by at most 2^-21 of the cl
 
 **Sensitivity.** Rounding lengthens a vector of d entries by at most sqrt(d)/2 units, a part of 2^-9 of the clip up to
 d = 2^24; a clip in float64 overshoots by a few parts in 2^53. Neither is left to arithmetic that is argued about: a
-row of integers that is longer than (1 + 2^-8) clips counts as zero. `ROUNDING`, the 2^-7 by which every release raises
-its sensitivity, covers that and the rounding of the numbers that are public, so that exact and float releases have the
-same ratio of sensitivity to noise.
+row of integers that is longer than (1 + 2^-8) clips counts as zero, and the integers that are measured are those that
+are added. `ROUNDING`, the 2^-7 by which every release raises its sensitivity, covers that and the rounding of the
+numbers that are public, so that exact and float releases have the same ratio of sensitivity to noise.
 
 **Overflow.** Sums stay below 2^62, and so does noise, but for a probability that no delta can see. What cannot be
 bounded like that is refused before a record is read.
