@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-# What changes no bit of a number but its sign.
-_EXACT = ("abs", "bitcast", "broadcast", "convert", "copy", "negate", "reshape", "slice", "transpose")
+# What changes no bit of a number but its sign, and where it stands.
+_EXACT = ("abs", "bitcast", "broadcast", "convert", "copy", "dynamic-slice", "negate", "reshape", "slice", "transpose")
 _SUMS = ("reduce", "reduce-window", "sqrt")
 _WIDTHS = {"bf16": 1, "f16": 1, "f32": 2, "f64": 3}
 

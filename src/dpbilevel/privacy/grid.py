@@ -87,22 +87,22 @@ class Grid:
 
         Like `clipped_sum`, with a common denominator: the answer is this over all roles, times the unit.
         """
-        longest = self.longest(clip, count)
+        spacing, longest = count * self.unit, self.longest(clip, count)
 
         def add_block(total: jax.Array, vectors: jax.Array, taken: jax.Array) -> jax.Array:
-            short = clipped(vectors.astype(jnp.float64), taken, clip)
-            return total + jnp.sum(integers(short, count * self.unit, longest), axis=0)
+            return total + jnp.sum(integers(vectors, taken, clip, spacing, longest), axis=0)
 
         return over_blocks(vector, records, present, add_block, jnp.zeros(self.dimension, jnp.int64))
 
 
-def integers(vectors: jax.Array, spacing: float, longest: float) -> jax.Array:
-    """Each row of float64 in multiples of ``spacing``, rounded to the nearest; one longer than ``longest`` is zero."""
+def integers(vectors: jax.Array, present: jax.Array, clip: float, spacing: float, longest: float) -> jax.Array:
+    """Each row, clipped, in multiples of ``spacing``, rounded to the nearest; one longer than ``longest`` is zero."""
 
     def units(first: jax.Array, number: int) -> list[jax.Array]:
-        return [jnp.round(jax.lax.dynamic_slice_in_dim(vectors, first, number) * (1 / spacing))]
+        rows, mine = (jax.lax.dynamic_slice_in_dim(array, first, number) for array in (vectors, present))
+        return [jnp.round(clipped(rows.astype(jnp.float64), mine, clip) * (1 / spacing))]
 
     # Once, for a number halfway between two integers may round to either, and the row that is measured must be added.
-    rounded = computed_once(units, vectors.shape, vectors.dtype)
+    rounded = computed_once(units, vectors.shape, jnp.float64)
     within = jnp.sum(rounded**2, axis=1) <= longest**2  # false for what is not a number, too
     return jnp.where(within[:, None], rounded, 0).astype(jnp.int64)
