@@ -14,6 +14,7 @@ from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
+from buffer_cases import Case
 from scipy.optimize import brentq
 from scipy.stats import binomtest, norm
 from test_accounting import hockey_stick
@@ -218,3 +219,10 @@ def a_resumed_run_is_in_the_ledger() -> None:
         ledger = dpb.Ledger(BUDGET)
         solved(ledger)
         assert len(ledger.entries) == 1, "a run that goes on is not in the books"
+
+
+def what_is_measured_is_what_is_summed() -> None:
+    """The optimised HLO of a release: every path from records to the answer leads through the buffer whose entries and
+    norms are tested, with float and exact noise; deterministic, no false alarms."""
+    assert Case("gradient", "one block", "full batch").is_measured_once()
+    assert Case("gradient", "one block", "exact").is_measured_once()

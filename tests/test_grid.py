@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from dpbilevel.errors import InvalidArgument
 from dpbilevel.privacy import clipping
 from dpbilevel.privacy import release as release_module
-from dpbilevel.privacy.clipping import clipped, clipped_sum
+from dpbilevel.privacy.clipping import clipped_sum
 from dpbilevel.privacy.grid import Grid, integers
 from dpbilevel.privacy.release import Contribution, Release
 from dpbilevel.privacy.sampling import Poisson, WithoutReplacement
@@ -71,7 +71,7 @@ def on(grid, vectors, clip, count):
 
 @jax.jit
 def _integers(vectors, clip, spacing, longest):
-    return integers(clipped(vectors, jnp.ones(len(vectors), bool), clip), spacing, longest)
+    return integers(vectors, jnp.ones(len(vectors), bool), clip, spacing, longest)
 
 
 # ---- sensitivity
@@ -172,7 +172,8 @@ def test_rows_that_are_not_finite_count_as_zero(bad):
 def test_a_row_that_clipping_left_too_long_counts_as_zero():
     """The limit is enforced on the integers; it does not rest on what clipping promises."""
     with sealed():
-        rows = integers(jnp.asarray([[3.0, 4.0], [3.0, 4.1], [np.nan, 0.0]]), 2.0**-20, 5.0 * 2**20)
+        vectors = jnp.asarray([[3.0, 4.0], [3.0, 4.1], [np.nan, 0.0]])
+        rows = integers(vectors, jnp.ones(3, bool), 10.0, 2.0**-20, 5.0 * 2**20)
     assert np.array_equal(np.asarray(rows), [[3 * 2**20, 4 * 2**20], [0, 0], [0, 0]])
 
 

@@ -1,6 +1,7 @@
 """Progress: bars on terminals, lines where they are asked for, nothing otherwise."""
 
 import sys
+import time
 
 import pytest
 
@@ -14,9 +15,10 @@ def test_lines_are_for_those_who_ask(display, spoken, monkeypatch, capfd):
     with displayed(display), counted("tuning", 4, "steps") as advance:
         for _ in range(4):
             advance(1)
-    lines = capfd.readouterr().err.splitlines()
-    assert len(lines) == spoken
-    assert all(line.startswith("tuning: ") and line.endswith(" s left") for line in lines)
+    lines = [line for line in capfd.readouterr().err.splitlines() if line.startswith("tuning: ")]
+    counts = [line for line in lines if " 0 of " not in line]
+    assert len(counts) == spoken
+    assert all(line.endswith(" s left") for line in counts[1:]), "of the first step nobody knows the pace"
 
 
 def test_nothing_is_said_within_two_seconds(capfd):
@@ -31,3 +33,61 @@ def test_a_display_ends_with_its_block(capfd, monkeypatch):
         advance(2)
     assert capfd.readouterr() == ("", "")
     assert progress._DISPLAY.get() == "bar"
+
+
+def wait_for(capfd, text):
+    """What was said until ``text`` came; fails after five seconds without it."""
+    said, ends = "", time.monotonic() + 5
+    while text not in said:
+        assert time.monotonic() < ends, f"not said within five seconds: {text}"
+        time.sleep(0.01)
+        said += capfd.readouterr().err
+    return said
+
+
+def test_something_is_said_within_five_seconds_whatever_is_going_on(capfd):
+    """Planning, and then the first step, which is compiled: neither counts anything."""
+    with displayed("lines"):
+        assert wait_for(capfd, "\n") == "dpbilevel: still at work\n"
+        with counted("tuning", 200):
+            assert wait_for(capfd, "\n") == "tuning: 0 of 200 rounds so far\n"
+
+
+def test_a_silence_is_broken_once(monkeypatch, capfd):
+    monkeypatch.setattr(progress, "_PATIENCE", 0.05)
+    with displayed("lines"), counted("tuning", 200):
+        said = wait_for(capfd, "so far\n")
+        time.sleep(0.5)
+    assert said.count("so far") + capfd.readouterr().err.count("so far") == 1
+
+
+@pytest.mark.parametrize("compiled", [1, 2], ids=["in the first step", "in the second, after a checkpoint"])
+def test_the_first_estimate_leaves_compilation_out(compiled, monkeypatch, capfd):
+    """The compiler takes a hundred times as long as a step."""
+    clock = [0.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(progress, "_BLINK", 1000.0)
+    with displayed("lines"), counted("tuning", 20) as advance:
+        for step in range(1, 4):
+            clock[0] += 1000.0 if step == compiled else 10.0
+            advance(1)
+    lines = capfd.readouterr().err.splitlines()
+    assert lines[0] == "tuning: 1 of 20 rounds"
+    assert lines[2] == "tuning: 3 of 20 rounds, about 170 s left"
+
+
+def test_a_closed_stderr_ends_no_run(monkeypatch):
+    class Closed:
+        def isatty(self):
+            return False
+
+        def write(self, text):
+            raise ValueError("I/O operation on closed file")
+
+        flush = write
+
+    monkeypatch.setattr(sys, "stderr", Closed())
+    monkeypatch.setattr(progress, "_PATIENCE", 0.0)
+    with displayed("lines"), counted("tuning", 3) as advance:
+        time.sleep(0.3)
+        advance(1)

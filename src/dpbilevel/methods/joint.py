@@ -3,7 +3,8 @@
 Each vector is clipped to a bound of its own and scaled so that the whole has norm at most one. With vector j scaled by
 sqrt(share_j)/C_j, one Gaussian on the whole is, vector by vector, exactly the noise of separate releases that share
 mu^2 as given: joining costs no privacy and no accuracy, and saves passes. Privacy rests on the release's clip of the
-whole alone; what happens in here only decides how a record that is too long is shortened.
+whole alone; what happens in here only decides how a record that is too long is shortened. A compiler may compute a part
+once for its norm and once more for its place in the whole, and the two may differ: the whole is measured after that.
 """
 
 import math

@@ -2,7 +2,8 @@
 
 Each record's vector is clipped *whole*, over all leaves of its pytree jointly. Rounding is part of the guarantee: a
 plain float32 sum of 10^7 records breaks the sensitivity by 7%. Here vectors are summed in chunks of 128 and the chunks'
-sums in float64, and `ROUNDING` covers what rounding is left.
+sums in float64, and `ROUNDING` covers what rounding is left. So are compilers: vectors are `computed_once`, and what is
+measured is what is summed.
 
 Written by hand because no library bounds its rounding; tested against ``jax_privacy.clipping``.
 """
@@ -12,7 +13,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.flatten_util import ravel_pytree
+
+from dpbilevel.privacy.buffer import computed_once
 
 Tree = Any
 
@@ -67,23 +69,32 @@ def over_blocks(
     add_block: Callable[[Any, jax.Array, jax.Array], Any],
     start: Any,
 ) -> Any:
-    """Fold ``add_block(carry, vectors, which count)`` over blocks of records; blocks are whole chunks of records."""
-    number = present.shape[0]
-    largest = max(1, _dimension(vector, records), sum(leaf.size for leaf in jax.tree.leaves(_one(records))))
+    """Fold ``add_block(carry, vectors, which count)`` over blocks of records; blocks are whole chunks of records.
+
+    The vectors of a block are computed once: what ``add_block`` measures of them is what it adds up.
+    """
+    number, dimension = present.shape[0], _dimension(vector, records)
+    largest = max(1, dimension, sum(leaf.size for leaf in jax.tree.leaves(_one(records))))
     elements = _ELEMENTS if jax.default_backend() == "cpu" else _ELEMENTS_ON_ACCELERATORS
-    at_once = max(1, min(number, _BLOCK, elements // largest))
+    # Two records at least: `computed_once` takes two steps, and would compute a single one twice.
+    at_once = min(number, _BLOCK, max(2, elements // largest))
     chunk = min(at_once, _CHUNK)
     block = at_once // chunk * chunk
+    # Half precision sums too coarsely.
+    dtype = jnp.result_type(jnp.float32, *(leaf.dtype for leaf in jax.tree.leaves(_described(vector, records))))
 
     def step(carry: Any, index: jax.Array) -> tuple[Any, None]:
         # The last block is moved back to end with the records; what the block before has counted is masked.
         first = index * block
         begin = jnp.minimum(first, number - block)
-        part, taken = jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, begin, block), (records, present))
+        taken = jax.lax.dynamic_slice_in_dim(present, begin, block)
         taken = taken & (begin + jnp.arange(block) >= first)
-        vectors = jax.vmap(lambda record: ravel_pytree(vector(record))[0])(part)
-        vectors = vectors.astype(jnp.promote_types(vectors.dtype, jnp.float32))  # half precision sums too coarsely
-        return add_block(carry, vectors, taken), None
+
+        def rows(offset: jax.Array, size: int) -> list[jax.Array]:
+            part = jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, begin + offset, size), records)
+            return jax.tree.leaves(jax.vmap(vector)(part))
+
+        return add_block(carry, computed_once(rows, (block, dimension), dtype), taken), None
 
     return jax.lax.scan(step, start, jnp.arange(-(-number // block)))[0]
 
@@ -93,6 +104,14 @@ def clipped(vectors: jax.Array, present: jax.Array, clip: float) -> jax.Array:
 
     Rows are divided by their largest entry first, so that squares neither overflow nor vanish, and the norm is rounded
     up by its error bound: no row of the result is longer than ``clip`` by more than a few units in the last place.
+
+    The rows must be `computed_once`, for a bound on one copy of a row says nothing of another. What is derived from
+    them here may be computed several times. The test of entries and the largest entry round nothing: all copies agree.
+    Quotients, norms and scales round by a few units in the last place, but for the sum of squares, whose error in any
+    order, with fused multiply-adds or without, is what the norm is raised by. So every copy of the norm is at least the
+    true one less a few units, and whichever copy decides, for a row or an entry of it: what it leaves alone is short
+    enough, what it scales gets short enough, and where copies disagree the row is at its clip, or becomes zero. All of
+    that is below 2^-18 of the clip, and `ROUNDING` has more than 2^-8 to spare.
     """
     # Entry by entry, because XLA's vectorised maximum overlooks NaN.
     usable = present & jnp.all(jnp.abs(vectors) <= _OVERFLOW, axis=1)
@@ -113,5 +132,9 @@ def _one(records: Tree) -> Tree:
     return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), records)
 
 
+def _described(vector: Callable[[Tree], Tree], records: Tree) -> Tree:
+    return jax.eval_shape(vector, _one(records))
+
+
 def _dimension(vector: Callable[[Tree], Tree], records: Tree) -> int:
-    return sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(vector, _one(records))))
+    return sum(leaf.size for leaf in jax.tree.leaves(_described(vector, records)))

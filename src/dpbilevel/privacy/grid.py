@@ -8,9 +8,9 @@ post-processing. Rounding moves each number of a mean by at most 2^-21 of the cl
 
 **Sensitivity.** Rounding lengthens a vector of d entries by at most sqrt(d)/2 units, a part of 2^-9 of the clip up to
 d = 2^24; a clip in float64 overshoots by a few parts in 2^53. Neither is left to arithmetic that is argued about: a
-row of integers that is longer than (1 + 2^-8) clips counts as zero. `ROUNDING`, the 2^-7 by which every release raises
-its sensitivity, covers that and the rounding of the numbers that are public, so that exact and float releases have the
-same ratio of sensitivity to noise.
+row of integers that is longer than (1 + 2^-8) clips counts as zero, and the integers that are measured are those that
+are added. `ROUNDING`, the 2^-7 by which every release raises its sensitivity, covers that and the rounding of the
+numbers that are public, so that exact and float releases have the same ratio of sensitivity to noise.
 
 **Overflow.** Sums stay below 2^62, and so does noise, but for a probability that no delta can see. What cannot be
 bounded like that is refused before a record is read.
@@ -25,6 +25,7 @@ import jax
 import jax.numpy as jnp
 
 from dpbilevel.errors import InvalidArgument
+from dpbilevel.privacy.buffer import computed_once
 from dpbilevel.privacy.clipping import clipped, over_blocks
 from dpbilevel.privacy.discrete import LARGEST_SCALE
 
@@ -86,17 +87,22 @@ class Grid:
 
         Like `clipped_sum`, with a common denominator: the answer is this over all roles, times the unit.
         """
-        longest = self.longest(clip, count)
+        spacing, longest = count * self.unit, self.longest(clip, count)
 
         def add_block(total: jax.Array, vectors: jax.Array, taken: jax.Array) -> jax.Array:
-            short = clipped(vectors.astype(jnp.float64), taken, clip)
-            return total + jnp.sum(integers(short, count * self.unit, longest), axis=0)
+            return total + jnp.sum(integers(vectors, taken, clip, spacing, longest), axis=0)
 
         return over_blocks(vector, records, present, add_block, jnp.zeros(self.dimension, jnp.int64))
 
 
-def integers(vectors: jax.Array, spacing: float, longest: float) -> jax.Array:
-    """Each row of float64 in multiples of ``spacing``, rounded to the nearest; one longer than ``longest`` is zero."""
-    rounded = jnp.round(vectors * (1 / spacing))
+def integers(vectors: jax.Array, present: jax.Array, clip: float, spacing: float, longest: float) -> jax.Array:
+    """Each row, clipped, in multiples of ``spacing``, rounded to the nearest; one longer than ``longest`` is zero."""
+
+    def units(first: jax.Array, number: int) -> list[jax.Array]:
+        rows, mine = (jax.lax.dynamic_slice_in_dim(array, first, number) for array in (vectors, present))
+        return [jnp.round(clipped(rows.astype(jnp.float64), mine, clip) * (1 / spacing))]
+
+    # Once, for a number halfway between two integers may round to either, and the row that is measured must be added.
+    rounded = computed_once(units, vectors.shape, jnp.float64)
     within = jnp.sum(rounded**2, axis=1) <= longest**2  # false for what is not a number, too
     return jnp.where(within[:, None], rounded, 0).astype(jnp.int64)
