@@ -161,7 +161,8 @@ class _Pass:
             return replace(operands[0], dtype=fresh.dtype)
         if opcode == "multiply" and operands[0].source == operands[1].source:
             return replace(fresh, squares=operands[0].source)
-        if opcode in _SUMS:
+        padded = opcode == "pad" and operands[1].number == 0  # GPUs reduce a long row in two steps, the first of equal parts
+        if opcode in _SUMS or padded:
             return replace(fresh, squares=operands[0].squares)
         return fresh
 
