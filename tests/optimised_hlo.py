@@ -161,7 +161,8 @@ class _Pass:
             return replace(operands[0], dtype=fresh.dtype)
         if opcode == "multiply" and operands[0].source == operands[1].source:
             return replace(fresh, squares=operands[0].source)
-        padded = opcode == "pad" and operands[1].number == 0  # GPUs reduce a long row in two steps, the first of equal parts
+        # GPUs sum a long row in two steps, the first of them over parts of equal length.
+        padded = opcode == "pad" and operands[1].number == 0
         if opcode in _SUMS or padded:
             return replace(fresh, squares=operands[0].squares)
         return fresh
