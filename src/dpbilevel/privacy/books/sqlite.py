@@ -5,6 +5,9 @@ created by opening it, so that a file that was deleted or emptied is an error an
 
 The file is never opened but by SQLite. POSIX drops every lock that a process has on a file when the process closes any
 descriptor of it: reading a single byte of it here could let another thread's transaction lose its lock.
+
+A fork drops those locks as well, and SQLite in the child does not know: it keeps account of them in memory, for all
+connections of a process. A process that was forked while another thread had a transaction open is refused therefore.
 """
 
 import contextlib
@@ -25,6 +28,19 @@ from dpbilevel.privacy.books.tables import make, present
 PATIENCE = 60.0  # seconds that a process waits for others that write
 _HASTE = 5.0  # seconds that it waits for others that read, to move what it wrote from the log into the file
 
+_open: set[object] = set()  # transactions of this process, one object for each
+_split = False  # whether this process was forked while there was one
+
+
+def _note_fork() -> None:
+    global _split
+    _split = _split or bool(_open)
+    _open.clear()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
+    os.register_at_fork(after_in_child=_note_fork)
+
 
 class SQLiteDatabase:
     """The file of a ledger. Every operation has a connection of its own: none outlives it, none is shared by a fork."""
@@ -43,6 +59,7 @@ class SQLiteDatabase:
         except (OSError, ValueError) as error:
             raise InvalidArgument(f"url: {url.database!r} is no path of a file; write sqlite:///ledger.db") from error
         self.where = f"ledger {str(self.path)!r}"
+        self.url = url.set(database=str(self.path))
         self._engine = _engine(self.path)
 
     def exists(self) -> bool:
@@ -111,7 +128,13 @@ class SQLiteDatabase:
     def _transaction(self, begin: str) -> Iterator[Connection]:
         if not self.exists():
             raise LedgerUnavailable(f"{self.where}: is gone; put it back, or restore its latest backup")
-        with self._typed_errors(), self._engine.connect() as connection:
+        if _split:
+            raise LedgerUnavailable(
+                f"{self.where}: this process was forked while another thread was using a ledger, so that SQLite's "
+                "locks cannot be relied on in it; nothing was charged. Fork before threads use ledgers, or start "
+                'processes afresh (multiprocessing\'s "spawn", joblib\'s "loky")'
+            )
+        with _noted(), self._typed_errors(), self._engine.connect() as connection:
             connection.exec_driver_sql(begin)
             try:
                 yield connection
@@ -152,6 +175,16 @@ class SQLiteDatabase:
                 f"{self.where}: cannot be opened or written ({error}); look at its folder, permissions and free space"
             )
         return LedgerCorrupt(f"{self.where}: cannot be read as a ledger ({error}); {RESTORE}")
+
+
+@contextlib.contextmanager
+def _noted() -> Iterator[None]:
+    transaction = object()
+    _open.add(transaction)
+    try:
+        yield
+    finally:
+        _open.discard(transaction)
 
 
 def _engine(path: Path) -> Engine:
