@@ -8,12 +8,13 @@ from typing import Any
 from dpbilevel.cli import ledger as ledger_files
 from dpbilevel.cli.console import Console, say_warnings_in_lines
 from dpbilevel.cli.demo import demonstrate
-from dpbilevel.cli.ending import Interrupted, Refuted
+from dpbilevel.cli.ending import Refuted, RunFailed
 from dpbilevel.cli.forecast import Forecast, forecast, planned_for
 from dpbilevel.cli.job import Question, prepared
-from dpbilevel.cli.prediction import predict
+from dpbilevel.cli.prediction import given_up, predict
 from dpbilevel.cli.run_folder import PAGE, RUN, write_pages
 from dpbilevel.cli.schema import template
+from dpbilevel.cli.signals import SIGNALS
 from dpbilevel.cli.table_file import open_table
 from dpbilevel.cli.tuning import run
 from dpbilevel.errors import InvalidArgument
@@ -34,10 +35,7 @@ _ROLES = {"lower": "training (lower)", "upper": "validation (upper)", "both": "b
 def _speaking(as_json: bool, quiet: bool) -> Iterator[Console]:
     say_warnings_in_lines()
     with displayed("none" if quiet else "lines"):
-        try:
-            yield Console(as_json, quiet)
-        except KeyboardInterrupt:
-            raise Interrupted("Nothing was spent.") from None
+        yield Console(as_json, quiet)
 
 
 def fit(
@@ -67,7 +65,15 @@ def fit(
             _show_forecast(console, forecast(job.plan(counts[0] or 0, validating)))
             return
         finished = run(job, out, force=force, ledger=_ledger(*ledger), command=command)
-        _show_review(console, finished.review, finished.folder)
+        try:
+            _show_review(console, finished.review, finished.folder)
+        except BrokenPipeError:
+            raise
+        except OSError as error:  # of stdout, where it goes to a disk that is full
+            raise RunFailed(
+                f"the run finished, and {out} has all that it released and its report; they could not be shown "
+                f"({error.strerror}). Show them with: dpbilevel report {out}"
+            ) from None
 
 
 def write_schema(
@@ -92,7 +98,8 @@ def write_schema(
     if out.exists() and not force:
         raise InvalidArgument(f"--out {out}: is there already; choose another name, or pass --force")
     try:
-        write_whole(out, text)
+        with SIGNALS.held():
+            write_whole(out, text)
     except OSError:
         raise InvalidArgument(f"--out {out}: cannot be written; check the folder and permissions") from None
     Console(quiet=quiet).say(f"Wrote {out} with {len(table.names)} columns; fill in what is publicly known of each.")
@@ -109,6 +116,7 @@ def write_predictions(
 ) -> None:
     """Predict with a run's model."""
     with _speaking(*speech) as console:
+        SIGNALS.ending = lambda: given_up(out)
         rows = predict(_review(folder), data, out, delimiter=delimiter, invalid=invalid, force=force)
         console.say(f"Wrote {rows:,} predictions to {out}. They are about the people in {data.name}: keep both alike.")
         console.result({"predictions": str(out), "rows": rows})
@@ -119,9 +127,13 @@ def show_report(folder: Path, *, as_json: bool, quiet: bool) -> None:
     with _speaking(as_json, quiet) as console:
         review = _review(folder)
         try:
-            write_pages(review, folder)
-        except OSError:
-            raise InvalidArgument(f"{folder}: may not be written; copy the run to a folder of your own") from None
+            with SIGNALS.held():
+                write_pages(review, folder)
+        except OSError as error:
+            raise InvalidArgument(
+                f"{folder}: its report could not be written ({error.strerror}); make room, or copy run.json to another "
+                "folder and report on that. Nothing of the run is lost"
+            ) from None
         _show_review(console, review, folder)
 
 
@@ -164,7 +176,9 @@ def run_audits(
 def create_ledger(where: str, dataset: str, epsilon: float, delta: float, adjacency: str) -> None:
     """Start the ledger of a data set."""
     total = Budget(epsilon, delta, adjacency)  # type: ignore[arg-type]
-    Console().say(repr(Ledger.open(ledger_files.ledger_url(where), dataset=dataset, total=total)))
+    with SIGNALS.held():
+        ledger = Ledger.open(ledger_files.ledger_url(where), dataset=dataset, total=total)
+    Console().say(repr(ledger))
 
 
 def show_ledger(where: str, dataset: str | None, *, as_json: bool) -> None:
@@ -180,7 +194,9 @@ def show_ledger(where: str, dataset: str | None, *, as_json: bool) -> None:
 
 def export_ledger(where: str, dataset: str | None, out: Path) -> None:
     """Write a ledger to a file."""
-    Console().say(f"Wrote {ledger_files.export(where, dataset, out)}.")
+    with SIGNALS.held():
+        written = ledger_files.export(where, dataset, out)
+    Console().say(f"Wrote {written}.")
 
 
 def _ledger(where: str | None, dataset: str | None) -> Ledger | None:
@@ -219,7 +235,8 @@ def _show_review(console: Console, review: Review, folder: Path) -> None:
     rows = [[name, f"{value:.4g}"] for name, value in values.items()]
     more = f", {_SHOWN} of {len(rows)}" if len(rows) > _SHOWN else ""
     console.table(f"Released{more}", ["name", found.quantity], rows[:_SHOWN])
-    console.say(f"\nReport: {folder / PAGE}")
+    console.say(f"\nModel and all released values: {folder / RUN}")
+    console.say(f"Report: {folder / PAGE}")
     console.result(
         {
             "run": str(folder / RUN),

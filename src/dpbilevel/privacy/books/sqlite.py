@@ -19,7 +19,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from sqlalchemy import URL, Connection, Engine, NullPool, create_engine
-from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 
 from dpbilevel.errors import InvalidArgument, LedgerCorrupt, LedgerUnavailable
 from dpbilevel.privacy.books.chain import RESTORE
@@ -102,13 +102,15 @@ class SQLiteDatabase:
         """A transaction that holds the write lock from its first moment; it is on disk when the context is left.
 
         On disk in the file itself, not only in the write-ahead log beside it: a log that is lost, damaged or left out
-        of a copy takes nothing with it that was charged and used. Where readers keep the log busy it stays there.
+        of a copy takes nothing with it that was charged and used. Where readers keep the log busy, or the disk is full,
+        it stays there: what is committed counts, and who charged it gets what was paid for.
         """
         with self._transaction("BEGIN IMMEDIATE") as connection:
             yield connection
             connection.commit()
             connection.exec_driver_sql(f"PRAGMA busy_timeout = {int(1000 * _HASTE)}")
-            connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
+            with contextlib.suppress(OperationalError):
+                connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
 
     @contextlib.contextmanager
     def adding(self) -> Iterator[Connection]:
