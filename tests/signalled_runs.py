@@ -152,9 +152,9 @@ def at_random(folder: Path, number: int, delay: float | None, sent: signal.Signa
     program = [sys.executable, "-c", COMMAND, str(told), *_arguments(number)]
     run = subprocess.Popen(program, cwd=folder, pass_fds=[told], stderr=subprocess.PIPE, text=True)
     os.close(told)
-    begun = os.read(heard, 1)
+    assert os.read(heard, 1) == b"b", "the run ended before it took over the signals"
     started = time.monotonic()
-    if delay is not None and begun == b"b":
+    if delay is not None:
         time.sleep(delay)
         for _ in range(2 if again else 1):
             run.send_signal(sent)
@@ -224,6 +224,7 @@ def main() -> None:
     from dpbilevel.privacy.budget import Budget
     from dpbilevel.privacy.ledger import Ledger
 
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell has what it runs in the background ignore it
     write_people(folder, rows=200)
     Ledger.open(f"sqlite:///{folder}/people.db", dataset=DATASET, total=Budget(1e3, 0.5), composition="basic")
     assert not jax._src.xla_bridge._backends, "JAX has started, and what has started cannot be forked"
