@@ -157,12 +157,14 @@ class Runs:
         (self.home / "elsewhere").mkdir(exist_ok=True)
         first = self.run(Disk(disk, 0, _fail))
         assert first["code"] == 0, first
+        assert (disk / "run" / "run.json").stat().st_size < self.space, "too little space is taken before the charge"
         self.pages = {name: (disk / "run" / name).read_text("utf-8") for name in PAGES}
         self.steps = first["steps"]
 
     def _fit(self, model: Any, rows: Any, validation: Any) -> None:
         if not self.fitted:
             TRUE_FIT(model, rows, validation)
+            self.space = model.ledger._folder.space
             self.fitted = {name: value for name, value in vars(model).items() if name.endswith("_")}
             return
         planned = model.plan(*rows.features.shape)

@@ -61,7 +61,7 @@ _PACKAGES = ("applications", "audit", "baselines", "datasets", "estimators", "pl
 __all__ = sorted([*_HOMES, *_PACKAGES])
 
 
-def __getattr__(name: str) -> "Any":
+def __getattr__(name: str) -> object:
     if name in _PACKAGES:
         return importlib.import_module(f"dpbilevel.{name}")
     if name not in _HOMES:
@@ -74,8 +74,6 @@ def __dir__() -> list[str]:
 
 
 if TYPE_CHECKING:
-    from typing import Any
-
     from dpbilevel import applications, audit, baselines, datasets, estimators, plot, theory
     from dpbilevel.constraints import Ball, Box, Everything, NonNegative, Simplex
     from dpbilevel.encoding.encoded_rows import EncodedRows

@@ -12,7 +12,7 @@ from dpbilevel.cli.ending import Refuted, RunFailed
 from dpbilevel.cli.forecast import Forecast, forecast, planned_for
 from dpbilevel.cli.job import Question, prepared
 from dpbilevel.cli.prediction import given_up, predict
-from dpbilevel.cli.run_folder import PAGE, RUN, write_pages
+from dpbilevel.cli.run_folder import PAGE, RUN, SOLUTION, write_pages
 from dpbilevel.cli.schema import template
 from dpbilevel.cli.signals import SIGNALS
 from dpbilevel.cli.table_file import open_table
@@ -218,6 +218,11 @@ def _review(folder: Path) -> Review:
         raise InvalidArgument(f"RUN {folder}: is not a folder; pass the folder that `dpbilevel tune` wrote (--out)")
     if not (folder / RUN).is_file():
         raise InvalidArgument(f"RUN {folder}: has no run.json; pass the folder that `dpbilevel tune` wrote (--out)")
+    if (folder / SOLUTION).is_file():
+        raise InvalidArgument(
+            f"RUN {folder}: the run failed after it had released everything, and has no report or model to predict "
+            f"with; its released values are in {folder / SOLUTION}, which dpb.Solution.load reads"
+        )
     return read_run(folder / RUN)
 
 

@@ -29,8 +29,9 @@ from dpbilevel.report.run_file import run_text, unfinished_text
 from dpbilevel.report.writing import write_report
 from dpbilevel.solution import Solution
 
-RUN, PAGE, TEXT, SOLUTION, _SPACE = "run.json", "report.html", "report.md", "solution.json", ".run.json.space"
-_OURS = (RUN, PAGE, TEXT, SOLUTION, _SPACE)
+RUN, PAGE, TEXT, SOLUTION = "run.json", "report.html", "report.md", "solution.json"
+_SPACE, _BEFORE = ".run.json.space", ".run.json.before"
+_OURS = (RUN, PAGE, TEXT, SOLUTION, _SPACE, _BEFORE)
 _SPENT = "its epsilon is charged and counts as spent"
 
 
@@ -57,12 +58,15 @@ class RunFolder:
     _made: bool = field(default=False, init=False, repr=False)
 
     def begin(self) -> None:
-        """Make the folder, take its space, and say that the run is running; raises and leaves nothing otherwise."""
+        """Make the folder, take its space, and say that the run is running; raises and leaves all as it was otherwise.
+
+        An earlier run that is to be replaced is only put aside: this one may yet be refused.
+        """
         self._made = not self.path.exists()
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            for name in _OURS:
-                (self.path / name).unlink(missing_ok=True)
+            if (self.path / RUN).exists() and not (self.path / _BEFORE).exists():
+                os.replace(self.path / RUN, self.path / _BEFORE)
             self._reserved = Reserved(self.path / _SPACE, self.space)
             write_whole(self.path / RUN, self._unfinished("running"))
         except OSError as error:
@@ -73,14 +77,20 @@ class RunFolder:
             ) from None
 
     def withdraw(self) -> str:
-        """Remove what `begin` made: nothing was charged."""
+        """Undo what `begin` did: nothing was charged."""
         with contextlib.suppress(OSError):
             if self._made:
                 shutil.rmtree(self.path)
             else:
-                for name in (RUN, _SPACE):
-                    (self.path / name).unlink(missing_ok=True)
+                self._remove(RUN, _SPACE)
+                if (self.path / _BEFORE).exists():
+                    os.replace(self.path / _BEFORE, self.path / RUN)
         return NOTHING_SPENT
+
+    def replace_earlier(self) -> None:
+        """Remove what an earlier run left: this one is charged, and the folder is its own."""
+        with contextlib.suppress(OSError):
+            self._remove(_BEFORE, PAGE, TEXT, SOLUTION)
 
     def abort(self) -> str:
         """Say that the run was cut off after its charge, and return that for people."""
@@ -116,6 +126,10 @@ class RunFolder:
                 path = self.solution.save(make() / SOLUTION)
                 return f"; all that it released is in {path}, which dpb.Solution.load reads"
         return ""
+
+    def _remove(self, *names: str) -> None:
+        for name in names:
+            (self.path / name).unlink(missing_ok=True)
 
     def _write(self, text: str) -> None:
         """Put a text into the run file: into the space that was taken for it, or else by the usual way."""
@@ -175,6 +189,7 @@ class _RunLedger(Ledger):
         with SIGNALS.held():
             receipt = super().charge(*arguments, **options)
             SIGNALS.ending = lambda: f"The run had begun: {self._folder.abort()}."
+            self._folder.replace_earlier()
         return receipt
 
 
