@@ -63,7 +63,7 @@ bench-utility: $(READY)  ## compare methods on real data (hours; ARGS=--quick ta
 bench-estimators: $(READY) .venv-diffprivlib/.ready  ## estimators beside scikit-learn and diffprivlib (ten minutes)
 	$(PY) benchmarks/side_by_side.py --peer .venv-diffprivlib/bin/python $(ARGS)
 
-trust: $(READY)  ## kill runs, race for budgets and try bad inputs, in full (half an hour; ARGS=--quick takes a minute)
+trust: $(READY)  ## kill runs, send signals, fill disks, race for budgets, try bad inputs (an hour; ARGS=--quick: minutes)
 	@$(PIP_INSTALL) atheris || echo "No atheris here: inputs that coverage chooses are left out."
 	$(PY) benchmarks/trust.py $(ARGS)
 

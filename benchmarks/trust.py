@@ -1,10 +1,11 @@
-"""Everything that is done to break trust, in full counts: kills of real runs, races for budgets, bad inputs.
+"""Everything that is done to break trust, in full counts: kills, signals, full disks, races for budgets, bad inputs.
 
-make trust                  (half an hour; writes docs/results/trust.json and docs/results/trust.md)
+make trust                  (an hour; writes docs/results/trust.json and docs/results/trust.md)
 make trust ARGS=--quick     (a minute, to try the harness; writes nothing)
 make trust ARGS="--only inputs"   (one part anew; the others are kept)
 
-CI runs a subset of the same code: tests/test_killed_runs.py, tests/test_ledger_faults.py, tests/test_fuzz.py.
+CI runs a subset of the same code: tests/test_killed_runs.py, tests/test_signalled_runs.py, tests/test_full_disks.py,
+tests/test_ledger_faults.py, tests/test_fuzz.py.
 """
 
 import argparse
@@ -24,18 +25,20 @@ from typing import Any
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
+import full_disks  # noqa: E402
 import fuzz_coverage  # noqa: E402
 import killed_runs  # noqa: E402
 import ledger_racers  # noqa: E402
 import postgresql_server  # noqa: E402
+import signalled_runs  # noqa: E402
 
 from dpbilevel.tables import markdown_table  # noqa: E402
 
 FORMAT = "dpbilevel.trust/1"
 TARGET = ROOT / "docs" / "results"
-# Of inputs some are valid by luck: 20,000 must be bad ones.
-FULL = {"kills": 200, "resumes": 200, "races": 50, "inputs": 24_000, "guided": 8_000}
-QUICK = {"kills": 7, "resumes": 5, "races": 2, "inputs": 400, "guided": 160}
+# Of inputs some are valid by luck: 20,000 must be bad ones. Disks: how many ways to fail, each at every write.
+FULL = {"kills": 200, "resumes": 200, "signals": 200, "disks": 3, "races": 50, "inputs": 24_000, "guided": 8_000}
+QUICK = {"kills": 7, "resumes": 5, "signals": 3, "disks": 1, "races": 2, "inputs": 400, "guided": 160}
 FORMATS = (
     *("solutions", "run files", "schemas", "tables"),
     *("checkpoints", "ledger files", "accounts", "data sets"),
@@ -53,6 +56,13 @@ What was done to break it, and what came of it. Made by `make trust` on {hardwar
   random moments. *Under-counted* is a run that had touched records and whose charge the ledger did not know afterwards.
 - **Resumed.** Runs of `solve` with a checkpoint, killed at chosen and random moments (start, charge, loop, checkpoint
   write, report) and resumed until they end; their results are compared bit by bit with that of a run left alone.
+- **Signals.** Whole runs of `dpbilevel tune` that get Ctrl-C or SIGTERM, a quarter of them twice, at random moments
+  from their first line on, imports included, and at chosen moments where Python's own handler is not heard. *Answered*
+  is a signal after which the process ended with exit code 130 and the documented message, and the message was true of
+  the ledger and the files.
+- **Full disks.** Runs whose disk fails once, fails from then on, or is filled to the last byte (a small file system),
+  at every single write, flush and renaming, the ledger on the same disk included. *Lost* is what was charged, released
+  and cannot be read afterwards with what the command says to do.
 - **Races.** {racers} processes race for the last slice of a budget. Fair is a race with exactly one winner and
   {losers} refusals, none of which was lost.
 - **Inputs at random.** Every public entry point and file format, with arguments of any kind and damaged files
@@ -96,6 +106,32 @@ def resumes(number: int) -> dict[str, Any]:
     ended = subprocess.run(program, capture_output=True, text=True, cwd=ROOT / "tests", check=False)
     found: dict[str, Any] = json.loads(ended.stdout)
     return found
+
+
+def signals(number: int) -> dict[str, Any]:
+    """Runs that get a signal at random moments and at chosen ones, with all faults that they left."""
+    with tempfile.TemporaryDirectory() as folder:
+        found = signalled_runs.happened(Path(folder), random=number, moments=tuple(signalled_runs.MOMENTS))
+    counted = [one for one in found if not one.get("late")]
+    ends = Counter({"nothing": "nothing spent"}.get(one["state"], one["state"]) for one in counted)
+    wrong = [one for one in counted if one["faults"]]
+    return {"signals": len(counted), "answered": len(counted) - len(wrong), "ends": dict(ends), "faults": wrong}
+
+
+def disks(number: int) -> dict[str, Any]:
+    """Runs whose disk fails or is full at every write, in the first ``number`` of three ways."""
+    reason = full_disks.reason_to_skip()
+    ways: dict[str, Callable[[Path], tuple[int, dict[str, list[str]]]]] = {
+        "fails once": lambda home: full_disks.injected(home, "once"),
+        "fails from then on": lambda home: full_disks.injected(home, "broken"),
+        **({} if reason else {"is full": full_disks.filled}),
+    }
+    runs, wrong = {}, {}
+    for way in list(ways)[:number]:
+        with tempfile.TemporaryDirectory() as folder:
+            runs[way], faults = ways[way](Path(folder) / "runs")
+        wrong |= {f"{way}, {step}": what for step, what in faults.items()}
+    return {"runs": sum(runs.values()), "ways": runs, "skipped": reason, "faults": wrong}
 
 
 def races(number: int) -> dict[str, Any]:
@@ -177,6 +213,10 @@ def page(told: dict[str, Any]) -> str:
         ["kills of runs with a checkpoint", f"{told['resumes']['kills']:,}", f"{told['resumes']['runs']} runs resumed "
          f"to their end, {len(told['resumes']['faults'])} of them charged twice or not, or with other bits",
          told["resumes"]["commit"]],
+        ["signals to runs", *_parted(told.get("signals"), "signals", lambda found: f"{found['answered']} answered, "
+         f"{len(found['faults'])} lost or wrong")],
+        ["runs on disks that fail or are full", *_parted(told.get("disks"), "runs", lambda found: "at every write of a "
+         f"run whose disk {', '.join(found['ways'])}: {len(found['faults'])} lost or wrong")],
         *([f"races on {name}", *_raced_well(raced[name]), raced["commit"]] for name in ("SQLite", "PostgreSQL")),
         ["inputs at random", f"{tried['inputs']:,}", _told(tried), tried["commit"]],
         ["inputs that coverage chose", f"{told['guided'].get('inputs', 0):,}", _told(told["guided"]),
@@ -194,6 +234,11 @@ def page(told: dict[str, Any]) -> str:
         kills=markdown_table(["killed", "runs", "had touched records", "were charged", "had finished"], phases),
         inputs=markdown_table(["inputs to", *kinds], targets),
     )
+
+
+def _parted(found: dict[str, Any] | None, counted: str, say: Callable[[dict[str, Any]], str]) -> tuple[str, str, str]:
+    """The cells of a part that may not have been measured yet."""
+    return ("0", "not measured yet", "") if found is None else (f"{found[counted]:,}", say(found), found["commit"])
 
 
 def _raced_well(found: dict[str, Any]) -> tuple[str, str]:
@@ -214,7 +259,8 @@ def well(told: dict[str, Any]) -> bool:
     raced = [told["races"][name] for name in ("SQLite", "PostgreSQL")]
     fair = all(found.get("fair") == found.get("races") for found in raced)
     misbehaved = [*told["inputs"]["misbehaved"], *told["guided"].get("misbehaved", ())]
-    return not told["kills"]["faults"] and not told["resumes"]["faults"] and fair and not misbehaved
+    parts = [told[name]["faults"] for name in ("kills", "resumes", "signals", "disks") if name in told]
+    return not any(parts) and fair and not misbehaved
 
 
 def main() -> None:
@@ -228,6 +274,8 @@ def main() -> None:
         "races": races,
         "kills": kills,
         "resumes": resumes,
+        "signals": signals,
+        "disks": disks,
         "inputs": lambda number: inputs(number, options.seed),
         "guided": guided,
     }

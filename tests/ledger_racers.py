@@ -9,16 +9,18 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 import traceback
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from dpbilevel.errors import BudgetExceeded
+from dpbilevel.errors import BudgetExceeded, DPBilevelError
 from dpbilevel.privacy.accounting import Charge
 from dpbilevel.privacy.books import database as books
 from dpbilevel.privacy.books import sqlite
+from dpbilevel.privacy.books.entry import MemoryBook
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.ledger import Ledger
 from dpbilevel.privacy.sampling import FullBatch, Poisson
@@ -142,6 +144,82 @@ def locks_late() -> None:
     sqlite.SQLiteDatabase.writing = sqlite.SQLiteDatabase.reading
 
 
+# --- forks -------------------------------------------------------------------------------------------------------
+
+
+def outcome(body) -> str:
+    """What became of a function: "done", or the name of the error of this library."""
+    try:
+        body()
+    except DPBilevelError as error:
+        return type(error).__name__
+    return "done"
+
+
+def told_by_a_child(body) -> str:
+    """Run a function in a child and return what it said."""
+    heard, said = os.pipe()
+
+    def speak() -> None:
+        os.write(said, body().encode())
+
+    child = forked(speak)
+    os.close(said)
+    with open(heard, encoding="utf-8") as answer:
+        text = answer.read()
+    return text if ended(child) == 0 else "failed"
+
+
+def in_memory() -> dict:
+    """Children, a grandchild among them, use a ledger that the parent keeps in memory; so does one of their own."""
+    ledger = Ledger(TOTAL)
+    receipt = ledger.charge([spent := Run(0.1)], TOTAL, "before the fork")
+    uses = {
+        "charge": lambda: charge(ledger, 0.9),
+        "entries": lambda: ledger.entries,
+        "spent": ledger.spent,
+        "remaining": ledger.remaining,
+        "receipt": lambda: receipt.redeem(spent, 1),
+        "own": lambda: charge(Ledger(TOTAL), 0.9),
+    }
+    found = {name: told_by_a_child(lambda use=use: outcome(use)) for name, use in uses.items()}
+    found["grandchild"] = told_by_a_child(lambda: told_by_a_child(lambda: outcome(uses["charge"])))
+    found["same number"] = told_by_a_child(lambda: outcome_with_number(ledger._book.process[0], uses["charge"]))
+    found["shown"] = told_by_a_child(lambda: repr(ledger))
+
+    def forgetful() -> str:
+        MemoryBook._check_process = lambda self: None
+        return outcome(uses["charge"])
+
+    found["twin"] = told_by_a_child(forgetful)
+    return found | {"parent": outcome(uses["charge"]), "entries of the parent": len(ledger.entries)}
+
+
+def outcome_with_number(number: int, body) -> str:
+    """The outcome in a process that was given the number of the one that it descends from."""
+    os.getpid = lambda: number
+    return outcome(body)
+
+
+def within_a_transaction(url: str) -> dict:
+    """Fork while another thread has a transaction open, and again when it is over."""
+    ledger = Ledger.open(url, dataset="forked within", total=TOTAL)
+    opened, over = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with ledger._book.writing():
+            opened.set()
+            over.wait(60)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    opened.wait(60)
+    within = told_by_a_child(lambda: outcome(lambda: charge(ledger, 0.1)))
+    over.set()
+    thread.join()
+    return {"within": within, "after": told_by_a_child(lambda: outcome(lambda: charge(ledger, 0.1)))}
+
+
 # --- kills -------------------------------------------------------------------------------------------------------
 
 
@@ -239,6 +317,7 @@ def all_races(url: str, races: int) -> dict:
     }
     if url.startswith("sqlite"):
         found["locks late"] = race(url, "twin of locks", 4, twin=locks_late)
+        found["memory"], found["transaction"] = in_memory(), within_a_transaction(url)
     return found
 
 

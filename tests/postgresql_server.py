@@ -32,8 +32,8 @@ def reason_to_skip() -> str | None:
 
 
 @contextmanager
-def server() -> Iterator[str]:
-    """Start a server; yields the address of its database, and stops it at the end."""
+def server(password: str | None = None) -> Iterator[str]:
+    """Start a server, which asks for a password or takes everybody; yields the address of its database."""
     home = binaries()
     assert home is not None
     # PostgreSQL refuses to run as root. Sockets have short names: the folder must not be deep.
@@ -46,11 +46,18 @@ def server() -> Iterator[str]:
         def run(*command: str) -> None:
             subprocess.run(command, check=True, capture_output=True, timeout=120, cwd=folder, **as_user)
 
-        run(str(home / "initdb"), "-A", "trust", "--no-sync", "-U", "postgres", "-E", "UTF8", "-D", str(data))
+        access = ["-A", "trust"]
+        if password is not None:
+            secret = Path(folder) / "password"
+            secret.write_text(password + "\n")
+            if as_user:
+                shutil.chown(secret, "postgres", "postgres")
+            access = ["-A", "scram-sha-256", "--pwfile", str(secret)]
+        run(str(home / "initdb"), *access, "--no-sync", "-U", "postgres", "-E", "UTF8", "-D", str(data))
         options = f"-p {port} -c listen_addresses=127.0.0.1 -c unix_socket_directories={folder}"
         run(str(home / "pg_ctl"), "-w", "-D", str(data), "-l", f"{folder}/log", "-o", options, "start")
         try:
-            yield f"postgresql://postgres:not-a-secret@127.0.0.1:{port}/postgres"
+            yield f"postgresql://postgres:{password or 'not-a-secret'}@127.0.0.1:{port}/postgres"
         finally:
             run(str(home / "pg_ctl"), "-w", "-m", "immediate", "-D", str(data), "stop")
 

@@ -219,6 +219,18 @@ def test_a_charge_that_the_checkpoint_does_not_know_of_is_found_in_the_database(
     assert stored_ledger(tmp_path).entries == (entry,)
 
 
+def test_a_copy_of_a_checkpoint_that_is_begun_holds_the_noise_secret_and_the_pages_say_so(path, tmp_path):
+    solved_until(path, 4, ledger=stored_ledger(tmp_path))  # charged, and not yet sealed to records
+    early = content(path)
+    resumed(path, ledger=stored_ledger(tmp_path))
+    assert (early["records"], content(path)["secret"]) == (None, None)
+    assert len(bytes.fromhex(early["secret"])) == 32, "the copy has what the file has lost"
+    root = Path(__file__).parents[1]
+    for page, words in (("docs/checkpoints.md", "A copy keeps the secret"), ("SECURITY.md", "Copies of checkpoints")):
+        assert words in (root / page).read_text(encoding="utf-8")
+    assert "What a copy gives away" in (checkpoint.__doc__ or "")
+
+
 def entered(path):
     """How often a fresh ledger in memory counts a run that another process has charged."""
     ledger = dpb.Ledger(TOTAL)

@@ -306,6 +306,10 @@ def test_a_ledger_keeps_the_charge_and_refuses(folder, command):
     assert code == 3
     assert "0.8" in said
     assert not (folder / "more").exists()
+    before = {path.name: path.read_bytes() for path in (folder / "run").iterdir()}
+    code, _, _ = command(*charged, "--epsilon", "0.8", "--force")
+    assert code == 3
+    assert {path.name: path.read_bytes() for path in (folder / "run").iterdir()} == before, "a refused run replaced one"
     code, said, _ = command("ledger", "show", "people.db", "--json")
     assert code == 0
     assert "0.8" in said
@@ -324,9 +328,10 @@ def test_a_run_that_fails_after_its_charge_is_marked(folder, command, monkeypatc
     assert "counts as spent" in said
     assert SECRET not in said + spoken
     assert json.loads((folder / "run" / "run.json").read_text())["status"] == "aborted"
+    assert dpb.Solution.load(folder / "run" / "solution.json").privacy.epsilon() == pytest.approx(1.0)
     code, _, said = command("report", "run")
     assert code == 2
-    assert "did not finish" in said
+    assert "released values are in run/solution.json" in said
 
 
 def test_an_error_before_the_charge_leaves_nothing(folder, command, monkeypatch):

@@ -255,6 +255,18 @@ def test_of_16_processes_that_race_for_the_last_slice_exactly_one_wins(tmp_path)
     assert seen["decides before it locks"].count("charged") > 1, "a broken twin"
     assert seen["locks late"] != ["charged"] + ["refused"] * 3, "a broken twin"
     assert seen["jax"] is False, "a charge needs no JAX"
+    refused = dict.fromkeys(
+        ("charge", "entries", "spent", "remaining", "grandchild", "same number"), "LedgerUnavailable"
+    )
+    assert seen["memory"] == refused | {
+        "receipt": "NotCharged",
+        "own": "done",
+        "shown": "Ledger(cannot be read: LedgerUnavailable)",
+        "parent": "done",
+        "entries of the parent": 2,
+        "twin": "done",  # a ledger that forgets its process is charged, and the parent never knows
+    }
+    assert seen["transaction"] == {"within": "LedgerUnavailable", "after": "done"}
 
 
 def test_kills_lose_no_charge_and_no_ledger(tmp_path):

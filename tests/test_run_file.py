@@ -13,7 +13,7 @@ import dpbilevel as dpb
 from dpbilevel.report.html import html_report
 from dpbilevel.report.markdown import markdown_report
 from dpbilevel.report.review import Review
-from dpbilevel.report.run_file import read_run, write_run, write_unfinished
+from dpbilevel.report.run_file import read_run, unfinished_text, write_run
 
 SCHEMA = json.loads(resources.files("dpbilevel.report").joinpath("run.schema.json").read_text(encoding="utf-8"))
 BUDGET = dpb.Budget(1.0, 1e-6)
@@ -80,9 +80,8 @@ def test_numbers_that_are_not_finite_are_words(tmp_path):
 @pytest.mark.parametrize("status", ["running", "aborted"])
 @pytest.mark.parametrize("budget", [BUDGET, dpb.Budget(math.inf)], ids=["private", "infinite"])
 def test_an_unfinished_run_has_spent_its_epsilon(status, budget, tmp_path):
-    path = write_unfinished(
-        tmp_path / "run.json", status=status, budget=budget, facts={"data": "a.csv"}, command="dpbilevel tune"
-    )
+    path = tmp_path / "run.json"
+    path.write_text(unfinished_text(status=status, budget=budget, facts={"data": "a.csv"}, command="dpbilevel tune"))
     content = checked(path)
     assert content["budget"]["epsilon"] == (1.0 if budget.is_private else "inf")
     assert "counts as spent" in content["notice"]
@@ -90,9 +89,9 @@ def test_an_unfinished_run_has_spent_its_epsilon(status, budget, tmp_path):
         read_run(path)
 
 
-def test_only_two_kinds_of_runs_are_unfinished(tmp_path):
+def test_only_two_kinds_of_runs_are_unfinished():
     with pytest.raises(dpb.InvalidArgument, match=r"^status"):
-        write_unfinished(tmp_path / "run.json", status="finished", budget=BUDGET, facts={})
+        unfinished_text(status="finished", budget=BUDGET, facts={})
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,8 @@ problem -> plan -> solve -> solution -> report. Names are loaded when they are f
 """
 
 import importlib
-from typing import TYPE_CHECKING, Any
+
+TYPE_CHECKING = False  # as type checkers see it, it is not; `typing` itself takes its time to import
 
 _HOMES = {
     "Ball": "constraints",
@@ -60,7 +61,7 @@ _PACKAGES = ("applications", "audit", "baselines", "datasets", "estimators", "pl
 __all__ = sorted([*_HOMES, *_PACKAGES])
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name in _PACKAGES:
         return importlib.import_module(f"dpbilevel.{name}")
     if name not in _HOMES:

@@ -18,6 +18,10 @@ Hence the seal, an HMAC of all records, and the fingerprint, an HMAC of all that
 **In which order.** "begun" (keys and fingerprint on disk), then the charge, under a name that only this run has, then
 "charged" (records sealed), then chunks. A charge that is in the ledger and not yet in the checkpoint is found there by
 its name, within the transaction that would charge it. The last chunk takes the noise secret out of the file.
+
+**What a copy gives away.** The noise secret is in the file from "begun" on, when no records are sealed yet. A copy from
+then runs the same noise on whatever records it is given, and a copy from any time before the last chunk takes the noise
+off what is released. Neither can be noticed or undone: the file is as secret as the records, and so is every copy.
 """
 
 import contextlib

@@ -34,7 +34,7 @@ class LedgerCorrupt(DPBilevelError):
 
 
 class LedgerUnavailable(DPBilevelError):
-    """The database of a ledger cannot be reached, read or written. Nothing may be released on the strength of it."""
+    """A ledger cannot be used: its database cannot be reached, read or written, or it is a copy that a fork made."""
 
 
 class CheckpointRefused(DPBilevelError):

@@ -70,8 +70,9 @@ def solve(
             y as it is.
         ledger: the data set's ledger; without one, the run stands alone and spends its budget.
         checkpoint: a file from which the run goes on after it was cut off, to the same bits and without a second
-            charge. It is as secret as the records; delete it once the solution is saved. Resuming with other records,
-            another run or other code raises `CheckpointRefused`.
+            charge. It is as secret as the records, and so is every copy of it: until the last round it holds the
+            secret of the noise. Delete it once the solution is saved. Resuming with other records, another run or other
+            code raises `CheckpointRefused`.
         seed: fixes the noise for experiments. The solution is then reproducible, hence NOT private, and says so.
         noise: "float", Gaussian noise in float64, or "exact", integer noise on integer sums, whose lowest bits tell
             nothing. Exact noise needs OpenDP (``pip install "dpbilevel[exact]"``) and a little more noise for the same

@@ -1,5 +1,5 @@
 """`python -m dpbilevel.cli` is the command `dpbilevel`."""
 
-from dpbilevel.cli.app import main
+from dpbilevel.cli.entry import main
 
 main()

@@ -3,10 +3,8 @@
 Only typer is imported here. What a command does lives in the other modules, which are imported when it is called.
 """
 
-import os
 import re
 import shlex
-import signal
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -338,14 +336,14 @@ def _command() -> str:
 
 def main() -> None:
     """The entry point: runs a command, and turns every error into one line on stderr and an exit code."""
-    from dpbilevel.cli.ending import INTERRUPTED, ended
+    from dpbilevel.cli.ending import ended
+    from dpbilevel.cli.signals import SIGNALS
 
-    # Whoever ends a run kindly finds it marked as aborted, as with Ctrl-C.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    code = ended(app)
-    if code == INTERRUPTED:
-        # XLA's threads may be in the middle of a round still; to take the interpreter down under them crashes.
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
+    called = SIGNALS.install()  # by Python: as a command, `dpbilevel.cli.entry` has done so, to the end of the process
+    try:
+        code = ended(app)
+        SIGNALS.answer()  # one that came in a section which then failed
+    finally:
+        if called:
+            SIGNALS.uninstall()
     sys.exit(code)

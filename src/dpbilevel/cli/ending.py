@@ -3,6 +3,8 @@
 An error that nobody foresaw is told by its kind and its place in the code. Its message may quote a record.
 """
 
+import errno
+import os
 import sys
 import traceback
 from collections.abc import Callable
@@ -11,11 +13,7 @@ from pathlib import Path
 from dpbilevel.cli.wording import in_own_words
 from dpbilevel.errors import BudgetExceeded, DPBilevelError
 
-WELL, UNFORESEEN, WRONG_INPUT, NO_BUDGET, FAILED, INTERRUPTED = 0, 1, 2, 3, 4, 130
-
-
-class Interrupted(DPBilevelError):
-    """Somebody stopped a command; the message says what was spent."""
+WELL, UNFORESEEN, WRONG_INPUT, NO_BUDGET, FAILED = 0, 1, 2, 3, 4  # and 130, of `dpbilevel.cli.signals`
 
 
 class RunFailed(DPBilevelError):
@@ -32,8 +30,6 @@ def ended(command: Callable[[], object]) -> int:
         command()
     except SystemExit as ending:  # typer's own, for help and for wrong options
         return ending.code if isinstance(ending.code, int) else WELL if ending.code is None else WRONG_INPUT
-    except Interrupted as error:
-        return _said(INTERRUPTED, f"interrupted. {error}")
     except BudgetExceeded as error:
         return _said(NO_BUDGET, str(error))
     except Refuted as error:
@@ -43,10 +39,15 @@ def ended(command: Callable[[], object]) -> int:
     except DPBilevelError as error:  # a ledger that cannot be used included: after a charge it would be RunFailed
         return _said(WRONG_INPUT, str(error))
     except BrokenPipeError:  # whoever read our output has gone: `dpbilevel plan … | head`
-        sys.stderr.close()
         return WELL
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            return _said(UNFORESEEN, unforeseen(error))
+        return _said(WRONG_INPUT, f"output could not be written ({error.strerror}); make room, and try again")
     except Exception as error:
         return _said(UNFORESEEN, unforeseen(error))
+    finally:
+        _let_go_of_stdout()
     return WELL
 
 
@@ -56,6 +57,16 @@ def unforeseen(error: BaseException) -> str:
     ours = [frame for frame in frames if "dpbilevel" in Path(frame.filename).parts] or frames
     place = f" at {Path(ours[-1].filename).name}:{ours[-1].lineno}" if ours else ""
     return f"{type(error).__name__}{place}: this should not happen; please report it with the command"
+
+
+def _let_go_of_stdout() -> None:
+    """Drop what stdout could not take, of which the interpreter would complain at its end; it was said already."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
 
 
 def _said(code: int, message: str) -> int:

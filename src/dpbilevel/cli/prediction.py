@@ -1,5 +1,6 @@
 """Predictions of a run's model for the rows of a file, streamed from file to file."""
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from dpbilevel import estimators
 from dpbilevel.cli.layout import Layout
 from dpbilevel.cli.rows import encoded_blocks, fitted_encoder
 from dpbilevel.cli.schema import parsed
+from dpbilevel.cli.signals import NOTHING_SPENT
 from dpbilevel.cli.table_file import open_table
 from dpbilevel.encoding.encoder import BoundedEncoder
 from dpbilevel.errors import InvalidArgument, InvalidRecords
@@ -81,12 +83,23 @@ def _predicted(model: Any, rows: Any) -> dict[str, Any]:
     return columns
 
 
+def given_up(out: Path) -> str:
+    """Remove what was written so far, where a signal ends the command; returns what is said then."""
+    with contextlib.suppress(OSError):
+        _unfinished(out).unlink(missing_ok=True)
+    return NOTHING_SPENT
+
+
+def _unfinished(out: Path) -> Path:
+    return out.with_name(out.name + ".unfinished")
+
+
 def _written(blocks: Iterator[dict[str, Any]], out: Path) -> int:
     """Write blocks as they come, to a file that has its name only once it is whole."""
     import pyarrow
     from pyarrow import csv, parquet
 
-    unfinished = out.with_name(out.name + ".unfinished")
+    unfinished = _unfinished(out)
     rows, writer = 0, None
     try:
         for block in blocks:

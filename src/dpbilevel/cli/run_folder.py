@@ -1,54 +1,161 @@
-"""The folder that a run leaves behind: made before the first release, and never without saying how the run ended.
+"""The folder that a run leaves behind: made before the charge, and never without saying how the run ended.
 
 `run.json` says "running" from before the charge on; it becomes the finished run, or says "aborted". Whoever finds it
 "running" and nobody running it knows that the epsilon counts as spent.
+
+Nothing that was paid for is lost where that can be helped. Space for `run.json` is taken before the charge, and
+released values are written to it first; pages come after it, and `dpbilevel report` can write them at any time. Where
+the folder fails all the same, released values go to a temporary folder, and the command says where they are.
 """
 
 import contextlib
 import os
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
-from dpbilevel.cli.ending import Interrupted, RunFailed, unforeseen
+from dpbilevel.cli.ending import RunFailed, unforeseen
+from dpbilevel.cli.signals import NOTHING_SPENT, SIGNALS
 from dpbilevel.errors import DPBilevelError, InvalidArgument
+from dpbilevel.files import Reserved, write_whole
 from dpbilevel.privacy.budget import Budget
+from dpbilevel.privacy.ledger import Ledger, Receipt
 from dpbilevel.report.review import Review
-from dpbilevel.report.run_file import write_unfinished
+from dpbilevel.report.run_file import run_text, unfinished_text
 from dpbilevel.report.writing import write_report
+from dpbilevel.solution import Solution
 
-RUN, PAGE, TEXT = "run.json", "report.html", "report.md"
-_OURS = (RUN, PAGE, TEXT)
+RUN, PAGE, TEXT, SOLUTION = "run.json", "report.html", "report.md", "solution.json"
+_SPACE, _BEFORE = ".run.json.space", ".run.json.before"
+_OURS = (RUN, PAGE, TEXT, SOLUTION, _SPACE, _BEFORE)
+_SPENT = "its epsilon is charged and counts as spent"
 
 
-@dataclass(frozen=True)
+@dataclass
 class RunFolder:
-    """Where a run writes, and what is said of it in every state."""
+    """Where a run writes, and what is said of it in every state.
+
+    Attributes:
+        path: the folder.
+        budget: what the run may spend.
+        facts, command, created: as in `Review`.
+        space: bytes that the finished run file may need, at most.
+        solution: what the run released, from the moment that it is known.
+    """
 
     path: Path
     budget: Budget
     facts: Mapping[str, str]
     command: str
     created: str
+    space: int
+    solution: Solution | None = None
+    _reserved: Reserved | None = field(default=None, init=False, repr=False)
+    _made: bool = field(default=False, init=False, repr=False)
 
-    def state(self, status: Literal["running", "aborted"]) -> None:
-        """Say that the run is "running" or was "aborted"."""
-        write_unfinished(
-            self.path / RUN,
-            status=status,
-            budget=self.budget,
-            facts=self.facts,
-            command=self.command,
-            created=self.created,
-        )
+    def begin(self) -> None:
+        """Make the folder, take its space, and say that the run is running; raises and leaves all as it was otherwise.
+
+        An earlier run that is to be replaced is only put aside: this one may yet be refused.
+        """
+        self._made = not self.path.exists()
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            if (self.path / RUN).exists() and not (self.path / _BEFORE).exists():
+                os.replace(self.path / RUN, self.path / _BEFORE)
+            self._reserved = Reserved(self.path / _SPACE, self.space)
+            write_whole(self.path / RUN, self._unfinished("running"))
+        except OSError as error:
+            self.withdraw()
+            raise InvalidArgument(
+                f"--out {self.path}: cannot be written ({error.strerror}); a run needs {self.space / 1e6:.1f} MB "
+                "there, so make room or choose another folder"
+            ) from None
+
+    def withdraw(self) -> str:
+        """Undo what `begin` did: nothing was charged."""
+        with contextlib.suppress(OSError):
+            if self._made:
+                shutil.rmtree(self.path)
+            else:
+                self._remove(RUN, _SPACE)
+                if (self.path / _BEFORE).exists():
+                    os.replace(self.path / _BEFORE, self.path / RUN)
+        return NOTHING_SPENT
+
+    def replace_earlier(self) -> None:
+        """Remove what an earlier run left: this one is charged, and the folder is its own."""
+        with contextlib.suppress(OSError):
+            self._remove(_BEFORE, PAGE, TEXT, SOLUTION)
+
+    def abort(self) -> str:
+        """Say that the run was cut off after its charge, and return that for people."""
+        try:
+            self._write(self._unfinished("aborted"))
+        except OSError as error:
+            marked = f"{self.path / RUN} could not be written ({error.strerror}) and still says that it is running"
+        else:
+            marked = f"{self.path / RUN} says that it was aborted"
+        return f"{_SPENT}; {marked}"
 
     def finish(self, review: Review) -> None:
-        """Write the reports, and last the run file, which makes it a finished run."""
-        write_pages(review, self.path)
-        write_report(review, self.path / RUN)
+        """Write the run file, which makes it a finished run, and then its pages."""
+        text = run_text(review)
+        try:
+            self._write(text)
+        except OSError as error:
+            self._write_elsewhere(text, error)
+        try:
+            write_pages(review, self.path)
+        except Exception as error:
+            raise RunFailed(
+                f"the run finished, and {self.path / RUN} holds all that it released, the model included; its report "
+                f"could not be written ({_reason(error)}). Write it with: dpbilevel report {self.path}"
+            ) from None
+
+    def save_solution(self) -> str:
+        """Write what was released where the run file cannot be made of it; returns where it is, for people."""
+        if self.solution is None:
+            return ""
+        for make in (lambda: self.path, _elsewhere):
+            with contextlib.suppress(OSError):
+                path = self.solution.save(make() / SOLUTION)
+                return f"; all that it released is in {path}, which dpb.Solution.load reads"
+        return ""
+
+    def _remove(self, *names: str) -> None:
+        for name in names:
+            (self.path / name).unlink(missing_ok=True)
+
+    def _write(self, text: str) -> None:
+        """Put a text into the run file: into the space that was taken for it, or else by the usual way."""
+        reserved, self._reserved = self._reserved, None
+        if reserved is not None:
+            with contextlib.suppress(OSError):
+                reserved.write(self.path / RUN, text)
+                return
+            reserved.release()
+        write_whole(self.path / RUN, text)
+
+    def _write_elsewhere(self, text: str, error: OSError) -> None:
+        failed = f"{self.path / RUN} could not be written ({error.strerror}); the run finished, and {_SPENT}"
+        try:
+            other = write_whole(_elsewhere() / RUN, text)
+        except OSError:
+            raise RunFailed(f"{failed}, but there is no folder to save its results in") from None
+        raise RunFailed(
+            f"{failed}. All that it released, the model included, is in {other}: copy it to {self.path / RUN}, then "
+            f"write its report with: dpbilevel report {self.path}"
+        )
+
+    def _unfinished(self, status: Any) -> str:
+        return unfinished_text(
+            status=status, budget=self.budget, facts=self.facts, command=self.command, created=self.created
+        )
 
 
 def write_pages(review: Review, folder: Path) -> None:
@@ -72,43 +179,75 @@ def check_free(path: Path, *, force: bool) -> None:
         raise InvalidArgument(f"--out {path}: may not be written; choose a folder of your own")
 
 
+class _RunLedger(Ledger):
+    """The ledger of a run on the command line: a signal does not cut its charge, and finds the run charged after it."""
+
+    def __init__(self, ledger: Ledger, folder: RunFolder) -> None:
+        self._book, self._folder = ledger._book, folder
+
+    def charge(self, *arguments: Any, **options: Any) -> Receipt:
+        with SIGNALS.held():
+            receipt = super().charge(*arguments, **options)
+            SIGNALS.ending = lambda: f"The run had begun: {self._folder.abort()}."
+            self._folder.replace_earlier()
+        return receipt
+
+
 @contextlib.contextmanager
-def running(folder: RunFolder, charged: Callable[[], bool]) -> Iterator[None]:
-    """Make the folder and keep its state right: nothing is left where nothing was charged, "aborted" otherwise."""
-    made = not folder.path.exists()
+def running(folder: RunFolder, ledger: Ledger) -> Iterator[Ledger]:
+    """Make the folder and keep its state right: nothing is left where nothing was charged, "aborted" otherwise.
+
+    Yields the ledger to charge. What is done within must end with `finished`.
+    """
+    before = len(ledger.entries)
+    with SIGNALS.held():
+        folder.begin()
+        SIGNALS.ending = folder.withdraw
     try:
-        folder.path.mkdir(parents=True, exist_ok=True)
-        for name in _OURS:
-            (folder.path / name).unlink(missing_ok=True)
-        folder.state("running")
-    except OSError:
-        raise InvalidArgument(f"--out {folder.path}: cannot be written; check the disk and permissions") from None
-    try:
-        yield
-    except BaseException as error:  # Ctrl-C included: the state must be right whatever ended the run
-        if not _counts(charged):
-            _remove(folder.path, whole=made)
-            raise
-        folder.state("aborted")
-        stands = f"its epsilon is charged and counts as spent; {folder.path / RUN} says that it was aborted"
-        if isinstance(error, KeyboardInterrupt):
-            raise Interrupted(f"The run had begun: {stands}") from None
-        raise RunFailed(f"the run failed ({unforeseen(error)}); {stands}") from None
+        yield _RunLedger(ledger, folder)
+    except RunFailed:  # by `finished`, which has said what there is
+        raise
+    except BaseException as error:
+        with SIGNALS.held():
+            charged = _charged(ledger, before)
+            if charged is False:
+                folder.withdraw()
+                SIGNALS.ending = lambda: NOTHING_SPENT
+                raise
+            stands = folder.abort() + folder.save_solution()
+            if charged is None:
+                stands += ". Its ledger cannot be asked whether that is so: look at it with `dpbilevel ledger show`"
+            SIGNALS.ending = lambda: f"The run had begun: {stands}."
+        raise RunFailed(f"the run failed ({_reason(error)}); {stands}") from None
 
 
-def _counts(charged: Callable[[], bool]) -> bool:
-    """Whether a run counts as charged: it does where its ledger cannot be asked."""
+def finished(folder: RunFolder, made: Callable[[], Review]) -> Review:
+    """Make the review of a run that has released everything, and write it; a signal waits until that is done."""
+    with SIGNALS.held():
+        review = made()
+        SIGNALS.ending = lambda: "The run had finished; its epsilon is spent."
+        folder.finish(review)
+        SIGNALS.ending = lambda: f"The run had finished: {folder.path} has what it released; its epsilon is spent."
+    return review
+
+
+def _charged(ledger: Ledger, before: int) -> bool | None:
+    """Whether a ledger has more entries than before; None where it cannot be asked, and then it counts as charged."""
     try:
-        return charged()
+        return len(ledger.entries) > before
     except DPBilevelError:
-        return True
+        return None
 
 
-def _remove(path: Path, *, whole: bool) -> None:
-    if whole:
-        shutil.rmtree(path)
-    else:
-        (path / RUN).unlink(missing_ok=True)
+def _reason(error: BaseException) -> str:
+    """Why a run failed: in our words or the system's, which hold no record; other errors by kind and place alone."""
+    if isinstance(error, DPBilevelError):
+        return str(error)
+    return error.strerror or "no reason given" if isinstance(error, OSError) else unforeseen(error)
+
+
+def _elsewhere() -> Path:
+    return Path(tempfile.mkdtemp(prefix="dpbilevel-run-"))
 
 
 def now() -> str:

@@ -8,9 +8,10 @@ import numpy as np
 
 from dpbilevel.cli.job import Job
 from dpbilevel.cli.rows import Rows, column_names, read_rows
-from dpbilevel.cli.run_folder import RunFolder, check_free, now, running
+from dpbilevel.cli.run_folder import RunFolder, check_free, finished, now, running
 from dpbilevel.privacy.ledger import Ledger
 from dpbilevel.report.review import LinearModel, Review
+from dpbilevel.report.run_file import run_file_space
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,21 +31,25 @@ def run(job: Job, out: Path, *, force: bool, ledger: Ledger | None, command: str
     rows = _read(job)
     planned = job.plan(len(rows[0].target), None if rows[1] is None else len(rows[1].target))
     keeper = Ledger(planned.budget) if ledger is None else ledger
-    before = len(keeper.entries)
-    folder = RunFolder(out, planned.budget, _facts(job, *rows), command, now())
-    model = job.estimator.set_params(ledger=keeper)
-    with running(folder, lambda: len(keeper.entries) > before):
+    facts, declared = _facts(job, *rows), job.schema.to_json()
+    space = run_file_space(planned, facts, declared, column_names(job.encoder), command)
+    folder = RunFolder(out, planned.budget, facts, command, now(), space)
+    with running(folder, keeper) as charged:
+        model = job.estimator.set_params(ledger=charged)
         _fit(model, *rows)
-        review = Review(
-            solution=model.solution_,
-            title=f"{_verb(job)} for {job.question.target}",
-            facts=folder.facts,
-            model=_linear_model(job, model),
-            schema=job.schema.to_json(),
-            command=command,
-            created=folder.created,
+        folder.solution = model.solution_
+        review = finished(
+            folder,
+            lambda: Review(
+                solution=model.solution_,
+                title=f"{_verb(job)} for {job.question.target}",
+                facts=facts,
+                model=_linear_model(job, model),
+                schema=declared,
+                command=command,
+                created=folder.created,
+            ),
         )
-        folder.finish(review)
     return Finished(review, out)
 
 

@@ -1,8 +1,10 @@
 """The ledger of a data set: it charges before data is touched, and refuses when the budget is gone.
 
 A ledger belongs to the *data set*, not to an estimator or a run: copies of it are the same ledger. Its total is fixed
-when it is made. Nothing is ever refunded. `Ledger(total)` keeps its entries in memory, which serves one process;
-`Ledger.open(url, dataset=...)` keeps them in a database, which serves everybody who works on the data set.
+when it is made. Nothing is ever refunded. `Ledger(total)` keeps its entries in memory, which serves one process: a copy
+of it that a fork made refuses to be charged or read. `Ledger.open(url, dataset=...)` keeps them in a database, which
+serves everybody who works on the data set. Such a ledger may be pickled, as its address without the password and the
+name of the data set: a model that holds it can be saved, and processes that are handed it charge one and the same.
 
 **How runs compose.** The rule is fixed before any record is read, by the first charge or by ``composition=``:
 
@@ -26,9 +28,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from dpbilevel.arguments import count, one_of
 from dpbilevel.errors import BudgetExceeded, DPBilevelError, InvalidArgument, NotCharged
 from dpbilevel.privacy.accounting import Chargeable, all_charges, gaussian_epsilon
+from dpbilevel.privacy.books.address import Address
 from dpbilevel.privacy.books.entry import COMPOSITIONS, Book, Composition, Entry, MemoryBook, Page
 from dpbilevel.privacy.books.statement import Statement, write_statement
 from dpbilevel.privacy.budget import Budget
+from dpbilevel.privacy.process import this_process
 from dpbilevel.privacy.spend import Privacy
 
 if TYPE_CHECKING:  # at run time it would load JAX, which a look at a ledger can do without
@@ -44,6 +48,7 @@ class Receipt:
         self.__left = {id(release): (release, release.steps) for release in releases}
         self.__used = 0
         self.__lock = threading.Lock()
+        self.__process = this_process()
 
     def advance(self, schedule: "KeySchedule", uses: int) -> int:
         """Take the next ``uses`` uses off the schedule; returns the index of the first of them.
@@ -51,6 +56,7 @@ class Receipt:
         The position is kept here and not by the caller, and a schedule serves one receipt: otherwise two uses could
         draw the same noise, and their difference would be free of it.
         """
+        self.__check_process()
         with self.__lock:
             schedule.claim(self)
             first, self.__used = self.__used, self.__used + uses
@@ -59,6 +65,7 @@ class Receipt:
     def redeem(self, release: Chargeable, uses: int) -> None:
         """Take ``uses`` uses of ``release`` off the receipt, before they are executed."""
         count("uses", uses, "it is how often the release is about to be used")
+        self.__check_process()
         with self.__lock:
             _, left = self.__left.get(id(release), (release, 0))
             if uses > left:
@@ -66,6 +73,12 @@ class Receipt:
                     f"release {release.name!r}: {uses} uses asked for, {left} left on its receipt; charge it first"
                 )
             self.__left[id(release)] = (release, left - uses)
+
+    def __check_process(self) -> None:
+        if self.__process != this_process():
+            raise NotCharged(
+                "receipt: was handed out in another process, and a fork copied it; charge in the process that uses it"
+            )
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a Receipt can be redeemed once: it cannot be copied or pickled")
@@ -84,10 +97,12 @@ class Ledger:
     Ledger(epsilon 0 of 3 spent at delta 1e-06, replace-one, 0 runs)
     """
 
+    _address: Address  # of a ledger that came in a pickle
+
     def __init__(self, total: Budget, *, composition: Composition | None = None) -> None:
         _check_total(total)
         _check_composition(composition)
-        self._book: Book = MemoryBook(total, composition)
+        self._book = MemoryBook(total, composition)
 
     @classmethod
     def open(
@@ -131,6 +146,13 @@ class Ledger:
         ledger = cls.__new__(cls)
         ledger._book = opened(url, dataset, total=total, composition=composition, unit=unit, who=who)
         return ledger
+
+    @functools.cached_property
+    def _book(self) -> Book:
+        # Of a ledger that came in a pickle, when it is first asked: a model loads where its ledger cannot be reached.
+        from dpbilevel.privacy.books.database import reopened
+
+        return reopened(self._address)
 
     @property
     def total(self) -> Budget:
@@ -279,11 +301,21 @@ class Ledger:
     def __deepcopy__(self, memo: dict[int, Any]) -> "Ledger":
         return self  # scikit-learn's clone copies parameters deeply; two ledgers would spend the budget twice
 
-    def __reduce__(self) -> NoReturn:
-        raise TypeError(
-            "a Ledger cannot be pickled: a second copy of it could spend the same budget again; other processes share "
-            "one with Ledger.open"
-        )
+    def __reduce__(self) -> tuple[Any, ...]:
+        address = self._book.address if "_book" in vars(self) else self._address
+        if address is None:
+            raise TypeError(
+                "a Ledger in memory cannot be pickled: a second copy of it could spend the same budget again. Keep it "
+                'in a database, dpb.Ledger.open("sqlite:///ledger.db", dataset=..., total=...), which other processes '
+                "share; to save a model without its ledger, model.set_params(ledger=None)"
+            )
+        return _unpickled, (address,)
+
+
+def _unpickled(address: Address) -> Ledger:
+    ledger = Ledger.__new__(Ledger)
+    ledger._address = address
+    return ledger
 
 
 def _check_total(total: Any) -> None:

@@ -6,20 +6,25 @@ before the first release, "aborted" where it was cut off, "finished" with everyt
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
+
+import jax
 
 from dpbilevel.about import version
 from dpbilevel.arguments import one_of
 from dpbilevel.errors import InvalidArgument
 from dpbilevel.files import write_whole
+from dpbilevel.planning import Plan, checked_start
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.report.content import content, plain
 from dpbilevel.report.review import LinearModel, Review
 from dpbilevel.solution import Solution
 
 FORMAT = "dpbilevel.run/1"
+_DIGITS = 40  # bytes of a number with its blanks, comma and end of line
+_REST = 200_000  # bytes: the guarantee, the spend and the plan in words, a few times over
 _FAMILY = "dpbilevel.run/"
 _NOTICES = {
     "running": "This run has begun and has not finished. Its epsilon counts as spent.",
@@ -38,40 +43,51 @@ def run_text(review: Review) -> str:
     return _text({"format": FORMAT, "status": "finished", **told, "solution": review.solution.to_json()})
 
 
-def write_unfinished(
-    path: str | Path,
+def unfinished_text(
     *,
     status: Literal["running", "aborted"],
     budget: Budget,
     facts: Mapping[str, str],
     command: str | None = None,
     created: str | None = None,
-) -> Path:
-    """Write that a run has begun, or was cut off: what it was allowed counts as spent.
+) -> str:
+    """The run file of a run that has begun, or was cut off: what it was allowed counts as spent.
 
     Args:
-        path: of the run's run.json.
         status: "running" or "aborted".
         budget: what the run was charged.
         facts, command, created: as in `Review`; public.
     """
     one_of("status", status, tuple(_NOTICES), "it says what became of the run")
     allowed = {"epsilon": budget.epsilon, "delta": budget.delta, "adjacency": budget.adjacency}
-    return write_whole(
-        path,
-        _text(
-            {
-                "format": FORMAT,
-                "status": status,
-                "notice": _NOTICES[status],
-                "version": version(),
-                "budget": _finite(allowed),
-                "facts": {str(name): str(fact) for name, fact in facts.items()},
-                "command": command,
-                "created": created,
-            }
-        ),
+    return _text(
+        {
+            "format": FORMAT,
+            "status": status,
+            "notice": _NOTICES[status],
+            "version": version(),
+            "budget": _finite(allowed),
+            "facts": {str(name): str(fact) for name, fact in facts.items()},
+            "command": command,
+            "created": created,
+        }
     )
+
+
+def run_file_space(
+    planned: Plan, facts: Mapping[str, str], schema: Mapping[str, Any] | None, columns: Sequence[str], command: str
+) -> int:
+    """Bytes that the run file of a finished run may take, at most, from its plan and the texts that go into it."""
+    x, y = checked_start(planned.problem, None)
+    state = jax.eval_shape(planned.program.start, x, y)
+    seen = jax.eval_shape(planned.program.observe, state)
+    rounds = planned.program.rounds * (_numbers(seen) + _numbers(x))  # the history, and the trajectory of x beside it
+    texts = json.dumps([dict(facts), plain(schema), list(columns), command], indent=1)
+    return _DIGITS * (rounds + 4 * (_numbers(x) + _numbers(y))) + 4 * len(texts) + _REST
+
+
+def _numbers(tree: Any) -> int:
+    return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(tree))
 
 
 def read_run(path: str | Path) -> Review:

@@ -15,12 +15,13 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
-from sqlalchemy import Connection, make_url
+from sqlalchemy import URL, Connection, make_url
 from sqlalchemy.exc import ArgumentError
 
 from dpbilevel.about import version
 from dpbilevel.arguments import printable
 from dpbilevel.errors import InvalidArgument, LedgerCorrupt
+from dpbilevel.privacy.books.address import Address
 from dpbilevel.privacy.books.chain import RESTORE, START, dataset_digest, entry_digest
 from dpbilevel.privacy.books.entry import Append, Composition, DataSet, Entry, Page, StoredEntry, plan_text
 from dpbilevel.privacy.books.postgresql import PostgreSQLDatabase
@@ -38,6 +39,10 @@ class Database(Protocol):
     @property
     def where(self) -> str:
         """The database in words, without a password."""
+
+    @property
+    def url(self) -> URL:
+        """Its address, with a password where one was given."""
 
     def exists(self) -> bool:
         """Whether a ledger was begun in it."""
@@ -59,18 +64,33 @@ class Database(Protocol):
 
 
 class DatabaseBook:
-    """The entries of one data set in a database; made by `opened`."""
+    """The entries of one data set in a database; made by `opened` and `reopened`.
 
-    def __init__(self, database: Database, page: Page, dataset: DataSet, who: str | None) -> None:
+    Args:
+        database: where they are.
+        dataset: whose they are.
+        who: the name that charges carry.
+        seen: number and digest of the last entry that was met: the chain may grow from there, and never shrink.
+    """
+
+    def __init__(self, database: Database, dataset: DataSet, who: str | None, seen: tuple[int, str]) -> None:
         self._database = database
         self._dataset = dataset
         self._who = who
-        self._seen = (len(page.entries), _head(page))  # the chain as this object met it: it may grow, and never shrink
+        self._seen = seen
 
     @property
     def total(self) -> Budget:
         """The budget of the data set."""
         return self._dataset.total
+
+    @property
+    def address(self) -> Address:
+        """Where other processes find it."""
+        url = self._database.url
+        parts = url._asdict() | {"query": dict(url.query)}
+        had_password = parts.pop("password") is not None
+        return Address(parts, self._dataset.name, self._who, self._seen, had_password)
 
     def read(self) -> Page:
         """What is written, all of one moment."""
@@ -156,7 +176,28 @@ def opened(
     ):
         if value is not None:
             printable(argument, value, why)
-    database = _database(url)
+    database = _database(_parsed(url))
+    dataset, page = _looked_up(database, name, total=total, composition=composition, unit=unit, who=who)
+    return DatabaseBook(database, dataset, who, (len(page.entries), _head(page)))
+
+
+def reopened(address: Address) -> DatabaseBook:
+    """The book at an address that came in a pickle; it is never begun, and must hold what it held then."""
+    url = URL.create(**address.database)
+    database = _database(url, lost_password=address.had_password)
+    dataset, _ = _looked_up(database, address.dataset, total=None, composition=None, unit=None, who=None)
+    return DatabaseBook(database, dataset, address.who, address.seen)
+
+
+def _looked_up(
+    database: Database,
+    name: str,
+    *,
+    total: Budget | None,
+    composition: Composition | None,
+    unit: str | None,
+    who: str | None,
+) -> tuple[DataSet, Page]:
     if not database.exists():
         if total is None:
             raise InvalidArgument(
@@ -184,12 +225,12 @@ def opened(
     page = known[name]
     assert page.dataset is not None  # pages of a database have one
     _check_agreement(page.dataset, page, total, composition, unit)
-    return DatabaseBook(database, page, page.dataset, who)
+    return page.dataset, page
 
 
 def dataset_names(url: str) -> tuple[str, ...]:
     """The names of all data sets in a database, in the order in which they were begun."""
-    database = _database(url)
+    database = _database(_parsed(url))
     if not database.exists():
         raise InvalidArgument(f"{database.where}: does not exist; check the address")
     with database.reading() as connection:
@@ -197,19 +238,25 @@ def dataset_names(url: str) -> tuple[str, ...]:
         return tuple(all_pages(connection))
 
 
-def _database(url: Any) -> Database:
-    known = "sqlite:///ledger.db or postgresql://user@server/database"
+_KNOWN = "sqlite:///ledger.db or postgresql://user@server/database"
+
+
+def _parsed(url: Any) -> URL:
     try:
         address = make_url(url) if isinstance(url, str) else None
     except (ArgumentError, ValueError):
         address = None
     if address is None:  # without the value: it may hold a password
-        raise InvalidArgument(f"url: must be the address of a database as text, {known}")
+        raise InvalidArgument(f"url: must be the address of a database as text, {_KNOWN}")
+    return address
+
+
+def _database(address: URL, *, lost_password: bool = False) -> Database:
     if address.drivername in ("sqlite", "sqlite+pysqlite"):
         return SQLiteDatabase(address)
     if address.drivername in ("postgresql", "postgresql+psycopg"):
-        return PostgreSQLDatabase(address)
-    raise InvalidArgument(f"url: starts with {address.drivername!r}, and must be {known}")
+        return PostgreSQLDatabase(address, lost_password=lost_password)
+    raise InvalidArgument(f"url: starts with {address.drivername!r}, and must be {_KNOWN}")
 
 
 def _begun(

@@ -13,7 +13,10 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
+from dpbilevel.errors import LedgerUnavailable
+from dpbilevel.privacy.books.address import Address
 from dpbilevel.privacy.budget import Budget
+from dpbilevel.privacy.process import this_process
 from dpbilevel.privacy.spend import Privacy
 
 Composition = Literal["gaussian", "basic"]
@@ -121,6 +124,10 @@ class Book(Protocol):
     def total(self) -> Budget:
         """The budget of the data set."""
 
+    @property
+    def address(self) -> Address | None:
+        """Where other processes find it; None where they cannot."""
+
     def read(self) -> Page:
         """What is written, all of one moment."""
 
@@ -129,23 +136,36 @@ class Book(Protocol):
 
 
 class MemoryBook:
-    """Entries in the memory of this process."""
+    """Entries in the memory of this process. A fork copies them: a copy is neither charged nor read."""
+
+    address = None
 
     def __init__(self, total: Budget, declared: Composition | None) -> None:
         self.total = total
         self.declared = declared
         self.entries: list[Entry] = []
         self.lock: AbstractContextManager[Any] = threading.Lock()
+        self.process = this_process()
 
     def read(self) -> Page:
         """What is written, all of one moment."""
+        self._check_process()
         return Page(self.declared, tuple(self.entries))
 
     @contextmanager
     def writing(self) -> Iterator[tuple[Page, Append]]:
         """Keep other threads from writing, then read."""
+        self._check_process()  # before the lock, which another thread may have held at the moment of the fork
         with self.lock:
             yield self.read(), lambda entry, _: self.entries.append(entry)
+
+    def _check_process(self) -> None:
+        if self.process != this_process():
+            raise LedgerUnavailable(
+                "ledger: is kept in the memory of another process, and this one has a copy that a fork made; what is "
+                "charged to a copy is lost, and each could spend the budget again. Keep the ledger in a database, "
+                'which all processes share: dpb.Ledger.open("sqlite:///ledger.db", dataset=..., total=...)'
+            )
 
 
 def plan_text(privacy: Privacy) -> str:

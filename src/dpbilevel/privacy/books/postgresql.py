@@ -11,13 +11,30 @@ from dpbilevel.privacy.books.chain import RESTORE
 from dpbilevel.privacy.books.tables import make, present
 
 PATIENCE = 60.0  # seconds that a process waits for others that write
+_PASSWORD = (
+    "its address came in a pickle, which carries no password: give it in ~/.pgpass or PGPASSWORD, or open the ledger "
+    "again with Ledger.open and pass that on, as in model.set_params(ledger=...); "
+)
 _ADDING = 0x6470_6269_6C65  # "dpbile": the advisory lock of those who make tables or add a data set
 
 
 class PostgreSQLDatabase:
-    """The tables of a ledger in a server. Every operation has a connection of its own: none is shared by a fork."""
+    """The tables of a ledger in a server. Every operation has a connection of its own: none is shared by a fork.
 
-    def __init__(self, url: URL) -> None:
+    Args:
+        url: of the database.
+        lost_password: whether the address had a password before it was pickled.
+    """
+
+    def __init__(self, url: URL, *, lost_password: bool = False) -> None:
+        for name in ("password", "sslpassword"):
+            if name in url.query:
+                raise InvalidArgument(
+                    f"url: has {name}= among its options, where it would be shown; keep it in ~/.pgpass, in PGPASSWORD "
+                    "or in a service file, or write postgresql://user:password@server/database"
+                )
+        self.url = url
+        self._remedy = _PASSWORD if lost_password else ""
         self.where = f"ledger {url.render_as_string(hide_password=True)}"
         try:
             self._engine = create_engine(
@@ -92,6 +109,6 @@ class PostgreSQLDatabase:
             if state.startswith(("42", "XX", "22", "23")) and state != "42501":
                 raise LedgerCorrupt(f"{self.where}: cannot be read as a ledger ({reason}); {RESTORE}") from error
             raise LedgerUnavailable(
-                f"{self.where}: {reason}; if this happened during a charge it may have been recorded: look at "
-                "ledger.entries before trying again"
+                f"{self.where}: {reason}; {self._remedy}if this happened during a charge it may have been recorded: "
+                "look at ledger.entries before trying again"
             ) from error

@@ -5,6 +5,9 @@ created by opening it, so that a file that was deleted or emptied is an error an
 
 The file is never opened but by SQLite. POSIX drops every lock that a process has on a file when the process closes any
 descriptor of it: reading a single byte of it here could let another thread's transaction lose its lock.
+
+A fork drops those locks as well, and SQLite in the child does not know: it keeps account of them in memory, for all
+connections of a process. A process that was forked while another thread had a transaction open is refused therefore.
 """
 
 import contextlib
@@ -16,7 +19,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from sqlalchemy import URL, Connection, Engine, NullPool, create_engine
-from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 
 from dpbilevel.errors import InvalidArgument, LedgerCorrupt, LedgerUnavailable
 from dpbilevel.privacy.books.chain import RESTORE
@@ -24,6 +27,19 @@ from dpbilevel.privacy.books.tables import make, present
 
 PATIENCE = 60.0  # seconds that a process waits for others that write
 _HASTE = 5.0  # seconds that it waits for others that read, to move what it wrote from the log into the file
+
+_open: set[object] = set()  # transactions of this process, one object for each
+_split = False  # whether this process was forked while there was one
+
+
+def _note_fork() -> None:
+    global _split
+    _split = _split or bool(_open)
+    _open.clear()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
+    os.register_at_fork(after_in_child=_note_fork)
 
 
 class SQLiteDatabase:
@@ -43,6 +59,7 @@ class SQLiteDatabase:
         except (OSError, ValueError) as error:
             raise InvalidArgument(f"url: {url.database!r} is no path of a file; write sqlite:///ledger.db") from error
         self.where = f"ledger {str(self.path)!r}"
+        self.url = url.set(database=str(self.path))
         self._engine = _engine(self.path)
 
     def exists(self) -> bool:
@@ -85,13 +102,15 @@ class SQLiteDatabase:
         """A transaction that holds the write lock from its first moment; it is on disk when the context is left.
 
         On disk in the file itself, not only in the write-ahead log beside it: a log that is lost, damaged or left out
-        of a copy takes nothing with it that was charged and used. Where readers keep the log busy it stays there.
+        of a copy takes nothing with it that was charged and used. Where readers keep the log busy, or the disk is full,
+        it stays there: what is committed counts, and who charged it gets what was paid for.
         """
         with self._transaction("BEGIN IMMEDIATE") as connection:
             yield connection
             connection.commit()
             connection.exec_driver_sql(f"PRAGMA busy_timeout = {int(1000 * _HASTE)}")
-            connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
+            with contextlib.suppress(OperationalError):
+                connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
 
     @contextlib.contextmanager
     def adding(self) -> Iterator[Connection]:
@@ -111,7 +130,13 @@ class SQLiteDatabase:
     def _transaction(self, begin: str) -> Iterator[Connection]:
         if not self.exists():
             raise LedgerUnavailable(f"{self.where}: is gone; put it back, or restore its latest backup")
-        with self._typed_errors(), self._engine.connect() as connection:
+        if _split:
+            raise LedgerUnavailable(
+                f"{self.where}: this process was forked while another thread was using a ledger, so that SQLite's "
+                "locks cannot be relied on in it; nothing was charged. Fork before threads use ledgers, or start "
+                'processes afresh (multiprocessing\'s "spawn", joblib\'s "loky")'
+            )
+        with _noted(), self._typed_errors(), self._engine.connect() as connection:
             connection.exec_driver_sql(begin)
             try:
                 yield connection
@@ -152,6 +177,16 @@ class SQLiteDatabase:
                 f"{self.where}: cannot be opened or written ({error}); look at its folder, permissions and free space"
             )
         return LedgerCorrupt(f"{self.where}: cannot be read as a ledger ({error}); {RESTORE}")
+
+
+@contextlib.contextmanager
+def _noted() -> Iterator[None]:
+    transaction = object()
+    _open.add(transaction)
+    try:
+        yield
+    finally:
+        _open.discard(transaction)
 
 
 def _engine(path: Path) -> Engine:
