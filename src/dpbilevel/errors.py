@@ -46,7 +46,10 @@ class TrainerFailed(DPBilevelError):
 
 
 class PrivacyLeakWarning(UserWarning):
-    """Something outside the accounting may depend on private records; the result is marked with a caveat."""
+    """Something outside the accounting may depend on private records, or epsilon is too large to protect anybody.
+
+    The result is marked with a caveat.
+    """
 
 
 class UtilityWarning(UserWarning):

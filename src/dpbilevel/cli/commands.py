@@ -219,6 +219,8 @@ def _show_review(console: Console, review: Review, folder: Path) -> None:
     rows = [[name, f"{value:.4g}"] for name, value in values.items()]
     more = f", {_SHOWN} of {len(rows)}" if len(rows) > _SHOWN else ""
     console.table(f"Released{more}", ["name", found.quantity], rows[:_SHOWN])
+    for remark in solution.remarks:
+        console.say(f"\nRemark: {remark}.")
     console.say(f"\nReport: {folder / PAGE}")
     console.result(
         {
@@ -229,6 +231,7 @@ def _show_review(console: Console, review: Review, folder: Path) -> None:
             "epsilon": privacy.epsilon() if privacy.budget.is_private else None,
             "delta": privacy.budget.delta,
             "hyperparameters": values,
+            "remarks": list(solution.remarks),
         }
     )
 
