@@ -273,8 +273,8 @@ def test_a_norm_and_bounds_are_too_much(case):
 
 @every_case
 def test_few_rows_are_told_with_the_planned_noise(case):
-    model = case.make()
-    with pytest.warns(UtilityWarning, match="60 records are few for epsilon = 1") as caught:
+    model = case.make(epsilon=0.1)
+    with pytest.warns(UtilityWarning, match=r"60 records are few for epsilon = 0\.1") as caught:
         model.fit(X, case.y, **case.more())
     (warning,) = [warning for warning in caught if warning.category is UtilityWarning]
     ratio = model.solution_.numbers["training: noise to signal"][0]
