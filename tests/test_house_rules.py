@@ -20,6 +20,7 @@ MODULES = {
 # Imports point back along this line: problem -> plan -> solve -> solution -> report (docs: design).
 ORDER = (
     "errors",
+    "extras",
     "about",
     "arguments",
     "tables",
@@ -56,6 +57,7 @@ ORDER = (
     "report",
     "estimators",
     "cli",
+    "__main__",
 )
 # The one exception: what `Solution` shows of itself it imports late.
 LATE = {("dpbilevel.solution", "dpbilevel.report.writing"), ("dpbilevel.solution", "dpbilevel.report.card")}

@@ -41,6 +41,10 @@ class CheckpointRefused(DPBilevelError):
     """A checkpoint is of another run, damaged, in use, or readable by others. Nothing new is charged or released."""
 
 
+class MissingExtra(DPBilevelError, ImportError):
+    """A package is not installed that only some people need; the message names the extra that brings it."""
+
+
 class TrainerFailed(DPBilevelError):
     """A black-box trainer raised, or returned something that is not a model. The charge stands."""
 

@@ -1,0 +1,24 @@
+"""`python -m dpbilevel` is the command `dpbilevel`."""
+
+import importlib.util
+import sys
+
+_NEEDED = ("typer", "pyarrow", "matplotlib")  # what the extra "cli" brings: options, tables in files, reports
+
+
+def main() -> None:
+    """Run the command line, or say what it lacks before it has read anything."""
+    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        sys.stderr.write(
+            f"dpbilevel: the command line needs {', '.join(missing)}, which the library alone does not; "
+            'pip install "dpbilevel[cli]"\n'
+        )
+        sys.exit(2)
+    from dpbilevel.cli.app import main as run
+
+    run()
+
+
+if __name__ == "__main__":
+    main()
