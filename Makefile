@@ -1,4 +1,4 @@
-# Every target sets itself up: a machine with make and Python 3.11, 3.12 or 3.13 is enough.
+# Every target sets itself up: a machine with make and Python 3.11, 3.12, 3.13 or 3.14 is enough.
 # The first run makes .venv from constraints.txt; delete .venv to start over.
 # `make PYTHON=/path/to/python3.12 …` chooses the interpreter that .venv is made with.
 
@@ -12,7 +12,7 @@ WORKERS ?= 2
 
 # Succeeds in an interpreter that can make the environment. A pyenv shim may exist and yet not run, and
 # Debian ships a Python without ensurepip, so a candidate counts only once it has run this.
-USABLE := import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))
+USABLE := import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 15))
 
 .PHONY: help demo test test-fast test-heavy lint docs format clean bench-rates bench-penalty bench-results bench-utility bench-estimators trust bench-audits
 
@@ -88,17 +88,17 @@ clean:  ## remove caches and build outputs (not .venv)
 	find . -name $(VENV) -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # An existing usable .venv is kept and brought up to date, unless PYTHON asks for an interpreter.
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml setup.py constraints.txt
 	@echo "Setting up $(VENV) (once, about a minute) …"
 	@if [ -n "$(PYTHON)" ] || ! $(PY) -c '$(USABLE)' >/dev/null 2>&1; then \
-	  for python in $(or $(PYTHON),python3 python3.13 python3.12 python3.11); do \
+	  for python in $(or $(PYTHON),python3 python3.14 python3.13 python3.12 python3.11); do \
 	    if "$$python" -c '$(USABLE)' >/dev/null 2>&1; then \
 	      exec "$$python" -m venv --clear $(VENV); \
 	    fi; \
 	  done; \
-	  echo "No usable Python: install Python 3.11, 3.12 or 3.13 (with venv), or name one: make PYTHON=/path/to/python3.12" >&2; \
+	  echo "No usable Python: install Python 3.11, 3.12, 3.13 or 3.14 (with venv), or name one: make PYTHON=/path/to/python3.12" >&2; \
 	  exit 1; \
 	fi
 	@$(PIP_INSTALL) pip setuptools
-	@$(PIP_INSTALL) --no-build-isolation -e '.[dev,demo,docs,exact,postgresql]'
+	@$(PIP_INSTALL) --no-build-isolation -e '.[all,dev,docs]'
 	@touch $@

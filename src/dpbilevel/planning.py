@@ -1,7 +1,6 @@
 """What a run will do and cost, before any record is read: a plan needs sizes only."""
 
 import functools
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, Protocol, runtime_checkable
@@ -12,11 +11,12 @@ import numpy as np
 
 from dpbilevel.arguments import one_of
 from dpbilevel.constraints import Domain, contains
-from dpbilevel.errors import InvalidArgument, InvalidProblem, PrivacyLeakWarning
+from dpbilevel.errors import InvalidArgument, InvalidProblem
 from dpbilevel.facts import Facts
 from dpbilevel.inner.black_box import BlackBox
 from dpbilevel.methods.refit import Refit
 from dpbilevel.methods.tracking import Tracking
+from dpbilevel.notices import noise_remarks, warn_beforehand
 from dpbilevel.precision import is_double, user_float
 from dpbilevel.privacy.accounting import Chargeable, all_charges, is_gaussian
 from dpbilevel.privacy.budget import Budget
@@ -56,6 +56,7 @@ class Plan:
         privacy: what the run will spend; the same object that the solution carries.
         numbers: every number of the plan with the reason for it.
         noise: "float" or "exact", how noise is drawn.
+        remarks: where its noise will dominate, in sentences; `plan` and `solve` warn of it (`UtilityWarning`).
     """
 
     problem: BilevelProblem
@@ -67,6 +68,7 @@ class Plan:
     privacy: Privacy
     numbers: Mapping[str, tuple[Any, str]]
     noise: str = "float"
+    remarks: tuple[str, ...] = ()
 
     @property
     def releases(self) -> tuple[Chargeable, ...]:
@@ -77,7 +79,7 @@ class Plan:
         """Every number with the reason for it, one a line."""
         width = max(map(len, self.numbers), default=0)
         lines = [f"{name:<{width}}  {short(value):<14}  {why}" for name, (value, why) in self.numbers.items()]
-        return "\n".join([self.privacy.sentence(), *lines])
+        return "\n".join([self.privacy.sentence(), *self.remarks, *lines])
 
     def _repr_html_(self) -> str:
         """A compact card, for notebooks."""
@@ -106,7 +108,7 @@ def plan(
     losses on shapes, so that `solve` fails before its charge or not at all. The arguments are those of `solve`.
     """
     planned = prepare(problem, sizes, budget, method, start, refit, noise)
-    warn_of_caveats(planned, stacklevel=3)
+    warn_beforehand(planned.privacy, planned.remarks, stacklevel=2)
     return planned
 
 
@@ -148,12 +150,6 @@ def with_caveats(planned: Plan, caveats: tuple[str, ...]) -> Plan:
     return replace(planned, privacy=privacy)
 
 
-def warn_of_caveats(planned: Plan, stacklevel: int) -> None:
-    """Warn of everything that the guarantee may not cover, at the caller's line."""
-    for caveat in planned.privacy.caveats:
-        warnings.warn(caveat, PrivacyLeakWarning, stacklevel=stacklevel)
-
-
 @functools.lru_cache(maxsize=16)
 def _planned(
     problem: BilevelProblem,
@@ -184,7 +180,8 @@ def _planned(
     caveats = (*inspection.caveats, *(r.assumption for r in program.releases if isinstance(r, DeclaredRelease)))
     releases = (*program.releases, *(training.releases if training is not None else ()))
     privacy = Privacy(all_charges(releases), budget, caveats, void=not budget.is_private)
-    return Plan(problem, method, sizes, budget, program, training, privacy, numbers, noise)
+    remarks = noise_remarks(numbers, releases, sum(map(sizes.count, sizes.roles)), budget)
+    return Plan(problem, method, sizes, budget, program, training, privacy, numbers, noise, remarks)
 
 
 def _check_exact(setting: Any) -> None:

@@ -48,6 +48,8 @@ class Solution:
         method: the method and its settings, in words.
         version: of the library.
         legend: what the numbers of x mean; estimators know it, `solve` does not.
+        remarks: what is worth knowing of the result, in sentences: noise that dominates by plan, an x at the edge of
+            its range or where it started. They follow from released values and public facts.
     """
 
     x: Tree
@@ -59,9 +61,10 @@ class Solution:
     method: str
     version: str
     legend: Legend | None = None
+    remarks: tuple[str, ...] = ()
 
     def summary(self) -> str:
-        """The guarantee, the spend by role and release, and the size of what was released."""
+        """The guarantee, the spend by role and release, the size of what was released, and remarks on it."""
         rows = [
             [
                 role,
@@ -77,7 +80,9 @@ class Solution:
         last = "sqrt(2 rho)" if self.privacy.exact_noise else "mu"
         table = text_table(["role", "records", "release", "uses", "sensitivity/noise", last], rows)
         spends = [f"epsilon of {role} records: {self.privacy.epsilon(role=role):.4g}" for role in self.privacy.charges]
-        return "\n".join([self.privacy.sentence(), "", table, "", *spends, f"x: {_shape(self.x)}, y: {_shape(self.y)}"])
+        shapes = f"x: {_shape(self.x)}, y: {_shape(self.y)}"
+        remarks = [f"Remark: {remark}." for remark in self.remarks]
+        return "\n".join([self.privacy.sentence(), "", table, "", *spends, shapes, *remarks])
 
     def save(self, path: str | Path) -> Path:
         """Write everything as JSON (released values only); `load` reads it back."""
@@ -96,6 +101,7 @@ class Solution:
             "history": encoded(dict(self.history)),
             "legend": None if self.legend is None else {**asdict(self.legend), "names": list(self.legend.names)},
             "numbers": encoded({name: list(pair) for name, pair in self.numbers.items()}),
+            "remarks": list(self.remarks),
         }
 
     @classmethod
@@ -134,6 +140,7 @@ class Solution:
             method=content["method"],
             version=content["version"],
             legend=_legend(content.get("legend")),
+            remarks=tuple(content.get("remarks", ())),
         )
 
     def report(self, path: str | Path) -> Path:

@@ -15,16 +15,8 @@ from dpbilevel.arguments import one_of
 from dpbilevel.checkpoint import opened
 from dpbilevel.errors import InvalidArgument, NotPrivateWarning
 from dpbilevel.methods.refit import Refit
-from dpbilevel.planning import (
-    DEFAULT_METHOD,
-    NOISES,
-    Method,
-    Plan,
-    checked_start,
-    prepare,
-    warn_of_caveats,
-    with_caveats,
-)
+from dpbilevel.notices import warn_beforehand
+from dpbilevel.planning import DEFAULT_METHOD, NOISES, Method, Plan, checked_start, prepare, with_caveats
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.discrete import check_sampler
 from dpbilevel.privacy.ledger import Ledger
@@ -32,6 +24,7 @@ from dpbilevel.privacy.noise import KeySchedule
 from dpbilevel.problem import BilevelProblem
 from dpbilevel.progress import counted, displayed
 from dpbilevel.records import Records, sealed
+from dpbilevel.remarks import result_remarks
 from dpbilevel.solution import Solution
 
 Tree = Any
@@ -104,8 +97,8 @@ def solve(
     schedule = KeySchedule(seed)
     check_noise(noise, seed)
     planned = with_caveats(prepare(problem, records.sizes, budget, method, start, refit, noise), records.caveats)
-    warn_of_caveats(planned, stacklevel=3)
     x, y = checked_start(problem, start)
+    warn_beforehand(planned.privacy, planned.remarks, stacklevel=2)
     warn_if_not_private(budget, schedule)
     name, ledger = type(method).__name__, ledger or Ledger(budget)
     parts = [part for part in (planned.program, planned.training) if part is not None]
@@ -137,11 +130,11 @@ def solve(
                     kept.save(index, first + chunk, state, history)
                 advance(chunk)
             values = part.finish(_plain(state))
-    return _released(planned, schedule, records, jax.tree.map(np.asarray, values), history)
+    return _released(planned, x, schedule, records, jax.tree.map(np.asarray, values), history)
 
 
 def _released(
-    planned: Plan, schedule: KeySchedule, records: Records, values: tuple[Tree, Tree], history: list[Tree]
+    planned: Plan, start: Tree, schedule: KeySchedule, records: Records, values: tuple[Tree, Tree], history: list[Tree]
 ) -> Solution:
     return Solution(
         x=values[0],
@@ -152,6 +145,7 @@ def _released(
         sizes={role: records.sizes.count(role) for role in records.sizes.roles},
         method=repr(planned.method),
         version=version(),
+        remarks=(*planned.remarks, *result_remarks(planned, start, values[0])),
     )
 
 

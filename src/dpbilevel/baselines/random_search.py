@@ -26,7 +26,8 @@ from dpbilevel.baselines.runs import ScoredRuns, with_mu
 from dpbilevel.constraints import project
 from dpbilevel.errors import InvalidArgument
 from dpbilevel.facts import Facts
-from dpbilevel.planning import Plan, checked_start, prepare, warn_of_caveats, with_caveats
+from dpbilevel.notices import warn_beforehand
+from dpbilevel.planning import Plan, checked_start, prepare, with_caveats
 from dpbilevel.privacy.accounting import Chargeable, all_charges
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.declared import DeclaredRelease
@@ -131,7 +132,8 @@ class PrivateRandomSearch(ScoredRuns):
         draws = KeySchedule(seed)
         planned, charged = self._plan(problem, records, budget, start)
         planned = with_caveats(planned, records.caveats)
-        warn_of_caveats(planned, stacklevel=3)
+        privacy = Privacy(all_charges(charged), budget, planned.privacy.caveats)
+        warn_beforehand(privacy, planned.remarks, stacklevel=2)
         x, y = checked_start(problem, start)
         draw = self._prior(problem, x)
         draw(draws, 0)  # a prior that does not fit is found here, not after the charge
@@ -148,7 +150,7 @@ class PrivateRandomSearch(ScoredRuns):
                 found = _one_run(planned, records, (candidate, y), KeySchedule(_own_seed(draws, index, seed)))
                 # Ties, if float32 has any, go to the earlier run; runs are alike, so that is as good as a coin.
                 best = found if found["score"] < best["score"] else best
-        return self._released(planned, charged, budget, records, best, seed)
+        return self._released(planned, privacy, records, best, seed)
 
     def _plan(
         self, problem: BilevelProblem, records: Records, budget: Budget, start: tuple[Tree, Tree] | None
@@ -186,13 +188,12 @@ class PrivateRandomSearch(ScoredRuns):
     def _released(
         self,
         planned: Plan,
-        charged: tuple[Chargeable, ...],
-        budget: Budget,
+        privacy: Privacy,
         records: Records,
         best: State,
         seed: int | None,
     ) -> Solution:
-        privacy = Privacy(all_charges(charged), budget, planned.privacy.caveats)
+        budget = privacy.budget
         numbers: Numbers = {
             "runs": (self.mean_runs, "expected; how many there were is secret"),
             "shape": (self.shape, "of the law of the number of runs"),
@@ -211,6 +212,7 @@ class PrivateRandomSearch(ScoredRuns):
             sizes={role: records.sizes.count(role) for role in records.sizes.roles},
             method=repr(self),
             version=version(),
+            remarks=planned.remarks,
         )
 
 

@@ -273,6 +273,8 @@ def _show_review(console: Console, review: Review, folder: Path) -> None:
     rows = [[name, f"{value:.4g}"] for name, value in values.items()]
     more = f", {_SHOWN} of {len(rows)}" if len(rows) > _SHOWN else ""
     console.table(f"Released{more}", ["name", found.quantity], rows[:_SHOWN])
+    for remark in solution.remarks:
+        console.say(f"\nRemark: {remark}.")
     console.say(f"\nModel and all released values: {folder / RUN}")
     console.say(f"Report: {folder / PAGE}")
     console.result(
@@ -284,6 +286,7 @@ def _show_review(console: Console, review: Review, folder: Path) -> None:
             "epsilon": privacy.epsilon() if privacy.budget.is_private else None,
             "delta": privacy.budget.delta,
             "hyperparameters": values,
+            "remarks": list(solution.remarks),
         }
     )
 

@@ -9,8 +9,8 @@ import numpy as np
 
 from dpbilevel import estimators
 from dpbilevel.errors import InvalidArgument
-from dpbilevel.estimators.base import FAINT
 from dpbilevel.estimators.targets import TARGET_BOUND
+from dpbilevel.notices import TRAINING_LIMIT
 from dpbilevel.planning import Plan
 from dpbilevel.theory.planner import TheoryPlan
 from dpbilevel.theory.planner import plan as theory_plan
@@ -26,8 +26,8 @@ class Forecast:
     Attributes:
         planned: the plan of the run.
         noise_to_signal: of a training step, sigma sqrt(d)/(n C).
-        rows_needed: at which that would be `FAINT`, for the same epsilon and delta; about, because tuning's share of
-            the budget depends on the number of rows.
+        rows_needed: at which that would be `TRAINING_LIMIT`, for the same epsilon and delta; about, because tuning's
+            share of the budget depends on the number of rows.
         theory: what the paper's theorems guarantee for its own algorithm at these sizes.
         theory_rows: rows that they need to guarantee a hypergradient of at most 0.1; None beyond all data sets.
     """
@@ -69,7 +69,7 @@ def forecast(planned: Plan) -> Forecast:
             needed = theory.records_needed(_TARGET)
         except InvalidArgument:  # out of reach of any data set
             needed = None
-    return Forecast(planned, ratio, max(2, math.ceil(rows * ratio / FAINT)), theory, needed)
+    return Forecast(planned, ratio, max(2, math.ceil(rows * ratio / TRAINING_LIMIT)), theory, needed)
 
 
 def planned_for(

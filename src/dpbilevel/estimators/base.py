@@ -20,21 +20,19 @@ from dpbilevel.estimators.rows import Scaling, check_finite, scaling
 from dpbilevel.estimators.settings import with_inherited_settings
 from dpbilevel.estimators.split import validation_rows
 from dpbilevel.methods.refit import Refit
-from dpbilevel.planning import DEFAULT_METHOD, Method, Plan, prepare
+from dpbilevel.notices import warn_beforehand
+from dpbilevel.planning import DEFAULT_METHOD, Method, Plan, checked_start, prepare
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.ledger import Ledger
 from dpbilevel.privacy.noise import KeySchedule
 from dpbilevel.problem import BilevelProblem
 from dpbilevel.records import Records, Sizes
+from dpbilevel.remarks import result_remarks
 from dpbilevel.report.card import solution_card
 from dpbilevel.solution import Legend
 from dpbilevel.solving import check_noise, solve, warn_if_not_private
 
 Tree = Any
-
-_FEW = 1000  # records: below this number, a small epsilon is worth a word
-FAINT = 0.3  # noise to signal of the training, above which its result is worth little
-_UNHEARD = 5.0  # the same of one validation pass: hundreds of them are averaged
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -110,16 +108,17 @@ class PrivateEstimator(CountedCopies):
         check_noise(self.noise, seed, "random_state")
         records = Records(upper=upper, lower=lower, invalid=self.invalid)
         planned = self._planned(problem, records.sizes)
-        rows, budget, method = _rows(records.sizes), planned.budget, planned.method
+        budget, method = planned.budget, planned.method
         # All warnings come before the charge: where one is made an error, nothing has been spent.
         for caveat in caveats:
             warnings.warn(caveat, PrivacyLeakWarning, stacklevel=3)
         self._warn_of_copies(stacklevel=3)
         copies = self._copies_caveat()
-        _warn_of_noise(planned, rows)
+        warn_beforehand(planned.privacy, planned.remarks, stacklevel=3)
         warn_if_not_private(budget, KeySchedule(seed), "random_state", stacklevel=4)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", NotPrivateWarning)  # said just now, in the words of estimators
+            for said in (NotPrivateWarning, PrivacyLeakWarning, UtilityWarning):  # just now, at the caller's line
+                warnings.simplefilter("ignore", said)
             solution = solve(
                 problem,
                 records,
@@ -132,9 +131,17 @@ class PrivateEstimator(CountedCopies):
             )
         of_copies = () if copies is None else (copies,)
         privacy = replace(solution.privacy, caveats=(*caveats, *of_copies, *solution.privacy.caveats))
-        self.solution_ = replace(solution, privacy=privacy, numbers=planned.numbers, legend=legend)
+        start, _ = checked_start(problem, None)
+        remarks = (*planned.remarks, *result_remarks(planned, start, solution.x, legend))
+        self.solution_ = replace(solution, privacy=privacy, numbers=planned.numbers, legend=legend, remarks=remarks)
         self.privacy_ = privacy
         return solution.x, solution.y
+
+    def _announced(self, problem: BilevelProblem, sizes: Sizes) -> Plan:
+        """The plan of a fit, with the warnings that a fit begins with; for ``plan`` of every estimator."""
+        planned = self._planned(problem, sizes)
+        warn_beforehand(planned.privacy, planned.remarks, stacklevel=3)
+        return planned
 
     def _planned(self, problem: BilevelProblem, sizes: Sizes) -> Plan:
         """The plan of a fit, of which `solve` makes the same again."""
@@ -207,29 +214,3 @@ def _rows(sizes: Sizes) -> int:
 def shapes(rows: int, columns: int, types: Sequence[type]) -> Tree:
     """Shapes of so many records: a row of float32 and a number of each type."""
     return (jax.ShapeDtypeStruct((rows, columns), np.float32), *(jax.ShapeDtypeStruct((rows,), kind) for kind in types))
-
-
-def _warn_of_noise(planned: Plan, rows: int) -> None:
-    """Say beforehand where noise will rule: these are public numbers."""
-    budget, numbers = planned.budget, planned.numbers
-    if not budget.is_private or "training: noise to signal" not in numbers:
-        return
-    ratio = numbers["training: noise to signal"][0]
-    if ratio > FAINT or (rows < _FEW and budget.epsilon <= 1):
-        warnings.warn(
-            f"{rows:,} rows are few for epsilon = {budget.epsilon:g}: the planned noise to signal of a training step, "
-            f"sigma sqrt(d)/(n C), is {ratio:.2g}; more rows, fewer columns or a larger epsilon make it smaller "
-            f"(below {FAINT:g} is good)",
-            UtilityWarning,
-            stacklevel=4,
-        )
-    told = numbers.get("validation pass: noise to signal")
-    if told is not None and told[0] > _UNHEARD:
-        has = planned.sizes.count(planned.sizes.role_of("upper") or "upper")
-        warnings.warn(
-            f"{has:,} validation rows are too few for this budget: the noise of one pass is {told[0]:.2g} times what "
-            f"rows can tell; about {math.ceil(has * told[0] / _UNHEARD):,} rows would do (a larger "
-            "validation_fraction, more validation rows or a larger epsilon)",
-            UtilityWarning,
-            stacklevel=4,
-        )

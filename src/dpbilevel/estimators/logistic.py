@@ -126,7 +126,7 @@ class DPLogisticRegressionCV(PenaltyEstimator, PrivateClassifier):
         classes = declared_names("classes", self.classes)
         _, group_of = numbered_groups(self.groups, count("columns", columns, "it is the length of a row"))
         sizes = self._sizes(rows, columns + 1, [np.int32], [np.int32])
-        return self._planned(self._problem(sizes, len(classes), group_of), sizes)
+        return self._announced(self._problem(sizes, len(classes), group_of), sizes)
 
     def _problem(self, sizes: Sizes, classes: int, group_of: Sequence[int]) -> BilevelProblem:
         binary = classes == 2

@@ -96,7 +96,7 @@ class DPMultiTaskRidge(RegressorMixin, PrivateEstimator):
         count("columns", columns, "it is the number of columns of X")
         problem = self._problem(columns, len(declared_names("task_names", self.task_names)))
         sizes = self._sizes(rows, columns, [np.float32, np.int32], [np.float32, np.int32])
-        return self._planned(problem, sizes)
+        return self._announced(problem, sizes)
 
     def _problem(self, columns: int, tasks: int) -> BilevelProblem:
         return shared_representation(

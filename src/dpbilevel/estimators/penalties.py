@@ -13,13 +13,13 @@ from dataclasses import dataclass, replace
 
 from dpbilevel.applications.regularization import PENALTIES
 from dpbilevel.estimators.base import PrivateEstimator
+from dpbilevel.notices import PASS_LIMIT
 from dpbilevel.planning import Plan
 from dpbilevel.problem import BilevelProblem
 from dpbilevel.records import Sizes
 
 Range = tuple[float, float]
 
-HEARD = 1.0  # noise to signal of one validation pass, up to which tuning finds its way
 _LOWER_HALF: Range = (PENALTIES[0], math.sqrt(PENALTIES[0] * PENALTIES[1]))  # of logarithms
 
 
@@ -31,7 +31,7 @@ class PenaltyEstimator(PrivateEstimator):
         """The problem with as large penalties as can be told from too large ones."""
         whole = problem_within(PENALTIES)
         told = super()._planned(whole, sizes).numbers.get("validation pass: noise to signal", (0.0, ""))
-        return whole if told[0] <= HEARD else problem_within(_LOWER_HALF)
+        return whole if told[0] <= PASS_LIMIT else problem_within(_LOWER_HALF)
 
     def _planned(self, problem: BilevelProblem, sizes: Sizes) -> Plan:
         planned = super()._planned(problem, sizes)

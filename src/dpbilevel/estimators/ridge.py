@@ -102,7 +102,7 @@ class DPRidgeCV(PenaltyEstimator, PrivateRegressor):
         """Plan a fit from sizes alone: what it will spend, and how loud its noise will be."""
         _, group_of = numbered_groups(self.groups, count("columns", columns, "it is the length of a row"))
         sizes = self._sizes(rows, columns + 1, [np.float32], [np.float32])
-        return self._planned(self._problem(sizes, group_of), sizes)
+        return self._announced(self._problem(sizes, group_of), sizes)
 
     def _problem(self, sizes: Sizes, group_of: Sequence[int]) -> BilevelProblem:
         model: dict[str, Any] = {"columns": len(group_of), "groups": group_of, "target_bound": TARGET_BOUND}

@@ -147,7 +147,7 @@ class DPSourceWeightedClassifier(PrivateClassifier, _Weighted):
         count("columns", columns, "it is the number of columns of X")
         names = declared_names("source_names", self.source_names)
         problem = self._problem(columns + 1, len(names), len(declared_names("classes", self.classes)))
-        return self._planned(problem, self._level_sizes(rows, columns + 1, validation_rows, np.int32))
+        return self._announced(problem, self._level_sizes(rows, columns + 1, validation_rows, np.int32))
 
     @staticmethod
     def _problem(columns: int, sources: int, classes: int) -> BilevelProblem:
@@ -226,7 +226,7 @@ class DPSourceWeightedRegressor(PrivateRegressor, _Weighted):
         """
         count("columns", columns, "it is the number of columns of X")
         problem = self._problem(columns + 1, len(declared_names("source_names", self.source_names)))
-        return self._planned(problem, self._level_sizes(rows, columns + 1, validation_rows, np.float32))
+        return self._announced(problem, self._level_sizes(rows, columns + 1, validation_rows, np.float32))
 
     @staticmethod
     def _problem(columns: int, sources: int) -> BilevelProblem:

@@ -11,6 +11,7 @@ Each record's part of G_t is clipped whole, not term by term: the penalty cancel
 unconditional, where the paper's sensitivity holds only as long as the private solves are accurate.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -141,7 +142,7 @@ class DPBilevel:
         releases = {release.name: release for release in declared}
         stages, solve_numbers = solves.stages(releases)
         stages.append(self._hypergradient_stage(facts, releases.get(_HYPERGRADIENT), step_size, bounded.scale))
-        numbers |= split_numbers | solve_numbers | _release_numbers(releases, shares, bounded.reason)
+        numbers |= split_numbers | solve_numbers | _release_numbers(facts, releases, shares, bounded.reason)
         program = Program(
             rounds=self.steps, stages=stages, start=_start, observe=lambda state: state["seen"], finish=self._finish
         )
@@ -257,7 +258,7 @@ def _start(x: Tree, y: Tree) -> State:
 
 
 def _release_numbers(
-    releases: Mapping[str, Release], shares: Mapping[str, Mapping[str, float]], hypergradient_clip: str
+    facts: Facts, releases: Mapping[str, Release], shares: Mapping[str, Mapping[str, float]], hypergradient_clip: str
 ) -> Numbers:
     numbers: Numbers = {}
     for name, release in releases.items():
@@ -268,6 +269,12 @@ def _release_numbers(
         numbers[f"{name}: noise"] = (
             release.noise,
             "max over roles of sensitivity/ratio, then one common scale that spends the budget",
+        )
+        signal = sum(contribution.clip for contribution in release.contributions.values())
+        dimension = facts.x_dimension if name == _HYPERGRADIENT else facts.y_dimension
+        numbers[f"{name}: noise to signal"] = (
+            release.noise * math.sqrt(dimension) / signal,
+            "noise of a step over what records can add",
         )
     if _HYPERGRADIENT not in releases:
         numbers[_HYPERGRADIENT] = (0, "free: no x-gradient reads a record, so the outer step needs no noise")

@@ -322,11 +322,14 @@ class Tracking:
                 numbers[f"{release.name}: share of the {name}"] = (part.share, "of the pass's mu^2")
                 reason = "its clip over the root of its share, times the noise of the pass"
                 numbers[f"{release.name}: noise of the {name}"] = (part.unit * release.noise, reason)
-            told = mine[DIFFERENCE]
-            numbers[f"{release.name}: noise to signal"] = (
-                told.unit / told.clip * release.noise * math.sqrt(facts.y_dimension),
-                "of the difference: noise of a step over what records can add; steps are averaged",
-            )
+            read = {release.name: (DIFFERENCE, facts.y_dimension)}
+            if HYPERGRADIENT in mine:
+                read[f"{release.name}, {HYPERGRADIENT}"] = (HYPERGRADIENT, facts.x_dimension)
+            for title, (name, dimension) in read.items():
+                numbers[f"{title}: noise to signal"] = (
+                    mine[name].unit / mine[name].clip * release.noise * math.sqrt(dimension),
+                    f"of the {name}: noise of a step over what records can add; steps are averaged",
+                )
         numbers["output"] = ("average", "the average of x over about the last twenty steps: post-processing, so free")
         if not any(HYPERGRADIENT in mine for mine in parts.values()):
             numbers[HYPERGRADIENT] = (0, "free: no x-gradient reads a record, so that its step needs no noise")

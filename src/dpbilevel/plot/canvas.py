@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from dpbilevel.errors import InvalidArgument
+from dpbilevel.extras import needing
 from dpbilevel.plot.style import SETTINGS, WIDTH
 from dpbilevel.plot.svg import inline_svg
 from dpbilevel.solution import Solution
@@ -20,9 +21,10 @@ _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 @contextlib.contextmanager
 def drawing(ax: "Axes | None", height: float, width: float = WIDTH) -> Iterator["Axes"]:
     """Axes to draw on in the style of the house: those that were given, or new ones on a figure of their own."""
-    import matplotlib
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+    with needing("plot", "plot"):
+        import matplotlib
+        from matplotlib.axes import Axes
+        from matplotlib.figure import Figure
 
     if not (ax is None or isinstance(ax, Axes)):
         raise InvalidArgument(f"ax: must be Axes of matplotlib, or left out, not {type(ax).__name__}")

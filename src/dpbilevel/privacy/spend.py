@@ -28,6 +28,11 @@ from dpbilevel.privacy.sampling import FullBatch, Poisson, Sampling, WithoutRepl
 _SAMPLINGS: dict[str, type[Sampling]] = {
     kind.__name__: kind for kind in (FullBatch, Poisson, WithoutReplacement, WithReplacement)
 }
+LARGE = 20.0  # an epsilon above which a guarantee that holds is worth next to nothing
+_WEAK = (
+    "epsilon is above 20: at that size one record may make an outcome 485 million times as likely, so that next to "
+    "nothing is protected"
+)
 _RELATIONS = {
     "replace-one": "replacing the content of one record",
     "zero-out": "replacing one record by one that contributes nothing",
@@ -43,7 +48,8 @@ class Privacy:
     Attributes:
         charges: role to the charges on its records.
         budget: what the run was allowed, with the neighbouring relation.
-        caveats: reasons why the guarantee may not hold as stated; empty for a sound run.
+        caveats: reasons why the guarantee may not hold as stated, or says little (an epsilon above 20); empty for a
+            sound run.
         void: whether there is no guarantee at all (a fixed seed, or an infinite epsilon).
     """
 
@@ -51,6 +57,10 @@ class Privacy:
     budget: Budget
     caveats: tuple[str, ...] = ()
     void: bool = False
+
+    def __post_init__(self) -> None:
+        if LARGE < self.budget.epsilon < math.inf and _WEAK not in self.caveats:
+            object.__setattr__(self, "caveats", (*self.caveats, _WEAK))
 
     @property
     def unit(self) -> str:

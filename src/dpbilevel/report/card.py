@@ -30,6 +30,7 @@ def _rows(solution: Solution) -> Iterator[str]:
         yield text(", ".join(f"{count:,} {role} records" for role, count in solution.sizes.items()))
     told = hyperparameters(solution)
     yield f"<em>{text(told.quantity)}</em>" + "".join(_values(told))
+    yield from (f"Remark: {text(remark)}." for remark in solution.remarks)
     made = f"{solution.method.partition('(')[0]}, dpbilevel {solution.version}"
     yield faint(made)
 

@@ -19,7 +19,7 @@ def write_report(made: Solution | Review, path: str | Path) -> Path:
 
     Args:
         made: what to report.
-        path: ends in .html, .md or .json.
+        path: ends in .html, .md or .json; the pictures of a page need the extra "plot".
     """
     suffix = Path(path).suffix.lower()
     if suffix not in _KINDS:

@@ -21,6 +21,7 @@ from typing import Any
 
 from dpbilevel.arguments import one_of, positive
 from dpbilevel.errors import InvalidArgument
+from dpbilevel.extras import needing
 from dpbilevel.theory.bounds import (
     FORMULAS,
     Guarantee,
@@ -248,10 +249,8 @@ def plot(planned: TheoryPlan, against: str = "n", values: Sequence[float] | None
     ``values`` lie within a factor 10 of the plan's own by default. Above the dotted line alpha is vacuous.
     """
     if axes is None:
-        try:
+        with needing("plot", "plot"):
             axes = importlib.import_module("matplotlib.pyplot").subplots()[1]
-        except ImportError as error:
-            raise ImportError("plot: needs matplotlib; pip install matplotlib, or pass axes=...") from error
     axes.loglog(*curve(planned, against, values), label=planned.question.setting)
     axes.axhline(planned.clip_norm, linestyle=":", label="vacuous above")
     axes.set_xlabel(against)

@@ -1,0 +1,6 @@
+"""`python -m dpbilevel` is the command `dpbilevel`."""
+
+from dpbilevel.cli.entry import main
+
+if __name__ == "__main__":
+    main()
