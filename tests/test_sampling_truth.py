@@ -234,17 +234,16 @@ def test_calibrated_noise_keeps_the_budget_of_a_whole_run():
     release = next(release for release in planned.releases if "lower" in release.contributions)
     rate, mu = 20 / 1000, release.sensitivity("lower") / release.noise
     # All others against the record: the worst pair of mixtures, composed by dp_accounting from its masses.
-    assert composed_epsilon(release.charges(), 1e-5, "zero-out") <= 3.0
-    assert exact_epsilon(rate, mu, 200, 1e-5) <= 3.0
+    stated = composed_epsilon(release.charges(), 1e-5, "zero-out")
+    assert 0.95 * stated < exact_epsilon(rate, mu, 200, 1e-5) <= stated <= 3.0
 
 
 def exact_epsilon(rate, mu, steps, delta):
-    """Epsilon of (1 - q) N(-mu) + q N(mu) against (1 - q) N(-mu) + q N(0), composed on a grid, rounded to nearest."""
+    """Epsilon of (1 - q) N(-mu) + q N(mu) against (1 - q) N(-mu) + q N(0), composed on a grid, rounded down."""
     from dp_accounting.pld import privacy_loss_distribution as pld
 
     grid, step = np.linspace(-9 - mu, 9 + mu, 40_001, retstep=True)
     one, other = ((1 - rate) * norm.pdf(grid, -mu) + rate * norm.pdf(grid, centre) for centre in (mu, 0.0))
-    losses = pld.from_two_probability_mass_functions(
-        dict(enumerate(np.log(one * step))), dict(enumerate(np.log(other * step))), pessimistic_estimate=False
-    )
+    lower, upper = (dict(enumerate(np.log(density * step))) for density in (other, one))
+    losses = pld.from_two_probability_mass_functions(lower, upper, pessimistic_estimate=False)
     return losses.self_compose(steps).get_epsilon_for_delta(delta)
