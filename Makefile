@@ -51,6 +51,7 @@ bench-penalty: $(READY)  ## measure the error of a hypergradient against the pen
 
 bench-results: $(READY)  ## draw the other pages of docs/results (a few minutes)
 	$(PY) benchmarks/sampling_costs.py
+	$(PY) benchmarks/sampling_truth.py
 	$(PY) benchmarks/theory_curves.py
 	$(PY) benchmarks/leak.py
 

@@ -17,12 +17,13 @@ PAGE = """# What each sampling costs
 
 Epsilon at delta = {delta:g} of 500 steps on batches of the given share of n = {records:,} records, for the same noise
 on the sum of a batch. Made by `python benchmarks/sampling_costs.py`; no randomness is involved. Poisson by
-dp_accounting's loss distribution, the fixed-size schemes by their exact profiles (`privacy/profiles.py`).
+dp_accounting's loss distribution, the fixed-size schemes by their profiles (`privacy/profiles.py`).
 
 {table}
 
-Under replace-one a Poisson batch is far cheaper than a batch of fixed size, and draws with replacement (the paper's
-scheme) are the dearest: a record may be drawn several times, and pays for it.
+A Poisson batch is far cheaper than a batch of fixed size, under both relations: where a record leaves a batch of fixed
+size, another one takes its place and may point the other way ([true and claimed δ](sampling_truth.md)). Draws with
+replacement (the paper's scheme) cost most: a record may be drawn several times, and pays for it.
 """
 
 

@@ -11,12 +11,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy.stats import binomtest, norm
+from twins import empty_place_in_a_batch
 
 import dpbilevel as dpb
+from dpbilevel import planning
 from dpbilevel.audit import audit, bounds, canaries, one_run
 from dpbilevel.audit.distinguisher import chosen, rows
 from dpbilevel.audit.runs import released_values
 from dpbilevel.audit.verdict import HEADER
+from dpbilevel.privacy import accounting
 from dpbilevel.privacy import release as release_module
 from dpbilevel.privacy.accounting import gaussian_epsilon
 from dpbilevel.privacy.noise import KeySchedule
@@ -152,6 +155,52 @@ def test_zero_out_is_audited_as_well():
     found = audit(case, budget, runs=4000)
     assert found.adjacency == "zero-out"
     assert 1.0 <= found.lower_bound <= found.claimed
+
+
+SAMPLED = [name for name in ONE_STEP if "Poisson" in name or "SGD" in name]
+
+
+@pytest.fixture
+def _fresh_accounting():
+    """What a mutant plans and composes is not kept, nor is what the true code did before."""
+    caches = (accounting._loss_distribution, planning._planned)
+    for cache in caches:
+        cache.cache_clear()
+    yield
+    for cache in caches:
+        cache.cache_clear()
+
+
+@pytest.mark.parametrize("adjacency", ["replace-one", "zero-out"])
+def test_every_sampling_is_among_the_standard_cases(adjacency):
+    methods = [case.method for case in dpb.audit.standard_cases(dpb.Budget(4.0, DELTA, adjacency))]
+    samplings = [getattr(part, "sampling", None) for m in methods for part in (m, getattr(m, "inner", None))]
+    assert {dpb.FullBatch, dpb.Poisson, dpb.WithoutReplacement, dpb.WithReplacement} <= set(map(type, samplings))
+
+
+@pytest.mark.parametrize("adjacency", ["replace-one", "zero-out"])
+@pytest.mark.parametrize(
+    "name", [name if "without" in name else pytest.param(name, marks=pytest.mark.heavy) for name in SAMPLED]
+)
+def test_every_sampling_keeps_its_claim(name, adjacency):
+    """At epsilon 1, where the noise is large and a loss distribution is quickly made."""
+    budget = dpb.Budget(1.0, DELTA, adjacency)
+    (case,) = [case for case in dpb.audit.standard_cases(budget) if case.name == name]
+    found = audit(case, budget, runs=8000)
+    assert found.passed
+    assert 0.98 < found.claimed <= 1.0
+
+
+@pytest.mark.usefixtures("_fresh_accounting")
+@pytest.mark.parametrize(("name", "runs"), [("without", 8000), pytest.param("with", 40_000, marks=pytest.mark.heavy)])
+def test_mutant_an_empty_place_in_a_batch_is_refuted(name, runs, monkeypatch):
+    """Zero-out as if nobody took the place of a record that leaves a batch of fixed size: what was charged once."""
+    empty_place_in_a_batch(monkeypatch)
+    budget = dpb.Budget(1.0, DELTA, "zero-out")
+    cases = dpb.audit.standard_cases(budget)
+    (case,) = [case for case in cases if case.name == f"DPBilevel, DPLocSGD {name} replacement, one step"]
+    found = audit(case, budget, runs=runs)
+    assert found.lower_bound > 1.2 > found.claimed
 
 
 @pytest.mark.parametrize("name", ["weighted regressor"])  # benchmarks/audits.py has all

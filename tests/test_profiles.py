@@ -95,11 +95,13 @@ def test_a_batch_of_everybody_is_the_gaussian():
 
 
 @pytest.mark.parametrize("name", SCHEMES)
-def test_loss_distribution_is_pessimistic_and_close(name):
+@pytest.mark.parametrize("adjacency", ["replace-one", "zero-out"])
+def test_loss_distribution_is_pessimistic_and_close(name, adjacency):
     profile = SCHEMES[name][0]
-    distribution = loss_distribution(name, 0.8, 5, 50, 1e-4)
+    distribution = loss_distribution(name, 0.8, 5, 50, adjacency, 1e-4)
     for epsilon in EPSILONS:
-        claimed, exact = distribution.get_delta_for_epsilon(epsilon), float(profile(0.8, 5, 50, epsilon))
+        exact = float(profile(0.8, 5, 50, epsilon, leaving=adjacency == "zero-out"))
+        claimed = distribution.get_delta_for_epsilon(epsilon)
         assert exact * (1 - 1e-9) <= claimed <= exact * 1.01 + 1e-12
 
 

@@ -16,7 +16,10 @@ import dpbilevel as dpb
 from dpbilevel.baselines import NumberOfRuns, PrivateRandomSearch, run_mu, selection_epsilon
 from dpbilevel.baselines.random_search import OneRun, _uniform
 from dpbilevel.baselines.runs import with_mu
-from dpbilevel.privacy.accounting import gaussian_epsilon
+from dpbilevel.privacy.accounting import all_charges, gaussian_epsilon
+from dpbilevel.privacy.books.entry import standard
+from dpbilevel.privacy.declared import DeclaredRelease
+from dpbilevel.privacy.events import BestOfRuns
 from dpbilevel.privacy.noise import KeySchedule
 from dpbilevel.privacy.selection import selection_rdp
 
@@ -170,6 +173,42 @@ def test_no_mechanism_costs_more_than_is_claimed(law, mu, delta):
     assert truth > gaussian_epsilon(mu, delta)
 
 
+def searched(law, mu=0.1, delta=1e-6):
+    """The privacy of a search whose runs are mu-GDP."""
+    event = BestOfRuns(selection_epsilon(mu, law, delta), delta, mu=mu, mean_runs=law.mean, shape=law.shape)
+    release = DeclaredRelease(name="search", roles={"lower": 100, "upper": 50}, event=event, steps=1)
+    return dpb.Privacy(all_charges([release]), dpb.Budget(event.epsilon, delta))
+
+
+@pytest.mark.parametrize("law", [law for law in LAWS if law.mean < 50], ids=repr)
+@pytest.mark.parametrize("group", [2, 4])
+def test_no_mechanism_costs_a_group_more_than_is_claimed(law, group):
+    """A run that is mu-GDP for one record is (k mu)-GDP for k: the exact law of the best of K such runs."""
+    privacy = searched(law)
+    claimed = privacy.epsilon(group=group)
+    true = exact_epsilon(generating(law), 1e-6, finite_mechanisms(group * 0.1))
+    assert true <= claimed < math.inf
+    if law.shape <= 1 or group > 2:  # the mutant that forgets the group; elsewhere the bound for one record is loose
+        assert true > privacy.epsilon()
+    assert claimed == privacy.epsilon(group=group, role="upper")
+
+
+def test_the_price_of_a_search_is_known_at_other_deltas_and_survives_json():
+    for law in (NumberOfRuns(10.0, 1.0), NumberOfRuns(10.0, math.inf)):
+        privacy = searched(law)
+        assert privacy.epsilon(1e-9) == pytest.approx(selection_epsilon(0.1, law, 1e-9), rel=1e-9)
+        again = dpb.Privacy.from_json(json.loads(json.dumps(standard(privacy.to_json()))))
+        assert again.charges == privacy.charges
+        assert again.epsilon(group=3) == privacy.epsilon(group=3) == selection_epsilon(0.1 * 3, law, 1e-6)
+
+
+def test_of_a_black_box_nothing_is_known_for_a_group_at_its_own_delta():
+    release = DeclaredRelease(name="box", roles={"lower": 100}, event=dpb.ApproximateDP(1.0, 1e-6), steps=1)
+    privacy = dpb.Privacy(all_charges([release]), dpb.Budget(1.0, 1e-6))
+    assert privacy.epsilon(group=2) == math.inf
+    assert 2.0 <= privacy.epsilon(1e-6 * (1 + math.exp(1.001)), group=2) < 2.01
+
+
 @pytest.mark.parametrize(("mu", "mean", "shape"), [(0.1, 10, 1.0), (0.1, 100, 0.0), (0.5, 10, -0.5), (0.5, 100, 1.0)])
 def test_a_search_that_makes_a_fixed_number_of_runs_is_caught(mu, mean, shape):
     """The broken twin that ignores K's randomness: as many runs as the mean, at the price of a random number."""
@@ -246,6 +285,7 @@ def test_everything_is_charged_before_k_is_drawn_and_a_record_is_read(monkeypatc
     assert (entry.delta, entry.mu) == (BUDGET.delta, None)
     assert solution.privacy.epsilon() == entry.epsilon
     assert ledger.spent() == entry.epsilon
+    assert [round(solution.privacy.epsilon(group=rows), 1) for rows in (2, 5)] == [6.0, 14.3]
 
 
 def test_a_ledger_without_budget_leaves_everything_untouched(monkeypatch):

@@ -16,6 +16,7 @@ from test_release import leafwise_clipped_sum, realised_batch_sum, unclipped_sum
 
 from dpbilevel import problem as problem_module
 from dpbilevel.checkpoint import Checkpoint
+from dpbilevel.privacy import accounting
 from dpbilevel.privacy import release as release_module
 from dpbilevel.privacy.ledger import Ledger, Receipt
 from dpbilevel.privacy.noise import standard_normal
@@ -69,6 +70,16 @@ def realised_batch_size(monkeypatch: pytest.MonkeyPatch) -> None:
 def one_batch_as_several(monkeypatch: pytest.MonkeyPatch) -> None:
     """All releases of a round ask one Poisson batch, and are charged as if each had drawn its own."""
     _change_keys(monkeypatch, lambda keys: _set(keys, 1, keys[:, :1, 1]))
+
+
+def empty_place_in_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Zero-out in a batch of fixed size is charged as if nobody took the place of a record that leaves."""
+    true = accounting.loss_distribution
+    monkeypatch.setattr(
+        accounting,
+        "loss_distribution",
+        lambda kind, ratio, size, records, adjacency, step: true(kind, ratio, size, records, "replace-one", step),
+    )
 
 
 def closing_loss_judged_free(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,6 +143,7 @@ TWINS = (
     Twin(noise_replayed, detectors.steps_have_noise_of_their_own, STATISTICS),
     Twin(realised_batch_size, detectors.batches_are_divided_by_public_numbers, SEARCH),
     Twin(one_batch_as_several, detectors.releases_cost_what_their_batches_leak, BRUTE_FORCE),
+    Twin(empty_place_in_a_batch, detectors.fixed_batches_cost_what_they_leak, BRUTE_FORCE),
     Twin(closing_loss_judged_free, detectors.data_that_a_loss_closes_over_is_told, SEARCH),
     Twin(no_charge_on_resume, detectors.a_resumed_run_is_in_the_ledger, BOOKS),
     Twin(vectors_computed_twice, detectors.what_is_measured_is_what_is_summed, COMPILER),

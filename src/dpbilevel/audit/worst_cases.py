@@ -25,7 +25,7 @@ from dpbilevel.methods.dp_bilevel import DPBilevel
 from dpbilevel.methods.refit import Refit
 from dpbilevel.methods.tracking import Tracking
 from dpbilevel.privacy.budget import Budget
-from dpbilevel.privacy.sampling import Poisson
+from dpbilevel.privacy.sampling import Poisson, WithoutReplacement, WithReplacement
 from dpbilevel.problem import BilevelProblem
 
 Array = npt.NDArray[np.float32]
@@ -33,6 +33,8 @@ Array = npt.NDArray[np.float32]
 _NUMBER = 48  # of records
 _RARE = 2.3  # standard deviations: a false alarm in a hundred runs
 _BATCH = Poisson(0.5)
+_FIXED_SIZE = {"without replacement": WithoutReplacement(2), "with replacement": WithReplacement(2)}
+_FEW = 20  # records for them: about one in ten is in a batch
 
 
 def standard_cases(budget: Budget) -> list[Case]:
@@ -64,12 +66,19 @@ def _double_loops(budget: Budget) -> list[Case]:
         "neighbour": {"lower": -target},
     }
     sampled: dict[str, Any] = {"sampling": _BATCH}
+    # In a batch of fixed size another record takes the place of the target. All of them stand opposite.
+    against = _points(_FEW, 1.0, _FEW)
+    fixed = mean | {"records": {"lower": against}, "neighbour": {"lower": _opposite(against)}}
     told, opposite = _validation(_NUMBER)
     return [
         Case(name="DPBilevel, DPLocGD, one step", method=method(DPLocGD, 1, 1), **mean),
         Case(name="DPBilevel, DPLocGD, 5 rounds", method=method(DPLocGD, 5, 4), **mean),
         Case(name="DPBilevel, DPLocSGD, one step", method=method(DPLocSGD, 1, 1, **sampled), **mean),
         Case(name="DPBilevel, DPLocSGD, 3 rounds", method=method(DPLocSGD, 3, 2, **sampled), **mean),
+        *(
+            Case(name=f"DPBilevel, DPLocSGD {words}, one step", method=method(DPLocSGD, 1, 1, sampling=s), **fixed)
+            for words, s in _FIXED_SIZE.items()
+        ),
         Case(
             name="DPBilevel, validation record, one step",
             problem=_DIRECT,

@@ -31,7 +31,7 @@ from dpbilevel.planning import Plan, checked_start, prepare, with_caveats
 from dpbilevel.privacy.accounting import Chargeable, all_charges
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.declared import DeclaredRelease
-from dpbilevel.privacy.events import ApproximateDP
+from dpbilevel.privacy.events import BestOfRuns
 from dpbilevel.privacy.ledger import Ledger
 from dpbilevel.privacy.noise import KeySchedule
 from dpbilevel.privacy.selection import NumberOfRuns, run_mu
@@ -171,7 +171,7 @@ class PrivateRandomSearch(ScoredRuns):
         mu = run_mu(self.runs, epsilon, budget.delta)
         planned = prepare(problem, records.sizes, with_mu(budget, mu), run, start, None)
         roles = {role: records.sizes.count(role) for role in planned.privacy.charges}
-        event = ApproximateDP(epsilon, budget.delta)
+        event = BestOfRuns(epsilon, budget.delta, mu=mu, mean_runs=self.mean_runs, shape=self.shape)
         whole = DeclaredRelease(name=SEARCH, roles=roles, event=event, steps=1, adjacency=budget.adjacency)
         return planned, (whole,)
 

@@ -8,6 +8,10 @@ A use of a release is described to the accountant by its *ratio* alone, sensitiv
 full-batch Gaussian release with ratio r are exactly mu-GDP with mu^2 = T r^2, and full-batch releases compose,
 adaptively, to mu^2 = sum of their mu^2 (Dong, Roth and Su 2022). Exact noise is accounted for by zCDP instead
 (`concentrated`), whose rho = mu^2/2 adds up alike.
+
+The ratio of a sampled release is that of a batch which holds the record, once, against the same batch with the record
+changed. What sampling adds to that is counted here and in `profiles`: that the record may be left out, that another
+record then has its place in a batch of fixed size, and that it may be drawn several times.
 """
 
 import functools
@@ -31,7 +35,7 @@ class Charge:
 
     release: str
     role: str
-    ratio: float  # sensitivity over noise, of one use
+    ratio: float  # sensitivity over noise, of one use whose batch holds the record once
     steps: int
     sampling: Sampling
     records: int | None = None  # of the role; fixed-size batches need it
@@ -158,6 +162,8 @@ def _as_declared(charges: Sequence[Charge], delta: float) -> float:
 def _mu_without_sampling(charges: Sequence[Charge]) -> float:
     """Leaving records out never costs more than taking everybody; a grid too coarse for tiny steps may think so.
 
+    Given the batch, which two neighbours have in common, a use is a Gaussian of this ratio or says nothing of the
+    record; a mixture of such pairs over batches is no easier to tell apart (joint convexity), whatever the others are.
     Draws with replacement can take a record many times over, and of a black box no mu is known: no such bound.
     """
     unbounded = any(isinstance(c.sampling, WithReplacement) or c.declared is not None for c in charges)
@@ -193,7 +199,7 @@ def _one_use(charge: Charge, adjacency: str) -> Any:
         if records is None:
             raise InvalidArgument(f"records=None: {sampling!r} cannot be accounted for without the number of records")
         kind = "without replacement" if isinstance(sampling, WithoutReplacement) else "with replacement"
-        return loss_distribution(kind, float(ratio), sampling.size, records, _DISCRETISATION)
+        return loss_distribution(kind, float(ratio), sampling.size, records, adjacency, _DISCRETISATION)
     relation, multiple = {
         "replace-one": (NeighboringRelation.REPLACE_ONE, 2.0),  # sensitivity is twice one record's contribution
         "zero-out": (NeighboringRelation.REPLACE_SPECIAL, 1.0),

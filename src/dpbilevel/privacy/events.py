@@ -5,7 +5,9 @@ the records that it reads. Two statements cover what trainers come with: mu-GDP 
 that is Gaussian, and (epsilon, delta) holds for any mechanism at all.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from dpbilevel.arguments import non_negative, positive
 from dpbilevel.errors import InvalidArgument
@@ -44,6 +46,37 @@ class ApproximateDP:
         object.__setattr__(self, "delta", non_negative("delta", self.delta, "it is what one call costs (try 1e-9)"))
         if self.delta >= 1:
             raise InvalidArgument(f"delta={self.delta!r}: must be below 1; it is a probability (try 1e-9)")
+
+
+@dataclass(frozen=True)
+class BestOfRuns(ApproximateDP):
+    """The best of a secret number of runs, each of them mu-GDP: what that costs one record, and why.
+
+    `selection` turns mu and the law of the number of runs into epsilon and delta; with both at hand, the price for a
+    group of records or at another delta can be asked as well.
+
+    Args:
+        mu: of one run.
+        mean_runs: E[K].
+        shape: of the law of K, as `NumberOfRuns` has it.
+    """
+
+    mu: float = field(kw_only=True)
+    mean_runs: float = field(kw_only=True)
+    shape: float = field(kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "mu", positive("mu", self.mu, "it is the price of one run (try 0.1)"))
+        for name in ("mean_runs", "shape"):  # JSON has an infinite shape as text
+            object.__setattr__(self, name, float(getattr(self, name)))
+
+
+def declared_event(fields: Mapping[str, Any] | None) -> ApproximateDP | None:
+    """The event that has these fields, from JSON; None where nothing was declared."""
+    if fields is None:
+        return None
+    return BestOfRuns(**fields) if "mu" in fields else ApproximateDP(**fields)
 
 
 Event = GaussianDP | ApproximateDP

@@ -1,16 +1,26 @@
 """Privacy profiles of fixed-size batches, and their privacy loss distributions.
 
-dp_accounting composes Poisson samples exactly and has nothing for draws with replacement. Both fixed-size schemes have
-a known profile delta(epsilon) instead (Balle, Barthe and Gaboardi 2018), in terms of the Gaussian's at group size k:
+dp_accounting composes Poisson samples exactly and has nothing for draws with replacement. For both fixed-size schemes a
+profile delta(epsilon) of one use is known (Balle, Barthe and Gaboardi 2018), in terms of the Gaussian's at k draws of
+the record that changes:
 
-    without replacement:  delta'(epsilon') = q delta(epsilon),                        q = b/n
+    without replacement:  delta'(epsilon') = q delta(epsilon),                               q = b/n
     with replacement:     delta'(epsilon') = sum over k >= 1, P[k draws] delta_k(epsilon),   q = 1 - (1 - 1/n)^b
 
 with epsilon' = ln(1 + q (exp(epsilon) - 1)) and delta_k the profile of a shift that is k times as long. The paper's own
 amplification lemma leaves the group sizes k > 1 out; it then promises too little delta, a hundredfold and more.
 
+**Zero-out is not symmetric.** A batch of fixed size that does not hold the record holds another one in its place. Where
+the record comes in (from the data without it to the data with it), the profile above holds, with the shift C of one
+record. Where it leaves, the others can point the other way and the answer moves by up to 2C: what k draws then cost is
+at most, and for k = 1 exactly, the hockey-stick divergence of a pair of mixtures,
+
+    (1 - q) N(-k mu, 1) + q N(k mu, 1)   against   (1 - q) N(-k mu, 1) + q N(0, 1),   mu = C/sigma.
+
+docs/methods/accounting.md has the proof, docs/results/sampling_truth.md the comparison with brute force.
+
 A profile becomes a distribution of the privacy loss by the pessimistic connect-the-dots construction (Doroshenko et al.
-2022), and that composes.
+2022), and that composes: each direction by itself.
 """
 
 import functools
@@ -34,47 +44,89 @@ def gaussian_profile(mu: float, epsilon: npt.ArrayLike) -> Profile:
     return np.exp(first) * -np.expm1(np.minimum(second - first, 0.0))
 
 
-def without_replacement(ratio: float, size: int, records: int, epsilon: npt.ArrayLike) -> Profile:
+def leaving_profile(mu: float, rate: float, epsilon: npt.ArrayLike) -> Profile:
+    """delta(epsilon), epsilon >= 0, of (1 - q) N(-mu, 1) + q N(mu, 1) against (1 - q) N(-mu, 1) + q N(0, 1).
+
+    The ratio of the densities grows along the line, so that the best test is a threshold t. There q exp(mu t - mu^2/2)
+    = (1 - q) (exp(epsilon) - 1) exp(-mu t - mu^2/2) + q exp(epsilon), a quadratic equation for exp(mu t).
+
+    >>> bool(np.isclose(leaving_profile(0.7, 1.0, 1.0), gaussian_profile(0.7, 1.0)))
+    True
+    """
+    e = np.asarray(epsilon, dtype=float)
+    others, rising = (1 - rate) / rate, -np.expm1(-e)  # (exp(epsilon) - 1)/exp(epsilon), which does not overflow
+    root = np.sqrt(1 + 4 * others * rising * np.exp(-e - mu**2))
+    threshold = (mu**2 / 2 + e + np.log((1 + root) / 2)) / mu
+    with np.errstate(divide="ignore"):  # where nothing is left over, its logarithm is minus infinity
+        displaced = e + np.log(others * rising) + log_ndtr(-threshold - mu)
+    first, second = log_ndtr(mu - threshold), np.logaddexp(displaced, e + log_ndtr(-threshold))
+    return rate * np.exp(first) * -np.expm1(np.minimum(second - first, 0.0))
+
+
+def without_replacement(
+    ratio: float, size: int, records: int, epsilon: npt.ArrayLike, *, leaving: bool = False
+) -> Profile:
     """delta(epsilon), epsilon >= 0, of one step on ``size`` of ``records`` records.
+
+    Args:
+        ratio: sensitivity over noise, of a batch that holds the record.
+        size: of a batch.
+        records: their number.
+        epsilon: one or several.
+        leaving: the direction of zero-out in which the record leaves; otherwise that in which it comes in, or either
+            direction of replace-one.
 
     >>> bool(without_replacement(2.0, 10, 10, 1.0) == gaussian_profile(2.0, 1.0))
     True
     """
     rate = size / records
+    if leaving:
+        return leaving_profile(ratio, rate, epsilon)
     return rate * gaussian_profile(ratio, _before_sampling(epsilon, rate))
 
 
-def with_replacement(ratio: float, size: int, records: int, epsilon: npt.ArrayLike) -> Profile:
+def with_replacement(
+    ratio: float, size: int, records: int, epsilon: npt.ArrayLike, *, leaving: bool = False
+) -> Profile:
     """delta(epsilon), epsilon >= 0, of one step on ``size`` draws from ``records`` records.
 
-    ``ratio`` belongs to a record that is drawn once; drawn k times it moves the answer k times as far.
+    ``ratio`` belongs to a record that is drawn once; drawn k times it moves the answer k times as far. The other
+    arguments are those of `without_replacement`.
     """
     draws = binom(size, 1 / records)
-    inner = _before_sampling(epsilon, float(draws.sf(0)))
+    rate = float(draws.sf(0))
+    inner = _before_sampling(epsilon, rate)
     largest = int(draws.isf(_TAIL)) + 1
-    total = sum(draws.pmf(k) * gaussian_profile(k * ratio, inner) for k in range(1, min(largest, size) + 1))
+
+    def drawn(k: int) -> Profile:  # delta, given that a batch holds the record, k times
+        return leaving_profile(k * ratio, rate, epsilon) / rate if leaving else gaussian_profile(k * ratio, inner)
+
+    total = sum(draws.pmf(k) * drawn(k) for k in range(1, min(largest, size) + 1))
     return np.minimum(total + draws.sf(largest), 1.0)
 
 
 @functools.lru_cache(maxsize=256)
-def loss_distribution(kind: str, ratio: float, size: int, records: int, discretisation: float) -> Any:
+def loss_distribution(kind: str, ratio: float, size: int, records: int, adjacency: str, discretisation: float) -> Any:
     """The privacy loss distribution of one use; ``kind`` is "without replacement" or "with replacement"."""
     from dp_accounting.pld import pld_pmf
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
     profile = {"without replacement": without_replacement, "with replacement": with_replacement}[kind]
+    both = {"replace-one": (False,), "zero-out": (True, False)}[adjacency]  # whether the record leaves
     largest = 1.0
-    while largest < _LARGEST_LOSS and profile(ratio, size, records, largest) > _TAIL:
-        largest *= 1.25
-    steps = int(np.ceil(largest / discretisation))
-    positive = np.arange(steps + 1)
+    while largest < _LARGEST_LOSS and profile(ratio, size, records, largest, leaving=both[0]) > _TAIL:
+        largest *= 1.25  # a record that leaves costs at least as much as one that comes in
+    positive = np.arange(int(np.ceil(largest / discretisation)) + 1)
     epsilons = positive * discretisation
-    deltas = profile(ratio, size, records, epsilons)
-    # The pair of outputs is symmetric in replacing a record, which gives the profile at negative epsilon.
-    mirrored = -np.expm1(-epsilons) + np.exp(-epsilons) * deltas
+    deltas = [profile(ratio, size, records, epsilons, leaving=leaving) for leaving in both]
     grid = np.concatenate([-positive[:0:-1], positive])
-    values = np.concatenate([mirrored[:0:-1], deltas])
-    return PrivacyLossDistribution(pld_pmf.create_pmf_pessimistic_connect_dots(discretisation, grid, values))
+    masses = []
+    for ahead, back in zip(deltas, deltas[::-1], strict=True):
+        # The profile at negative epsilon is that of the other direction, and of the same one where both are alike.
+        mirrored = -np.expm1(-epsilons) + np.exp(-epsilons) * back
+        values = np.concatenate([mirrored[:0:-1], ahead])
+        masses.append(pld_pmf.create_pmf_pessimistic_connect_dots(discretisation, grid, values))
+    return PrivacyLossDistribution(*masses)
 
 
 def _before_sampling(epsilon: npt.ArrayLike, rate: float) -> Profile:

@@ -113,7 +113,9 @@ class Release:
     def sensitivity(self, role: str) -> float:
         """How far the answer moves, at most, when one record of ``role`` changes (rounding included).
 
-        For a batch: when it holds the record once. What several draws of one record cost is the accountant's to know.
+        For a batch: when it holds the record once, before and after. That another record takes its place in a batch of
+        fixed size that does not hold it (2C under "zero-out" too), and what several draws of one record cost, is for
+        the accountant to count.
         """
         if role not in self.contributions:
             raise InvalidArgument(f"role={role!r}: must be one of {sorted(self.contributions)}, which contribute")

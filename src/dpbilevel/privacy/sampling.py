@@ -52,7 +52,8 @@ class Poisson:
 class WithoutReplacement:
     """``size`` different records, every such batch equally likely.
 
-    Far dearer than Poisson sampling under replace-one: the profile of Balle, Barthe and Gaboardi (2018) is met.
+    Costs far more than Poisson sampling, under both relations: a batch that does not hold a record holds another one in
+    its place, which may point the other way.
     """
 
     size: int

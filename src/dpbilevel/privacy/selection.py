@@ -18,6 +18,7 @@ Gaussian releases is one Gaussian of ratio mu. The default orders stop at 1,024,
 
 import functools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +29,8 @@ from scipy.stats import poisson
 
 from dpbilevel.arguments import positive
 from dpbilevel.errors import InvalidArgument
-from dpbilevel.privacy.accounting import gaussian_mu
+from dpbilevel.privacy.accounting import Charge, gaussian_mu
+from dpbilevel.privacy.events import BestOfRuns
 
 Curve = npt.NDArray[np.float64]
 
@@ -175,6 +177,19 @@ def _selection_epsilon(mu: float, runs: NumberOfRuns, delta: float) -> float:
 
     curve = selection_rdp(_ORDERS, _ORDERS * mu**2 / 2, runs)
     return float(compute_epsilon(_ORDERS, curve, delta)[0])
+
+
+def best_of_runs_epsilon(charges: Sequence[Charge], delta: float, group: int) -> float:
+    """The epsilon at delta for ``group`` records that change together; infinite where charges are not of one selection.
+
+    Each run of full-batch Gaussians is (group mu)-GDP with respect to the group, whatever roles its records have. The
+    theorems above speak of any two data sets for which the RDP of one run is known, so that they hold for these too.
+    """
+    charge, *others = charges
+    event = charge.declared
+    if others or charge.steps != 1 or not isinstance(event, BestOfRuns):
+        return math.inf
+    return _selection_epsilon(group * event.mu, NumberOfRuns(event.mean_runs, event.shape), delta)
 
 
 def _accountant(mu: float, runs: NumberOfRuns) -> Any:

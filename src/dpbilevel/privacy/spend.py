@@ -17,13 +17,13 @@ from dpbilevel.privacy.accounting import (
     composed_delta,
     composed_epsilon,
     composed_mu,
-    gaussian_epsilon,
     has_exact_noise,
     is_gaussian,
 )
 from dpbilevel.privacy.budget import Budget
-from dpbilevel.privacy.events import ApproximateDP
+from dpbilevel.privacy.events import declared_event
 from dpbilevel.privacy.sampling import FullBatch, Poisson, Sampling, WithoutReplacement, WithReplacement
+from dpbilevel.privacy.selection import best_of_runs_epsilon
 
 _SAMPLINGS: dict[str, type[Sampling]] = {
     kind.__name__: kind for kind in (FullBatch, Poisson, WithoutReplacement, WithReplacement)
@@ -98,22 +98,20 @@ class Privacy:
         """The epsilon at ``delta`` (by default the budget's) for ``group`` records that change together.
 
         The records of a group may lie in any roles: k records shift the answers by at most k times what the
-        dearest role's record does, so mu becomes k mu, also in the zCDP of exact noise. For sampled releases the
-        general bound is used,
-        (k e, delta (exp(k e) - 1)/(exp(e) - 1)).
+        most expensive role's record does, so mu becomes k mu, also in the zCDP of exact noise and in each run of a
+        random search. Elsewhere the general bound is used, (k e, delta (exp(k e) - 1)/(exp(e) - 1)).
         """
         delta = self._delta(delta)
         positive("group", count("group", group, "it is how many records change together"), "it multiplies mu")
         if not self.budget.is_private:
             return math.inf if self.charges else 0.0
         if group == 1:
-            return max((composed_epsilon(c, delta, self.budget.adjacency) for c in self._of(role)), default=0.0)
-        if self.is_gaussian:
-            return max((gaussian_epsilon(group * composed_mu(c), delta) for c in self._of(role)), default=0.0)
-        if self.exact_noise:
+            one = max((composed_epsilon(c, delta, self.budget.adjacency) for c in self._of(role)), default=0.0)
+            return one if math.isfinite(one) else self._best_of_runs(delta, 1, role)
+        if self.is_gaussian or self.exact_noise:
             further = [tuple(replace(charge, ratio=group * charge.ratio) for charge in c) for c in self._of(role)]
             return max((composed_epsilon(c, delta, self.budget.adjacency) for c in further), default=0.0)
-        return self._group_general(delta, group, role)
+        return min(self._group_general(delta, group, role), self._best_of_runs(delta, group, role))
 
     def delta(self, epsilon: float, *, role: str | None = None) -> float:
         """The delta at ``epsilon``."""
@@ -246,7 +244,7 @@ class Privacy:
                     steps=int(item["steps"]),
                     sampling=_SAMPLINGS[item["sampling"]](**item["sampling_parameters"]),
                     records=item["records"],
-                    declared=None if item.get("declared") is None else ApproximateDP(**item["declared"]),
+                    declared=declared_event(item.get("declared")),
                     clip=item.get("clip"),
                     exact=item.get("noise") == "exact",
                 )
@@ -280,6 +278,9 @@ class Privacy:
         if role is not None and (not isinstance(role, str) or role not in self.charges):
             raise InvalidArgument(f"role={role!r}: must be one of {sorted(self.charges)}")
         return list(self.charges.values()) if role is None else [self.charges[role]]
+
+    def _best_of_runs(self, delta: float, group: int, role: str | None) -> float:
+        return max((best_of_runs_epsilon(c, delta, group) for c in self._of(role)), default=math.inf)
 
     def _group_general(self, delta: float, group: int, role: str | None) -> float:
         def excess(epsilon: float) -> float:
