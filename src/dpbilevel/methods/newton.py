@@ -3,7 +3,7 @@
 Newton's directions come from conjugate gradients on Hessian-vector products, so that neither a Hessian nor a step size
 is needed, and conditioning costs iterations instead of accuracy. On a constrained set the minimiser is found by
 spectral projected gradients. There it satisfies y = P(y - eta grad g(y)) for every eta > 0, and differentiating *that*
-gives the adjoint for any projection; without constraints P is the identity and the adjoint solves (grad^2 g) u = grad f.
+gives the adjoint for any projection; without constraints P is the identity, and u solves (grad^2 g) u = grad f.
 """
 
 from collections.abc import Callable
@@ -37,7 +37,7 @@ def minimiser(loss: Function, domain: Domain, y: Tree) -> Tree:
     def evaluate(point: Tree, memory: Tree) -> tuple[jax.Array, Tree, Tree]:
         return *jax.value_and_grad(loss)(point), memory
 
-    return spectral.minimise(evaluate, domain, y, (), _PROJECTED_STEPS).x
+    return spectral.minimise(evaluate, domain, y, (), _PROJECTED_STEPS).best[0]
 
 
 def adjoint(loss: Function, domain: Domain, y: Tree, pull: Tree, start: Tree) -> Tree:

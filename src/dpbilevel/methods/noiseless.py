@@ -43,7 +43,7 @@ def noiseless_tuning(facts: Facts) -> tuple[Program, Numbers]:
         stages=[NoiselessStage(release=_everything(facts, ("upper", "lower"), _ROUNDS), run=run)],
         start=lambda x, y: spectral.begin(problem.domain, x, (y, optax.tree.zeros_like(y))),
         observe=lambda search: {"x": search.x, "hypergradient": search.gradient},
-        finish=lambda search: (search.x, search.memory[0]),
+        finish=lambda search: (search.best[0], search.best[2][0]),
     )
     reason = "at most; without noise a run stops where the hyperobjective is stationary"
     return program, {"rounds": (_ROUNDS, reason)}
