@@ -27,7 +27,7 @@ Tree = Any
 Evaluate = Callable[[Tree, Tree], tuple[jax.Array, Tree, Tree]]  # (x, memory) -> value, gradient, memory
 
 _RECENT = 10  # values among which the largest must be improved on
-_SLACK = 0.1  # of all that was gained: how far above the best a step may end
+_SLACK = 0.01  # of all that was gained: how far above the best a step may end
 _GROWTH = 10.0  # of alpha, from one step to the next
 _SUFFICIENT = 1e-4  # of the decrease that the gradient promises (Armijo)
 _SHORTENINGS = 40  # of one step; each is at least by half
