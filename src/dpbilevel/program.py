@@ -27,6 +27,8 @@ Tree = Any
 State = Any
 Answer = Callable[[Release, Tree, jax.Array], Tree]
 Randomness = Any  # keys, one array for all stages; or exact noise, one array for each
+# (level, function of (*arguments, record)) -> the function of the arguments that is its mean over the level's records.
+Means = Callable[[str, Callable[..., Any]], Callable[..., Any]]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -92,6 +94,34 @@ class Call:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
+class NoiselessStage:
+    """A round on exact means of records, for runs with an infinite budget alone.
+
+    There a step costs nothing, so that a method may look at the data as often as it likes, compare losses and stop on
+    them. A release with noise is refused: nothing that depends on records steers a private run.
+
+    Args:
+        release: what is charged: infinite.
+        run: (means, state) -> state.
+    """
+
+    release: Release
+    run: Callable[[Means, State], State]
+    steps: int = 1
+
+    def __post_init__(self) -> None:
+        if self.release.noise != 0:
+            raise InvalidProblem(
+                f"release {self.release.name!r}: has noise; exact means are for runs with an infinite epsilon"
+            )
+
+    @property
+    def uses(self) -> int:
+        """Noise keys that a round of it needs: none."""
+        return 0
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Program:
     """Everything a run executes. Compiled once and reused for every chunk of rounds.
 
@@ -104,7 +134,7 @@ class Program:
     """
 
     rounds: int
-    stages: Sequence[Stage | Call]
+    stages: Sequence[Stage | Call | NoiselessStage]
     start: Callable[[Tree, Tree], State]
     observe: Callable[[State], Tree]
     finish: Callable[[State], tuple[Tree, Tree]]
@@ -192,12 +222,16 @@ class Program:
         pairs = [schedule.keys(purpose, first, number) for purpose in ("noise", "batch")]
         return np.stack(pairs, axis=1).reshape(rounds, self.uses_per_round, 2, 2)
 
-    def loop(self, answer: Answer, state: State, keys: Randomness) -> tuple[State, Tree]:
+    def loop(self, answer: Answer, state: State, keys: Randomness, means: Means | None = None) -> tuple[State, Tree]:
         """Run as many rounds as there are keys; returns the state and the history of these rounds."""
 
         def one_round(state: State, round_keys: Randomness) -> tuple[State, Tree]:
             first = 0
             for index, stage in enumerate(self.stages):
+                if isinstance(stage, NoiselessStage):
+                    assert means is not None, "a program without noise needs exact means"
+                    state = stage.run(means, state)
+                    continue
                 assert isinstance(stage, Stage), "a program with calls has no compiled loop"
                 mine = round_keys[index] if self.is_exact else round_keys[first : first + stage.uses]
                 state = stage.run(answer, state, mine)
@@ -207,5 +241,5 @@ class Program:
         return jax.lax.scan(one_round, state, keys)
 
 
-def _is_hardened(stage: Stage | Call) -> bool:
+def _is_hardened(stage: Stage | Call | NoiselessStage) -> bool:
     return isinstance(stage.release, Release) and stage.release.grid is not None

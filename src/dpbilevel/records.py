@@ -10,7 +10,7 @@ import functools
 import hmac
 import json
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -22,11 +22,12 @@ from jax.extend.core import ClosedJaxpr
 
 from dpbilevel.arguments import one_of
 from dpbilevel.errors import InvalidArgument, InvalidRecords
+from dpbilevel.means import mean_over_records
 from dpbilevel.precision import is_double, user_float
 from dpbilevel.privacy.ledger import Receipt
 from dpbilevel.privacy.noise import KeySchedule
 from dpbilevel.privacy.release import Release
-from dpbilevel.program import Answer, Call, Program, Randomness, Stage, State
+from dpbilevel.program import Answer, Call, Means, Program, Randomness, Stage, State
 from dpbilevel.tracing import without_addresses
 
 Tree = Any
@@ -175,7 +176,7 @@ def _execute(
 ) -> tuple[State, Tree]:
     # Losses are traced in the precision that the user has set, whatever noise and sums are computed in.
     with jax.enable_x64(precise):
-        return program.loop(_answering(arrays), state, keys)
+        return program.loop(_answering(arrays), state, keys, _means(arrays))
 
 
 @functools.partial(jax.jit, static_argnames=("stage", "precise"))
@@ -186,6 +187,16 @@ def _execute_stage(stage: Stage, precise: bool, arrays: Mapping[str, Any], state
 
 def _answering(arrays: Mapping[str, Any]) -> Answer:
     return lambda release, point, keys: Release.answer(release, arrays, point, keys)
+
+
+def _means(arrays: Mapping[str, Any]) -> Means:
+    """Exact means over the records of a level, which JAX can differentiate: for programs without noise alone."""
+
+    def means(level: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        tree, present = arrays["both" if "both" in arrays else level]
+        return mean_over_records(function, tree, present)
+
+    return means
 
 
 def _execute_with_calls(
@@ -249,7 +260,7 @@ def answer_dimensions(program: Program, sizes: Sizes, state: State) -> dict[Rele
             return noisy
 
         with jax.enable_x64(precise):
-            return program.loop(answer, state, keys)
+            return program.loop(answer, state, keys, _means(arrays))
 
     with sealed():
         jax.eval_shape(traced, arrays, state, _randomness_shapes(program))

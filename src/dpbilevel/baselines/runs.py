@@ -69,12 +69,12 @@ class ScoredRuns:
         """
         contribution, role = self._contribution(facts)
         budget = portion(facts.budget, 1 / rounds)
-        program, numbers = self.training.program(replace(facts, budget=budget))
+        program, numbers = self.training.descent(replace(facts, budget=budget))
         training = only_release(program)
         shared = role in training.contributions
         if shared:
             budget = portion(facts.budget, (1 - self.score_share) / rounds)
-            program, numbers = self.training.program(replace(facts, budget=budget))
+            program, numbers = self.training.descent(replace(facts, budget=budget))
             training = only_release(program)
         declared = [replace(training, steps=rounds * training.steps)]
         if contribution is not None and role is not None:

@@ -45,7 +45,7 @@ class FixedDefault(Baseline):
 
     def program(self, facts: Facts) -> tuple[Program, Numbers]:
         """The training, unchanged."""
-        return self.training.program(facts)
+        return self.training.descent(facts)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +84,7 @@ class UpperRecordsOnly(Baseline):
         # The training reads the lower level. Seen through these facts, that level is the upper one.
         swapped = replace(problem, lower_loss=problem.upper_loss, lower_scale=_one, upper_trains=False)
         seen = sizes if role == "both" else Sizes(lower=sizes.upper)
-        program, numbers = self.training.program(replace(facts, problem=swapped, sizes=seen))
+        program, numbers = self.training.descent(replace(facts, problem=swapped, sizes=seen))
         (stage,) = program.stages
         (contribution,) = only_release(program).contributions.values()
         release = replace(only_release(program), contributions={role: contribution})

@@ -24,6 +24,7 @@ from dpbilevel.facts import Facts
 from dpbilevel.methods.contributions import Levels, by_role, shares_by_role
 from dpbilevel.methods.descent import Descent
 from dpbilevel.methods.joint import Part, Vector, joined, separated, shared
+from dpbilevel.methods.noiseless import noiseless_training
 from dpbilevel.privacy.accounting import gaussian_epsilon
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.calibration import calibrate, with_shares
@@ -89,7 +90,13 @@ class Refit:
         return tuning, training, share
 
     def program(self, facts: Facts) -> tuple[Program, Numbers]:
-        """Declare the training's release and write it out; no record is involved."""
+        """The training at the end of a run: noisy steps, or without a budget the minimiser itself."""
+        if not facts.budget.is_private:
+            return noiseless_training(facts, self._pools(facts))
+        return self.descent(facts)
+
+    def descent(self, facts: Facts) -> tuple[Program, Numbers]:
+        """The training as steps along released gradients, also as a part of larger programs; reads no record."""
         contributions = by_role(self._levels(facts), facts)
         release = Release(
             name=TRAINING,

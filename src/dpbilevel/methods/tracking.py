@@ -30,6 +30,7 @@ from dpbilevel.methods.contributions import Levels, by_role, shares_by_role
 from dpbilevel.methods.descent import Descent, adam, averaged, moved
 from dpbilevel.methods.hyper_steps import Rule, Surroundings, rule_for, unit_of
 from dpbilevel.methods.joint import Part, Vector, joined, separated, shared
+from dpbilevel.methods.noiseless import noiseless_tuning
 from dpbilevel.methods.refit import Refit
 from dpbilevel.privacy.calibration import calibrate, with_shares
 from dpbilevel.privacy.release import Release
@@ -98,6 +99,8 @@ class Tracking:
 
     def program(self, facts: Facts) -> tuple[Program, Numbers]:
         """Declare all releases and write the algorithm out as a program; no record is involved."""
+        if not facts.budget.is_private:
+            return noiseless_tuning(facts)
         parts = self._parts(facts)
         private = facts.budget.is_private
         levels: dict[str, Levels] = {
