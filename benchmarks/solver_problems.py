@@ -1,7 +1,7 @@
 """Bilevel problems with known solutions, at any scale: what a default must solve.
 
-A problem is drawn from a family by a seed, and posed in units: x, y and the losses may be multiplied by any number, with
-domain and start. The solution is that of the posed problem, found in float64 by an independent solver
+A problem is drawn from a family by a seed, and posed in units: x, y and the losses may be multiplied by any number,
+with domain and start. The solution is that of the posed problem, found in float64 by an independent solver
 (`solver_reference`), so that nothing here has to be trusted twice.
 """
 
@@ -90,8 +90,8 @@ def _grown(convex_set: ConvexSet, by: float) -> ConvexSet:
 DOMAINS: dict[str, Callable[[int], tuple[Any, Any]]] = {  # dimension -> domain and start
     "unconstrained": lambda d: (dpb.Everything(), np.zeros(d)),
     "non-negative": lambda d: (dpb.NonNegative(), np.ones(d)),
-    "box": lambda d: (dpb.Box(-1.0, 1.0), np.zeros(d)),
-    "ball": lambda d: (dpb.Ball(1.5), np.zeros(d)),
+    "box": lambda d: (dpb.Box(-0.6, 0.6), np.zeros(d)),
+    "ball": lambda d: (dpb.Ball(0.8), np.zeros(d)),
     "simplex": lambda d: (dpb.Simplex(), np.full(d, 1 / d)),
 }
 

@@ -1,7 +1,7 @@
 """The hyperobjective and its minimiser in float64, by dense implicit differentiation: the reference of `solver.py`.
 
 Nothing of the library but the problem's own losses is used: the lower level is solved by Newton's method with a dense
-Hessian, the hypergradient by a dense solve, and x by scikit-learn's neighbour SciPy (SLSQP), with the domain as bounds
+Hessian, the hypergradient by a dense solve, and x by SciPy's SLSQP, with the domain as bounds
 and constraints.
 """
 
@@ -107,7 +107,7 @@ class Reference:
             if isinstance(convex_set, dpb.Box):
                 return float(np.max(np.abs(convex_set.upper)))
         # One Newton-like step: where F's gradient would vanish if it fell linearly from the start.
-        first, slope = self.objective(self.x)
+        _, slope = self.objective(self.x)
         probe = 1e-6 * slope / np.linalg.norm(slope)
         for _ in range(60):
             change = self.objective(self.x - probe)[1] - slope

@@ -34,6 +34,7 @@ ORDER = (
     "privacy",
     "program",
     "progress",
+    "means",
     "records",
     "encoding",
     "datasets",
