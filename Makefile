@@ -14,7 +14,7 @@ WORKERS ?= 2
 # Debian ships a Python without ensurepip, so a candidate counts only once it has run this.
 USABLE := import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 15))
 
-.PHONY: help demo test test-fast test-heavy lint docs format clean bench-rates bench-penalty bench-results bench-utility bench-estimators trust bench-audits
+.PHONY: help demo test test-fast test-heavy lint docs format clean bench-rates bench-solver bench-penalty bench-results bench-utility bench-estimators trust bench-audits
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile
@@ -45,6 +45,9 @@ format: $(READY)  ## mend style and format
 
 bench-rates: $(READY)  ## measure the exponents of the theorems (a quarter of an hour)
 	$(PY) benchmarks/rates.py
+
+bench-solver: $(READY)  ## solve problems with known solutions, without noise (a quarter of an hour)
+	$(PY) benchmarks/solver.py
 
 bench-penalty: $(READY)  ## measure the error of a hypergradient against the penalty (two minutes)
 	$(PY) benchmarks/penalty.py

@@ -91,10 +91,10 @@ def test_many_classes_have_a_score_each(of_three):
 def test_labels_are_what_they_are_called(of_three):
     words = np.array(["low", "middle", "high"])
     named = LOGISTIC.fit(y=words[THREE], classes=["middle", "high", "low"])
-    assert named.classes_.tolist() == ["high", "low", "middle"]
+    assert named.classes_.tolist() == ["middle", "high", "low"]
     assert set(named.predict(X)) <= set(words)
-    # Columns of softmax are alike: with names in another order, the same noise falls on other classes.
-    for y, classes in ((10 * THREE, [20, 0, 10]), (np.array(["a", "b", "c"])[THREE], ("a", "b", "c"))):
+    # Columns of softmax are alike: with names in another order, the same noise would fall on other classes.
+    for y, classes in ((10 * THREE, [0, 10, 20]), (np.array(["a", "b", "c"])[THREE], ("a", "b", "c"))):
         again = LOGISTIC.fit(y=y, classes=classes)
         np.testing.assert_array_equal(released(again), released(of_three))
         np.testing.assert_array_equal(again.predict(X), again.classes_[of_three.predict(X)])

@@ -61,7 +61,7 @@ class Forecast:
 def forecast(planned: Plan) -> Forecast:
     """What follows from a plan."""
     rows = sum(map(planned.sizes.count, planned.sizes.roles))
-    ratio = float(planned.numbers.get("training: noise to signal", (math.nan, ""))[0])
+    ratio = float(planned.numbers.get("training: noise to signal", (0.0, ""))[0])  # none without noise
     theory = _theory(planned, rows)
     needed = None
     if theory is not None:
