@@ -46,7 +46,10 @@ def noiseless_tuning(facts: Facts) -> tuple[Program, Numbers]:
         finish=lambda search: (search.best[0], search.best[2][0]),
     )
     reason = "at most; without noise a run stops where the hyperobjective is stationary"
-    return program, {"rounds": (_ROUNDS, reason)}
+    return program, {
+        "rounds": (_ROUNDS, reason),
+        "output": ("best", "the point with the smallest hyperobjective of all that were tried"),
+    }
 
 
 def noiseless_training(facts: Facts, pools: bool) -> tuple[Program, Numbers]:
