@@ -2,8 +2,8 @@
 
 (A run with an infinite epsilon, which is not private, works on exact means of them instead.) The arrays sit in a table
 of this module that is keyed by the object. No jit or grad takes a `Records`, no repr shows values, no pickle or copy
-carries them away, and ``vars(records)`` has nothing to tell. What is public about records is `Sizes`: how many there are
-in each role, and the shape and type of one.
+carries them away, and ``vars(records)`` has nothing to tell. What is public about records is `Sizes`: how many there
+are in each role, and the shape and type of one.
 """
 
 import contextlib
