@@ -1,18 +1,19 @@
 """How hyperparameters move: post-processing of released hypergradients, by the set that they live in.
 
-Privacy noise is known, and so is how far an average over records strays by chance. A step that normalises its gradient
-would blow both up to full size wherever there is nothing to learn. The rules below therefore act on what rises above
-them:
+A path follows the mean of the last ten hypergradients, with lengths of distance over gradients (DoG, Ivgi, Hinder and
+Carmon 2023): the largest distance from the start so far, over the root of all squared gradients. They need no unit. The
+first distance is a twentieth of what would move the model by its own size.
 
-* weights on a simplex (`CappedWeights`): evidence against each weight is added up over the run, and a weight falls
-  exponentially in the part of it that exceeds what noise and chance explain. Weights never rise: those against which
-  there is no evidence stay *equal*, where gradient steps would let them drift apart.
-* vectors in a ball (`RoundSteps`), such as a feature map: coordinates mean nothing by themselves there, so steps follow
-  the mean gradient.
-* everything else (`CommonSteps`): each coordinate votes for a direction, its mean gradient over the gradient's size,
-  follows it as far as it stands out of noise, and for the rest follows the mean vote of its array. The penalties of
-  many columns then find their common scale as surely as a single penalty does. Steps are of one size, in logarithms
-  for non-negative numbers, and the share of a gradient that is privacy noise does not vote.
+x itself is the path with its noise taken out: the noise of each step is measured (second differences of successive
+hypergradients have all its sources in them, those of y and d too), adds up along the path, and what of the change since
+the start it explains is shrunk away (James and Stein). Where there is nothing to learn x stays where it started; where
+there is, the path goes on until x is where hypergradients vanish.
+
+* in a `Box`, with `NonNegative` and without a set, each coordinate has its own length of step, and coordinates of one
+  array that show nothing of their own follow their common mean;
+* on a `Simplex` the path is in logarithms: weights rise and fall, and stay *equal* where their slopes do not differ by
+  more than noise and chance;
+* in a `Ball`, and in any other set, coordinates mean nothing by themselves: steps follow the vector.
 """
 
 import math
@@ -23,197 +24,194 @@ import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
-from dpbilevel.constraints import Ball, ConvexSet, NonNegative, Simplex
+from dpbilevel.constraints import Box, Everything, NonNegative, Simplex
 
 Tree = Any
 State = Any
 
-_MARGIN = 1.0  # standard deviations beyond the largest of K that noise and chance would show
-_SHARPNESS = 3.0  # how fast a weight falls in the evidence against it, in standard deviations at the end of the run
-_SETTLING = 0.1  # of the steps, before hyperparameters move at full length
-_STEP = 0.15  # of other coordinates, falling linearly to zero: 200 steps can move one by fifteen
-_ROUND_STEP = 0.1  # of a ball's radius, falling linearly to zero, where gradients agree
-_TURN = 0.3  # of a step's length, where its direction turns
-
-# Pairs: without noise, and where noise rules the model's gradients.
-_LARGEST_STEP = (0.05, 0.2)  # of a weight's logarithm, falling linearly to zero: faster ones leave the model behind
-_FAINT = (0.0, 0.6)  # a vote up to this size is not followed by its own coordinate
-_RECOVERY = (1.02, 1.1)  # of a step's length, while its direction stays: turns by noise are soon forgotten
-_MEMORY = (0.9, 0.95)  # of running sizes and means
-_UNSETTLED = 0.1  # noise on the model's gradient, against what one record may add, from which on noise rules
-
-_SMALLEST = 1e-6  # of a non-negative number: zero could never be left in logarithms
+_MEMORY = 0.9  # of mean, size and noise of hypergradients: ten passes
+_FIRST = 0.05  # of the natural length
+_WEIGHTS = 1.0  # the first distance of weights: they have a unit of their own, a factor of e
+_GROWTH = 0.3  # of the distance so far, in one step
+_LEAST_WEIGHT = 1e-9  # of a simplex, so that weights can return
+_MARGIN = 2.0  # standard deviations beyond what noise shows on average that are still noise
+_PLAIN = 0.25  # noise over a square, from which on downwards nothing is shrunk
+_BY_GROUP = ("path", "reach", "total", "variance", "drift")
+_TINY = 1e-30
 
 
-@dataclass(frozen=True, kw_only=True)
-class Surroundings:
-    """Public numbers that a rule needs.
+@dataclass(frozen=True)
+class Group:
+    """Coordinates of x that share a distance.
 
     Args:
-        steps: T.
-        noise: standard deviation of the noise on each coordinate of the gradient, 0 where it is free.
-        clip: largest norm of one record's part of the gradient.
-        records: how many records are averaged.
-        unsettled: norm of the noise on gradients of the model, against what one record may add: it reaches the
-            hypergradient through the model and the difference, even where the hypergradient itself is free.
+        place: in the flat x.
+        kind: "weights" of a simplex, "separate" coordinates, or a "round" set.
+        total: of the weights.
     """
 
-    steps: int
-    noise: float
-    clip: float
-    records: int
-    unsettled: float
+    place: slice
+    kind: str
+    total: float = 1.0
+    project: Any = None
 
-    def between(self, pair: tuple[float, float]) -> float:
-        """A setting between its values without noise and where noise rules."""
-        without, ruled = pair
-        return without + (ruled - without) / math.hypot(1, _UNSETTLED / max(self.unsettled, 1e-12))
-
-
-@dataclass(frozen=True)
-class CappedWeights:
-    """Dual averaging on a simplex with a threshold and a cap (see above)."""
-
-    total: float
-    around: Surroundings
-
-    def start(self, x: Tree) -> State:
-        flat, _ = ravel_pytree(x)
-        zero = jnp.zeros_like(flat)
-        evidence = {"evidence": zero, "noise": zero, "chance": zero}
-        return evidence | {"size": jnp.zeros((), flat.dtype), "first": flat, "mean": zero, "damping": zero + 1}
-
-    def move(self, state: State, x: Tree, gradient: Tree, step: jax.Array) -> tuple[State, Tree]:
-        flat, unravel = ravel_pytree(x)
-        slope = self.total * ravel_pytree(gradient)[0]
-        around, share, time = self.around, flat / self.total, step + 1.0
-        excess = slope - jnp.sum(share * slope)
-        memory = around.between(_MEMORY)
-        size = memory * state["size"] + (1 - memory) * jnp.mean(excess**2)
-        # Of the largest change of a logarithm in one step, and of noise that the whole run would add up.
-        noise = self.total * around.noise
-        pace = around.between(_LARGEST_STEP) * schedule(step, around.steps)
-        now = jnp.sqrt(size / (1 - memory**time)) + 1e-12
-        # Noise turns gradients all the time: only turns of what is signal for the most part count.
-        signal = jnp.maximum(0, 1 - 2 * (noise / now) ** 2)
-        mean = memory * state["mean"] + (1 - memory) * excess
-        damping = _damped(state["damping"], state["mean"], mean, around.between(_RECOVERY), signal)
-        steepest = jnp.max(jnp.abs(mean)) / (1 - memory**time) + 1e-12
-        unit = jnp.maximum(noise * math.sqrt(around.steps) / _SHARPNESS, steepest / pace) / damping
-        # An average over the records of one weight (about n/K of them) strays by chance, the same way in every step;
-        # what lies between -C and C has a standard deviation of at most C (Popoviciu).
-        chance = self.total * around.clip / math.sqrt(flat.size * around.records)
-        noise_square, strayed = state["noise"] + (noise / unit) ** 2, state["chance"] + chance / unit
-        threshold = math.sqrt(2 * math.log(max(flat.size, 2))) + _MARGIN
-        explained = threshold * jnp.sqrt(noise_square + strayed**2)
-        # Evidence *for* a weight is kept within the threshold: it is at its cap already, and must be able to fall.
-        evidence = jnp.maximum(state["evidence"] + excess / unit, -explained)
-        fallen = state["first"] * jnp.exp(-jnp.maximum(evidence - explained, 0))
-        kept = {"evidence": evidence, "noise": noise_square, "chance": strayed}
-        kept |= {"size": size, "mean": mean, "damping": damping}
-        return state | kept, unravel((self.total * fallen / jnp.sum(fallen)).astype(flat.dtype))
+    @property
+    def size(self) -> int:
+        """How many coordinates."""
+        return self.place.stop - self.place.start
 
 
-@dataclass(frozen=True)
-class CommonSteps:
-    """Coordinates of one array move together, until one shows evidence of its own (see above)."""
+def groups(domain: Tree, x: Tree) -> tuple[Group, ...]:
+    """The groups of x, by the sets of its domain; arrays of separate coordinates are groups of their own."""
+    found: list[Group] = []
+    first = 0
 
-    logarithmic: bool
-    around: Surroundings
+    def add(convex_set: Any, part: Tree, kind: str) -> None:
+        nonlocal first
+        zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), part)
+        flat, unravel = ravel_pytree(zeros)
 
-    def start(self, x: Tree) -> State:
-        def leaf(part: jax.Array) -> State:
-            zero = jnp.zeros_like(part)
-            nothing = jnp.zeros((), part.dtype)
-            return {"size": zero, "mean": zero, "vote": nothing, "damping": zero + 1, "common damping": nothing + 1}
+        def project(point: jax.Array) -> jax.Array:
+            return ravel_pytree(convex_set.project(unravel(point)))[0].astype(point.dtype)
 
-        return [leaf(part) for part in jax.tree.leaves(x)]
+        found.append(Group(slice(first, first + flat.size), kind, getattr(convex_set, "total", 1.0), project))
+        first += flat.size
 
-    def move(self, state: State, x: Tree, gradient: Tree, step: jax.Array) -> tuple[State, Tree]:
-        leaves, structure = jax.tree.flatten(x)
-        pairs = zip(state, leaves, jax.tree.leaves(gradient), strict=True)
-        states, moved = zip(*(self._move(kept, leaf, slope, step) for kept, leaf, slope in pairs), strict=True)
-        return list(states), jax.tree.unflatten(structure, moved)
+    def of_set(convex_set: Any, part: Tree) -> None:
+        if isinstance(convex_set, Box | NonNegative | Everything):
+            for leaf in jax.tree.leaves(part):
+                add(convex_set, leaf, "separate")
+        else:
+            add(convex_set, part, "weights" if isinstance(convex_set, Simplex) else "round")
 
-    def _move(self, state: State, leaf: jax.Array, slope: jax.Array, step: jax.Array) -> tuple[State, jax.Array]:
-        if self.logarithmic:
-            leaf = jnp.maximum(leaf, _SMALLEST)
-            slope = leaf * slope
-        memory, recovery = self.around.between(_MEMORY), self.around.between(_RECOVERY)
-        started = 1 - memory ** (step + 1.0)
-        size = memory * state["size"] + (1 - memory) * slope**2
-        mean = memory * state["mean"] + (1 - memory) * slope
-        square = size / started + 1e-24
-        signal = jnp.maximum(0, 1 - self.around.noise**2 / square)
-        vote = signal * mean / started / jnp.sqrt(square)  # between -1 and 1, whatever the gradient's size
-        common = jnp.mean(vote)
-        damping = _damped(state["damping"], state["mean"], mean, recovery)
-        common_damping = _damped(state["common damping"], state["vote"], common, recovery)
-        least = self.around.between(_FAINT)
-        faint = (least / jnp.maximum(jnp.abs(vote), least + 1e-12)) ** 2
-        own = (1 - faint) / (1 - least**2)  # as in Stein's shrinkage: nothing of a faint vote, all of a unanimous one
-        by = -_STEP * schedule(step, self.around.steps) * (own * damping * vote + (1 - own) * common_damping * common)
-        kept = {"size": size, "mean": mean, "vote": common, "damping": damping, "common damping": common_damping}
-        return kept, (leaf * jnp.exp(by) if self.logarithmic else leaf + by).astype(leaf.dtype)
+    jax.tree.map(of_set, domain, x)
+    return tuple(found)
 
 
-@dataclass(frozen=True)
-class RoundSteps:
-    """Steps along the mean gradient, whatever the coordinates are: a ball knows no directions of its own."""
-
-    radius: float
-    around: Surroundings
-
-    def start(self, x: Tree) -> State:
-        flat, _ = ravel_pytree(x)
-        return {"mean": jnp.zeros_like(flat), "size": jnp.zeros((), flat.dtype)}
-
-    def move(self, state: State, x: Tree, gradient: Tree, step: jax.Array) -> tuple[State, Tree]:
-        flat, unravel = ravel_pytree(x)
-        slope, _ = ravel_pytree(gradient)
-        memory = self.around.between(_MEMORY)
-        started = 1 - memory ** (step + 1.0)
-        mean = memory * state["mean"] + (1 - memory) * slope
-        size = memory * state["size"] + (1 - memory) * jnp.sum(slope**2)
-        # Gradients that agree make a full step, those that cancel each other a short one.
-        direction = mean / started / (jnp.sqrt(size / started) + 1e-12)
-        by = _ROUND_STEP * self.radius * schedule(step, self.around.steps) * direction
-        return {"mean": mean, "size": size}, unravel((flat - by).astype(flat.dtype))
+def start(found: tuple[Group, ...], x: jax.Array) -> State:
+    """Before the first hypergradient."""
+    zero, nothing = jnp.zeros_like(x), jnp.zeros((), x.dtype)
+    return {
+        "mean": zero,
+        "square": zero,
+        "noise": zero,
+        "last": zero,
+        "before": zero,
+        "number": nothing,
+        "first": x,
+        "path": [_logarithms(group, x[group.place]) for group in found],
+        "reach": [nothing for _ in found],
+        "total": [jnp.zeros(group.size if group.kind == "separate" else (), x.dtype) for group in found],
+        "variance": [zero[group.place] for group in found],
+        "drift": [jnp.zeros(group.size if group.kind == "separate" else (), x.dtype) for group in found],
+    }
 
 
-Rule = CappedWeights | CommonSteps | RoundSteps
+def _logarithms(group: Group, x: jax.Array) -> jax.Array:
+    return jnp.log(jnp.maximum(x / group.total, _LEAST_WEIGHT)) if group.kind == "weights" else x
 
 
-def rule_for(convex_set: ConvexSet, around: Surroundings) -> Rule:
-    """The rule for hyperparameters in a set."""
-    if isinstance(convex_set, Simplex):
-        return CappedWeights(convex_set.total, around)
-    if isinstance(convex_set, Ball):
-        return RoundSteps(convex_set.radius, around)
-    return CommonSteps(isinstance(convex_set, NonNegative), around)
+def move(
+    found: tuple[Group, ...],
+    state: State,
+    x: jax.Array,
+    gradient: jax.Array,
+    *,
+    natural: list[jax.Array],
+    length: jax.Array,
+    chance: float,
+    listening: Any,
+) -> tuple[State, jax.Array]:
+    """One step, before the projection.
 
-
-def unit_of(convex_set: ConvexSet, x: Tree) -> float:
-    """The natural size of a coordinate: 1/K on a simplex of K weights, where a record's slope is K times its loss.
-
-    On a ball it is three: a record's slope in a feature map is the product of a residual, a row and a head, and well
-    below what its loss differs by.
+    Args:
+        natural: for each group, the distance that would move the model by its own size.
+        length: of the step, against that of DoG: evidence, schedule; zero before x may move.
+        chance: variance by which a mean over records strays, on each coordinate of a simplex.
+        listening: whether this pass has a hypergradient at all.
     """
-    if isinstance(convex_set, Ball):
-        return 3.0
-    if isinstance(convex_set, Simplex):
-        return convex_set.total / sum(leaf.size for leaf in jax.tree.leaves(x))
-    return 1.0
+    number = state["number"] + listening
+    mean = _MEMORY * state["mean"] + (1 - _MEMORY) * gradient
+    square = _MEMORY * state["square"] + (1 - _MEMORY) * gradient**2
+    # Second differences of independent noise have six times its variance, and none of a trend.
+    change = (gradient - 2 * state["last"] + state["before"]) ** 2 / 6
+    noise = jnp.where(number > 2, _MEMORY * state["noise"] + (1 - _MEMORY) * change, state["noise"])
+    new = {"mean": mean, "square": square, "noise": noise, "last": gradient, "before": state["last"]}
+    kept = {name: jnp.where(listening, value, state[name]).astype(x.dtype) for name, value in new.items()}
+    started, differed = (jnp.maximum(1 - _MEMORY**passes, _TINY) for passes in (number, number - 2))
+    mean = kept["mean"] / started
+    noise = jnp.where(number > 2, kept["noise"] / differed, kept["square"] / started)
+    moving = listening & (length > 0)
+    parts, new = [], {name: [] for name in _BY_GROUP}
+    for index, group in enumerate(found):
+        at, (path, reach, total, variance, drift) = group.place, (state[name][index] for name in _BY_GROUP)
+        slope, first, unit = mean[at], state["first"][at], natural[index]
+        if group.kind == "weights":
+            share = x[at] / group.total
+            slope = slope - jnp.sum(share * slope)
+            first, unit = _logarithms(group, first), _WEIGHTS / _FIRST
+        square = (
+            slope**2 if group.kind == "separate" else jnp.mean(slope**2) * (group.size if group.kind == "round" else 1)
+        )
+        total = jnp.where(moving, total + square, total)
+        reach = jnp.where(moving & (reach == 0), _FIRST * unit, reach)
+        by = slope / jnp.maximum(jnp.sqrt(total), _TINY)
+        longest = jnp.sqrt(jnp.sum(by**2)) if group.kind == "round" else jnp.max(jnp.abs(by))
+        far = path - first
+        far = jnp.sqrt(jnp.sum(far**2)) if group.kind == "round" else jnp.max(jnp.abs(far))
+        pace = length * jnp.maximum(reach, far) * jnp.minimum(1.0, _GROWTH / jnp.maximum(longest, _TINY))
+        pace = jnp.where(moving, pace, 0.0) / jnp.maximum(jnp.sqrt(total), _TINY)
+        before, by = path, pace * slope
+        path, drift = path - by, drift + pace
+        if group.kind == "weights":
+            path = jnp.maximum(path - jnp.max(path), math.log(_LEAST_WEIGHT))
+            path = path - jnp.mean(path) + jnp.mean(first)
+            free = 1.0
+        else:
+            path = group.project(path)
+            free = jnp.clip(
+                jnp.abs(path - before) / jnp.maximum(jnp.abs(by), _TINY), 0.0, 1.0
+            )  # at an edge noise stops
+        variance = variance + (free * pace) ** 2 * noise[at]
+        strayed = variance + (drift**2 * chance / group.size if group.kind == "weights" else 0.0)
+        moved = first + _shrunk(group, path - first, strayed)
+        parts.append((group.total * jax.nn.softmax(moved) if group.kind == "weights" else moved).astype(x.dtype))
+        for name, value in zip(_BY_GROUP, (path, reach, total, variance, drift), strict=True):
+            new[name].append(value.astype(x.dtype))
+    return state | kept | new | {"number": number.astype(x.dtype)}, jnp.where(moving, jnp.concatenate(parts), x)
 
 
-def schedule(step: jax.Array, steps: int) -> jax.Array:
-    """Rises while model and difference settle, in the first tenth of the run, then falls linearly to zero."""
-    return jnp.minimum((step + 1) / (_SETTLING * steps), 1.0) * (1 - step / steps)
+def _shrunk(group: Group, change: jax.Array, variance: jax.Array) -> jax.Array:
+    """What of a change noise does not explain.
+
+    In separate coordinates each is shrunk to their common mean, by what their differences leave unexplained
+    (DerSimonian and Laird 1986), and the mean to zero; elsewhere the change is shrunk to zero as a whole.
+    """
+    if group.kind != "separate" or group.size == 1:
+        return change * _beyond_noise(jnp.mean(change**2), jnp.mean(variance), group.size)
+    noise = jnp.maximum(variance, _TINY + 1e-12 * jnp.mean(change**2))
+    weight = jnp.min(noise) / noise
+    total = jnp.sum(weight)
+    mean = jnp.sum(weight * change) / total
+    differences = jnp.sum(weight * (change - mean) ** 2) - jnp.min(noise) * _most(group.size - 1) * (group.size - 1)
+    spread = jnp.maximum(0.0, differences) / (total - jnp.sum(weight**2) / total)
+    weight = 1 / (spread + noise)
+    weight = weight / jnp.sum(weight)
+    common = jnp.sum(weight * change)
+    kept = common * _beyond_noise(common**2, jnp.sum(weight**2 * noise), 1)
+    return kept + _firm(spread / (spread + noise)) * (change - common)
 
 
-def _damped(
-    damping: jax.Array, before: jax.Array, now: jax.Array, recovery: float, signal: jax.Array | float = 1.0
-) -> jax.Array:
-    """Steps of one size swing around a solution, the more so as gradients lag behind: each turn shortens them."""
-    turned = before * now < 0
-    return jnp.where(turned, damping * _TURN**signal, jnp.minimum(damping * recovery, 1.0))
+def _most(number: int) -> float:
+    """How large the mean square of some noises is at most, against their variance: two standard deviations more."""
+    return 1 + _MARGIN * math.sqrt(2 / number)
+
+
+def _beyond_noise(square: jax.Array, noise: jax.Array, number: int) -> jax.Array:
+    """James and Stein's factor for a mean square of some coordinates."""
+    return _firm(1 - _most(number) * noise / jnp.maximum(square, _TINY))
+
+
+def _firm(factor: jax.Array) -> jax.Array:
+    """A factor of shrinkage that leaves alone what is plain (firm shrinkage, Gao and Bruce 1997): edges are reached."""
+    return jnp.clip(factor / (1 - _PLAIN), 0.0, 1.0)

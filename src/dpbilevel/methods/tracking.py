@@ -1,36 +1,35 @@
-"""Difference tracking: one loop for model, difference and hyperparameters, without the factor lambda on any noise.
+"""Difference tracking: one loop for the model y, the difference d and the hyperparameters x, one pass a step.
 
-The double loop solves for y and z privately and multiplies z - y, noise and all, by the penalty. Tracking follows the
-scaled difference d = penalty (z - y) itself. With z = y + d/penalty, one step is
+The hypergradient of F(x) = f(x, y*(x)) is grad_x f + (grad^2_xy g) d with (grad^2_yy g) d = -grad_y f. Tracking follows
+y* and d by noisy steps while x moves. With u = d/|d|, one pass asks
 
-    y <- y - eta_y [ grad_y g(x, y) ]
-    d <- d - eta_d [ penalty (grad_y g(x, z) - grad_y g(x, y)) + grad_y f(x, z) ]
-    x <- step(x, [ grad_x f(x, z) + penalty (grad_x g(x, z) - grad_x g(x, y)) ])
+    lower records for   grad_y g(x, y),   H u,   B u      (H = grad^2_yy g, B = grad^2_xy g: derivatives of gradients
+    upper records for   grad_y f(x, y),   grad_x f(x, y)   along one direction, as cheap as a gradient)
 
-where [.] is released, all of it in one pass over the records. Each record's vectors are differences of gradients at
-nearby points, bounded by L1g ||d|| and not by the penalty, and noise in y cancels in them. As the penalty grows, d
-solves (grad^2 g) d = -grad f by differences of gradients alone. Adam, averaging and the rules of `hyper_steps` are
-post-processing and cost nothing.
+and moves y by the first, d by |d| H u + grad_y f, and x by grad_x f + |d| B u. Noise on H u and B u is that of a vector of
+norm one, times |d|, which is public: no penalty lambda multiplies it, and there is none whose bias would stay.
+
+Nothing has a unit: clips find their scale (`passes`), steps of y and d come from the largest curvature and the known
+noise (`lower_steps`), those of x from distances and gradients (`hyper_steps`). The three speeds are coupled: x moves as
+far as y and d stand out of noise and have settled. All of it is post-processing of released values, and free.
 """
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import optax
+from jax.flatten_util import ravel_pytree
 
 from dpbilevel.arguments import count, positive
-from dpbilevel.constraints import ConvexSet, into_ball, project
-from dpbilevel.errors import InvalidArgument
+from dpbilevel.constraints import project
 from dpbilevel.facts import Facts
+from dpbilevel.methods import hyper_steps, lower_steps
 from dpbilevel.methods.contributions import Levels, by_role, shares_by_role
-from dpbilevel.methods.descent import Descent, adam, averaged, moved
-from dpbilevel.methods.hyper_steps import Rule, Surroundings, rule_for, unit_of
-from dpbilevel.methods.joint import Part, Vector, joined, separated, shared
 from dpbilevel.methods.noiseless import noiseless_tuning
+from dpbilevel.methods.passes import JUDGED, JUDGING, SEARCHING, WORKING, Pass
 from dpbilevel.methods.refit import Refit
 from dpbilevel.privacy.calibration import calibrate, with_shares
 from dpbilevel.privacy.release import Release
@@ -40,17 +39,16 @@ from dpbilevel.program import Program, Stage, State
 
 Tree = Any
 Numbers = dict[str, tuple[Any, str]]
-Parts = Mapping[str, Mapping[str, Part]]  # level -> name -> what a record of the level adds
+Passes = Mapping[str, Pass]  # level -> what its records add
 
-MODEL, DIFFERENCE, HYPERGRADIENT = "model", "difference", "hypergradient"
+MODEL, CURVATURE, CROSS = "model gradient", "curvature", "cross derivative"
+PULL, HYPERGRADIENT = "validation gradient", "hypergradient"
+_TOP = "largest curvature"  # its clip in power passes
 _PASSES = {"lower": "training pass", "upper": "validation pass"}
-_CALM = 0.9  # of the averaged y and d at which hypergradients are taken: their noise is multiplied with each other
-_MEMORY = 0.95  # of the averaged x: about the last twenty steps
-_DIFFERENCE_RATE = 1.5  # of d's steps against y's: larger ones follow noise, smaller ones come too late
-# Clips lie below what a record may add: as long as most records add less than a clip, noise falls with it and the
-# mean does not; further down each record votes with its direction, of which a mean needs fewer records still.
-_LOWER_DIFFERENCE, _UPPER_GRADIENT = 0.2, 0.25  # of C
-_HYPERGRADIENT = 0.3  # in natural units of x: for weights it is a difference of losses, whatever the rows' norm
+_PHASE = 0.05  # of the steps: to find clips, then the largest curvature, then to let y and d settle before x moves
+_CHANCE = 2.0  # mean square of a cross derivative, against its median's square
+_POWER = 10  # every tenth pass looks for the largest curvature again, which moves with x
+_AVERAGED = 10  # a running average of x over one in so many of the steps: over the last twenty of two hundred
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,25 +58,15 @@ class Tracking:
     Guarantee: everything that is released, x, y and the history included, satisfies the budget of `solve` for the
     stated neighbouring relation, whatever the losses and records are.
 
-    One number describes the data: ``clip_norm``, the norm of rows. Rows twice as long with twice the clip are the same
-    problem with half the y, and are solved alike.
-
     Args:
         steps: T.
-        penalty: lambda. It limits the bias, about 1/penalty, and multiplies no noise.
-        learning_rate: of y, by Adam, in units of 1/C, falling linearly to zero.
-        clip_norm: C, bound on each record's gradient in y, about the norm of rows. Validation gradients are clipped
-            at C/4, differences at C/5, and hypergradients (in natural units of x) at 0.3.
-        split: how the mu^2 of a role is shared between model, difference and hypergradient, in this order; releases
-            that a role takes no part in, or that cost nothing, leave their share to the others.
+        clip_norm: C, where the clips of records' vectors begin; about the norm of rows. They find their scale within a
+            tenth of the run from anywhere within eight decades.
         sampling: of each release's batch.
     """
 
     steps: int = 200
-    penalty: float = 3.0
-    learning_rate: float = 0.3
     clip_norm: float = 1.0
-    split: tuple[float, float, float] = (0.3, 0.3, 0.4)
     sampling: Sampling = field(default_factory=FullBatch)
 
     @property
@@ -88,262 +76,347 @@ class Tracking:
 
     def __post_init__(self) -> None:
         count("steps", self.steps, "it is the number of steps (try 200)")
-        positive("penalty", self.penalty, "it is lambda, the weight of the lower level (try 3.0)")
-        positive("learning_rate", self.learning_rate, "it is the step size of the model (try 0.3)")
         positive("clip_norm", self.clip_norm, "it bounds each record's gradient (try 1.0)")
-        if not isinstance(self.split, tuple) or len(self.split) != 3:
-            raise InvalidArgument(f"split={self.split!r}: must be a tuple of three shares, as in (0.3, 0.3, 0.4)")
-        for share in self.split:
-            positive("split", share, "it shares mu^2 between model, difference and hypergradient")
         check_sampling(self.sampling)
 
     def program(self, facts: Facts) -> tuple[Program, Numbers]:
         """Declare all releases and write the algorithm out as a program; no record is involved."""
         if not facts.budget.is_private:
             return noiseless_tuning(facts)
-        parts = self._parts(facts)
-        private = facts.budget.is_private
-        levels: dict[str, Levels] = {
-            _PASSES[level]: {level: (joined(mine, clipped=private), 1.0)} for level, mine in parts.items()
-        }
-        contributions = {name: by_role(level, facts) for name, level in levels.items()}
-        weights = {_PASSES[level]: sum(self._weights()[name] for name in mine) for level, mine in parts.items()}
-        shares = shares_by_role(weights, contributions)
-        declared = [
-            with_shares(
-                Release(
-                    name=name,
-                    contributions=roles,
-                    noise=1.0,
-                    steps=self.steps,
-                    sampling=self.sampling,
-                    adjacency=facts.budget.adjacency,
-                ),
-                shares[name],
-                facts.budget,
-            )
-            for name, roles in contributions.items()
-        ]
-        releases = {release.name: release for release in calibrate(declared, facts.budget)}
-        rules = self._rules(facts, parts, releases)
+        passes, releases = self._calibrated(facts)
+        loop = _Loop(self, facts, passes)
         program = Program(
             rounds=self.steps,
-            stages=self._stages(facts, parts, releases, rules),
-            start=lambda x, y: self._start(facts, parts, rules, x, y),
-            observe=lambda state: {"x": state["x"], "hypergradient": state["hypergradient"]},
-            finish=lambda state: (state["x_average"], state["model"]["average"]),
+            stages=[
+                self._stage(releases["lower"], loop.ask, lambda state, answer: state | {"lower": answer}),
+                self._stage(releases.get("upper"), loop.ask, loop.digest),
+            ],
+            start=loop.start,
+            observe=lambda state: state["seen"] | {"x": loop.to_x(state["x"])},
+            finish=loop.finish,
         )
-        return program, self._numbers(facts, parts, releases)
+        return program, self._numbers(facts, passes, releases)
 
-    def _weights(self) -> dict[str, float]:
-        return dict(zip((MODEL, DIFFERENCE, HYPERGRADIENT), self.split, strict=True))
-
-    def _parts(self, facts: Facts) -> dict[str, dict[str, Part]]:
-        """Level to what one record of it adds, at points (x, y, z, calm y, calm z)."""
-        problem, clip, penalty = facts.problem, self.clip_norm, self.penalty
-        reads = facts.inspection.hypergradient_reads
-        lower_x, lower_y = (jax.grad(problem.lower_loss, argument) for argument in (0, 1))
-
-        def model(point: Tree, record: Tree) -> Tree:
-            x, y, *_ = point
-            return optax.tree.scale(1 / problem.lower_scale(x), lower_y(x, y, record))
-
-        def difference(point: Tree, record: Tree) -> Tree:
-            x, y, z, *_ = point
-            change = optax.tree.sub(lower_y(x, z, record), lower_y(x, y, record))
-            return optax.tree.scale(penalty / problem.lower_scale(x), change)
-
-        def lower_part(point: Tree, record: Tree) -> Tree:
-            x, _, _, y, z = point
-            change = optax.tree.sub(lower_x(x, z, record), lower_x(x, y, record))
-            return _in_units(problem.domain, optax.tree.scale(penalty, change))
-
-        lower = {MODEL: (model, clip), DIFFERENCE: (difference, clip * _LOWER_DIFFERENCE)}
-        if "lower" in reads:
-            lower[HYPERGRADIENT] = (lower_part, _HYPERGRADIENT)
-        parts = {"lower": shared(lower, self._weights())}
-        if problem.upper_loss is not None:
-            upper_x, upper_y = (jax.grad(problem.upper_loss, argument) for argument in (0, 1))
-            upper: dict[str, tuple[Vector, float]] = {
-                DIFFERENCE: (lambda point, record: upper_y(point[0], point[2], record), clip * _UPPER_GRADIENT)
-            }
-            if "upper" in reads:
-                upper[HYPERGRADIENT] = (
-                    lambda point, record: _in_units(problem.domain, upper_x(point[0], point[4], record)),
-                    _HYPERGRADIENT,
-                )
-            parts["upper"] = shared(upper, self._weights())
-        return parts
-
-    def _rules(self, facts: Facts, parts: Parts, releases: Mapping[str, Release]) -> Tree:
-        """A rule for each set of the domain, with the public numbers of the hypergradient's releases."""
-        reading = [level for level, mine in parts.items() if HYPERGRADIENT in mine]
-        units = {level: parts[level][HYPERGRADIENT].unit for level in reading}
-        noise = math.hypot(*(units[level] * releases[_PASSES[level]].noise for level in reading))
-        clips = [parts[level][HYPERGRADIENT].clip for level in reading] if facts.budget.is_private else []
-        unsettled = max(release.noise for release in releases.values()) * math.sqrt(facts.y_dimension)
-        counts = [facts.sizes.count(facts.sizes.role_of(level) or level) for level in reading]
-
-        def rule(convex_set: ConvexSet, x: Tree) -> Rule:
-            unit = unit_of(convex_set, x)
-            around = Surroundings(
-                steps=self.steps,
-                noise=noise / unit,
-                clip=max(clips, default=0.0) / unit,
-                records=max(counts, default=1),
-                unsettled=unsettled,
+    def _calibrated(self, facts: Facts) -> tuple[dict[str, Pass], dict[str, Release]]:
+        """The passes with their noise, and the releases that make it."""
+        passes = self._passes(facts)
+        # A release's noise follows from its norm of one, whatever is in it; clips then follow from the noise.
+        levels: dict[str, Levels] = {level: {level: (one.vector, 1.0)} for level, one in passes.items()}
+        contributions = {level: by_role(mine, facts) for level, mine in levels.items()}
+        working = {level: float(sum(name != JUDGED for name in one.names)) for level, one in passes.items()}
+        shares = shares_by_role(working, contributions)
+        noises = {
+            level: release.noise
+            for level, release in zip(
+                contributions,
+                calibrate(
+                    [self._declared(facts, level, contributions, shares) for level in contributions], facts.budget
+                ),
+                strict=True,
             )
-            return rule_for(convex_set, around)
+        }
+        passes = {level: replace(one, noise=noises[level]) for level, one in passes.items()}
+        contributions = {level: by_role({level: (one.vector, 1.0)}, facts) for level, one in passes.items()}
+        releases = {
+            level: replace(self._declared(facts, level, contributions, shares), noise=noises[level])
+            for level in contributions
+        }
+        return passes, releases
 
-        return jax.tree.map(rule, facts.problem.domain, facts.point[0])
+    def _declared(self, facts: Facts, level: str, contributions: Any, shares: Any) -> Release:
+        release = Release(
+            name=_PASSES[level],
+            contributions=contributions[level],
+            noise=1.0,
+            steps=self.steps,
+            sampling=self.sampling,
+            adjacency=facts.budget.adjacency,
+        )
+        return with_shares(release, shares[level], facts.budget)
 
-    def _stages(self, facts: Facts, parts: Parts, releases: Mapping[str, Release], rules: Tree) -> list[Stage]:
-        def kept(level: str) -> Callable[[State, Tree | None], State]:
-            def keep(state: State, answer: Tree | None) -> State:
-                return state if answer is None else state | {level: separated(answer, parts[level])}
-
-            return keep
-
-        digest = self._digest(facts, parts, rules)
-        return [
-            self._stage(releases[_PASSES["lower"]], kept("lower")),
-            self._stage(releases.get(_PASSES["upper"]), lambda state, answer: digest(kept("upper")(state, answer))),
-        ]
-
-    def _digest(self, facts: Facts, parts: Parts, rules: Tree) -> Callable[[State], State]:
-        """What a step does with the answers of both passes."""
-        problem, descent = facts.problem, self._descent(facts)
-        terms = {level: jax.grad(problem.term(level), 1) for level in ("upper", "lower")}
-        constants, rate = problem.constants, self.learning_rate / self.clip_norm
-        radius = None if constants is None else constants.upper_lipschitz / constants.strong_convexity
-        hypergradient = self._hypergradient(facts, parts, rules)
-
-        def digest(state: State) -> State:
-            x, y, z, *_ = self._point(state)
-            scale, lower = problem.lower_scale(x), state["lower"]
-            gradient = optax.tree.add(optax.tree.scale(scale, lower[MODEL]), terms["lower"](x, y))
-            free = optax.tree.scale(self.penalty, optax.tree.sub(terms["lower"](x, z), terms["lower"](x, y)))
-            pull = optax.tree.add(
-                optax.tree.scale(scale, lower[DIFFERENCE]), optax.tree.add(free, terms["upper"](x, z))
-            )
-            if "upper" in parts:
-                pull = optax.tree.add(pull, state["upper"][DIFFERENCE])
-            direction, moments = adam().update(pull, state["moments"])
-            left = 1 - state["step"] / self.steps
-            d = moved(state["d"], direction, _DIFFERENCE_RATE * rate * left)
-            if radius is not None:
-                d = into_ball(d, optax.tree.zeros_like(d), radius)
-            changed = {"model": descent.move(state["model"], gradient), "d": d, "moments": moments}
-            changed["d_average"] = averaged(state["d_average"], d, _CALM)
-            return hypergradient(state) | changed
-
-        return digest
-
-    def _hypergradient(self, facts: Facts, parts: Parts, rules: Tree) -> Callable[[State], State]:
+    def _passes(self, facts: Facts) -> dict[str, Pass]:
         problem, reads = facts.problem, facts.inspection.hypergradient_reads
-        free = {
-            level: free_gradient(problem, level, level in reads, facts.sizes.record(level))
-            for level in ("upper", "lower")
-        }
+        d_x, d_y = facts.x_dimension, facts.y_dimension
+        to_y = _unravel(facts.point[1])
+        lower_gradients = jax.grad(problem.lower_loss, (0, 1))
 
-        def hypergradient(state: State) -> State:
-            x, _, _, y, z = self._point(state)
-            change = optax.tree.sub(free["lower"](x, z), free["lower"](x, y))
-            gradient = optax.tree.add(free["upper"](x, z), optax.tree.scale(self.penalty, change))
-            for level in parts:
-                if HYPERGRADIENT in parts[level]:
-                    released = _in_units(problem.domain, state[level][HYPERGRADIENT], inverse=True)
-                    gradient = optax.tree.add(gradient, released)
-            pairs = jax.tree.map(
-                lambda _, rule, kept, part, slope: rule.move(kept, part, slope, state["step"]),
-                problem.domain,
-                rules,
-                state["rules"],
-                x,
-                gradient,
-            )
-            kept, stepped = (jax.tree.map(lambda _, pair, i=i: pair[i], problem.domain, pairs) for i in (0, 1))
-            x = project(problem.domain, stepped)
-            average = averaged(state["x_average"], x, _MEMORY)
-            step = state["step"] + 1
-            return state | {"x": x, "x_average": average, "rules": kept, "step": step, "hypergradient": gradient}
+        def lower(at: Tree, record: Tree) -> dict[str, jax.Array]:
+            x, y, u = at["x"], at["y"], at["u"]
+            (_, slope), (cross, curved) = jax.jvp(lambda y: lower_gradients(x, y, record), (y,), (to_y(u),))
+            vectors = {MODEL: _flat(slope), CURVATURE: _flat(curved), CROSS: _flat(cross)}
+            return vectors if "lower" in reads else {name: vectors[name] for name in (MODEL, CURVATURE)}
 
-        return hypergradient
+        dimensions = {MODEL: d_y, CURVATURE: d_y} | ({CROSS: d_x} if "lower" in reads else {})
+        passes = {"lower": Pass(lower, dimensions, 0.0, self.steps)}
+        if problem.upper_loss is not None:
+            upper_gradients = jax.grad(problem.upper_loss, (0, 1))
 
-    def _point(self, state: State) -> tuple[Tree, Tree, Tree, Tree, Tree]:
-        """(x, y, z), and y and z averaged over the last steps, at which hypergradients are taken."""
-        y, calm = state["model"]["y"], state["model"]["average"]
-        back = -1 / self.penalty
-        return state["x"], y, moved(y, state["d"], back), calm, moved(calm, state["d_average"], back)
+            def upper(at: Tree, record: Tree) -> dict[str, jax.Array]:
+                direct, pull = upper_gradients(at["x"], at["y"], record)
+                now, then = (problem.upper_loss(*pair, record) for pair in ((at["x"], at["y"]), at["first"]))
+                vectors = {PULL: _flat(pull)} | ({HYPERGRADIENT: _flat(direct)} if "upper" in reads else {})
+                return vectors | {JUDGED: jnp.reshape(now - then, 1)}
 
-    def _descent(self, facts: Facts) -> Descent:
-        return Descent(self.steps, self.learning_rate / self.clip_norm, facts.problem.lower_domain)
+            dimensions = {PULL: d_y} | ({HYPERGRADIENT: d_x} if "upper" in reads else {}) | {JUDGED: 1}
+            passes["upper"] = Pass(upper, dimensions, 0.0, self.steps)
+        return passes
 
-    def _start(self, facts: Facts, parts: Parts, rules: Tree, x: Tree, y: Tree) -> State:
-        zero, still = optax.tree.zeros_like(y), optax.tree.zeros_like(x)
-        nothing = {MODEL: zero, DIFFERENCE: zero, HYPERGRADIENT: still}
-        answers = {level: {name: nothing[name] for name in mine} for level, mine in parts.items()}
-        return answers | {
-            "step": jnp.zeros((), jnp.float32),
-            "x": x,
-            "x_average": x,
-            "hypergradient": still,
-            "model": self._descent(facts).start(y),
-            "d": zero,
-            "d_average": zero,
-            "moments": adam().init(zero),
-            "rules": jax.tree.map(lambda _, rule, part: rule.start(part), facts.problem.domain, rules, x),
-        }
-
-    def _stage(self, release: Release | None, digest: Callable[[State, Tree | None], State]) -> Stage:
+    def _stage(self, release: Release | None, ask: Callable[[State], Tree], digest: Any) -> Stage:
         return Stage(
             release=release,
             steps=1,
             begin=lambda state: state,
-            query=lambda state, carry, step: self._point(state),
+            query=lambda state, carry, step: ask(carry),
             update=lambda state, carry, answer, step: digest(carry, answer),
             end=lambda state, carry: carry,
         )
 
-    def _numbers(self, facts: Facts, parts: Parts, releases: Mapping[str, Release]) -> Numbers:
+    def _numbers(self, facts: Facts, passes: Passes, releases: Mapping[str, Release]) -> Numbers:
         numbers: Numbers = {
             "steps": (self.steps, "fewer leave the difference behind, more only divide the budget"),
-            "penalty": (self.penalty, "a bias of about 1/penalty; it multiplies no noise"),
-            "learning rate": (
-                self.learning_rate / self.clip_norm,
-                f"{self.learning_rate:g}/C, of y, by Adam, falling linearly; {_DIFFERENCE_RATE:g} times that for d",
-            ),
+            "steps before x moves": (3 * self.phase, "to find clips, the largest curvature, and a first y and d"),
+            "clips begin at": (self.clip_norm, "and find their scale, a multiple of records' median norm"),
         }
-        for level, mine in parts.items():
-            release = releases[_PASSES[level]]
-            numbers[f"{release.name}: noise"] = (
-                release.noise,
-                "on a vector of norm one, spends the budget over all steps",
-            )
-            for name, part in mine.items():
-                numbers[f"{release.name}: clip of the {name}"] = (part.clip, "bounds one record's vector")
-                numbers[f"{release.name}: share of the {name}"] = (part.share, "of the pass's mu^2")
-                reason = "its clip over the root of its share, times the noise of the pass"
-                numbers[f"{release.name}: noise of the {name}"] = (part.unit * release.noise, reason)
-            read = {release.name: (DIFFERENCE, facts.y_dimension)}
-            if HYPERGRADIENT in mine:
-                read[f"{release.name}, {HYPERGRADIENT}"] = (HYPERGRADIENT, facts.x_dimension)
-            for title, (name, dimension) in read.items():
+        for level, one in passes.items():
+            name = releases[level].name
+            numbers[f"{name}: noise"] = (one.noise, "on a vector of norm one, spends the budget over all steps")
+            for part in (part for part in one.names if part != JUDGED):
+                numbers[f"{name}: clip of the {part}"] = (one.multiple(part), "in medians of records' norms")
+                numbers[f"{name}: share of the {part}"] = (one.share, "of the pass's mu^2; the rest counts norms")
+            read = {name: (PULL if level == "upper" else CURVATURE, facts.y_dimension)}
+            if CROSS in one.names or HYPERGRADIENT in one.names:
+                part = CROSS if level == "lower" else HYPERGRADIENT
+                read[f"{name}, {part}"] = (part, facts.x_dimension)
+            for title, (part, dimension) in read.items():
                 numbers[f"{title}: noise to signal"] = (
-                    mine[name].unit / mine[name].clip * release.noise * math.sqrt(dimension),
-                    f"of the {name}: noise of a step over what records can add; steps are averaged",
+                    one.noise * math.sqrt(dimension / one.share),
+                    f"of the {part}: noise of a step over what records can add; steps are averaged",
                 )
-        numbers["output"] = ("average", "the average of x over about the last twenty steps: post-processing, so free")
-        if not any(HYPERGRADIENT in mine for mine in parts.values()):
+        numbers["output"] = ("average", "the average of x over about the last tenth of the steps: post-processing")
+        if not any(part in one.names for one in passes.values() for part in (CROSS, HYPERGRADIENT)):
             numbers[HYPERGRADIENT] = (0, "free: no x-gradient reads a record, so that its step needs no noise")
         return numbers
 
+    @property
+    def phase(self) -> int:
+        """How many steps each of the three phases before x moves has."""
+        return int(_PHASE * self.steps)
 
-def _in_units(domain: Tree, gradient: Tree, inverse: bool = False) -> Tree:
-    """A gradient in natural units of x, so that one clip fits all of it; ``inverse`` leads back."""
 
-    def convert(convex_set: ConvexSet, part: Tree) -> Tree:
-        unit = unit_of(convex_set, part)
-        return optax.tree.scale(1 / unit if inverse else unit, part)
+class _Loop:
+    """What a step asks, and what it makes of the answers; on flat vectors."""
 
-    return jax.tree.map(convert, domain, gradient)
+    def __init__(self, method: Tracking, facts: Facts, passes: Passes) -> None:
+        self.method, self.passes, self.problem = method, passes, facts.problem
+        self.to_x, self.to_y = (_unravel(part) for part in facts.point)
+        self.groups = hyper_steps.groups(facts.problem.domain, facts.point[0])
+        reads = facts.inspection.hypergradient_reads
+        self.free = {
+            level: free_gradient(facts.problem, level, level in reads, facts.sizes.record(level))
+            for level in ("upper", "lower")
+        }
+        lower = facts.sizes.role_of("lower")
+        self.records = facts.sizes.count(lower) if lower is not None else 1
+
+    def start(self, x: Tree, y: Tree) -> State:
+        flat_x, flat_y = _flat(x), _flat(y)
+        clips = {level: one.start(self.method.clip_norm) for level, one in self.passes.items()}
+        clips["lower"][_TOP] = clips["lower"][CURVATURE]
+        return {
+            "step": jnp.zeros((), jnp.int32),
+            "x": flat_x,
+            "average": flat_x,
+            "origin": flat_y,
+            "first": (flat_x, flat_y),
+            "judged": {name: jnp.zeros((), jnp.float32) for name in ("sum", "variance", "passes")},
+            "y": lower_steps.start_steps(flat_y),
+            "d": lower_steps.start_steps(jnp.zeros_like(flat_y)),
+            "curvature": lower_steps.start_curvature(flat_y.size, flat_y.dtype),
+            "rules": hyper_steps.start(self.groups, flat_x),
+            "clips": clips,
+            "farthest": jnp.zeros((), flat_y.dtype),
+            "lower": self._nothing("lower", flat_x, flat_y),
+            "seen": {
+                "hypergradient": x,
+                "evidence": jnp.zeros((), jnp.float32),
+                "unsettled": jnp.zeros((), jnp.float32),
+            },
+        }
+
+    def _nothing(self, level: str, x: jax.Array, y: jax.Array) -> Tree:
+        one = self.passes[level]
+        zeros = {name: jnp.zeros(size, x.dtype if name == CROSS else y.dtype) for name, size in one.dimensions.items()}
+        return one.empty(zeros)
+
+    def _power(self, state: State) -> jax.Array:
+        """Whether a pass looks for the largest curvature."""
+        return (state["step"] < 2 * self.method.phase) | (state["step"] % _POWER == _POWER - 1)
+
+    def ask(self, state: State) -> Tree:
+        """The point of both passes of a step."""
+        power, d = self._power(state), state["d"]["point"]
+        length = jnp.sqrt(jnp.sum(d**2))
+        along = power | (length == 0)
+        u = jnp.where(along, state["curvature"]["direction"], d / jnp.where(along, 1, length))
+        first = (self.to_x(state["first"][0]), self.to_y(state["first"][1]))
+        at = {"x": self.to_x(state["x"]), "y": self.to_y(state["y"]["point"]), "u": u, "first": first}
+        medians = {name: clip["median"] for clips in state["clips"].values() for name, clip in clips.items()}
+        medians[CURVATURE] = jnp.where(power, medians.pop(_TOP), medians[CURVATURE])
+        step, few = state["step"], self.method.phase
+        phase = jnp.where(step < few, SEARCHING, jnp.where(step < self.method.steps - few, WORKING, JUDGING))
+        return {"at": at, "medians": medians, "power": power, "phase": phase}
+
+    def digest(self, state: State, upper: Tree | None) -> State:
+        """What a step does with the answers of both passes."""
+        point = self.ask(state)
+        (x, y, u), power = (point["at"][name] for name in ("x", "y", "u")), point["power"]
+        lower, lower_counts = self.passes["lower"].heard(state["lower"], point)
+        heard, counts = lower, {"lower": lower_counts}
+        if upper is not None:
+            more, counts["upper"] = self.passes["upper"].heard(upper, point)
+            heard = heard | more
+        noise = {name: one.noise_of(name, point) for one in self.passes.values() for name in one.names}
+        searching, few = point["phase"] == SEARCHING, self.method.phase
+        judging = point["phase"] == JUDGING
+        # Data-free terms are exact and cost nothing.
+        term = jax.grad(self.problem.term("lower"), 1)
+        slope, curved = (_flat(part) for part in jax.jvp(lambda y: term(x, y), (y,), (self.to_y(u),)))
+        cross = _flat(jax.jvp(lambda y: self.free["lower"](x, y), (y,), (self.to_y(u),))[1])
+        pull = _flat(jax.grad(self.problem.term("upper"), 1)(x, y))
+        direct = _flat(self.free["upper"](x, y))
+        curved_by_term = jnp.sqrt(jnp.sum(curved**2))
+        slope, curved = slope + heard[MODEL], curved + heard[CURVATURE]
+        cross = cross + heard[CROSS] if CROSS in heard else cross
+        pull = pull + heard[PULL] if PULL in heard else pull
+        direct = direct + heard[HYPERGRADIENT] if HYPERGRADIENT in heard else direct
+
+        bound = jnp.exp(point["medians"][CURVATURE]) + curved_by_term
+        curvatures = lower_steps.curvature(state["curvature"], power, u, curved, noise[CURVATURE], bound)
+        curvatures = _chosen(searching, state["curvature"], curvatures)
+        size, length = slope.size, jnp.sqrt(jnp.sum(state["d"]["point"] ** 2))
+        moving = (state["step"] >= 2 * few) & ~judging
+        variance = size * noise[MODEL] ** 2
+        new_y = lower_steps.step(state["y"], slope, variance, curvatures, moving, self._into_lower_domain)
+        variance = size * ((length * noise[CURVATURE]) ** 2 + (noise[PULL] ** 2 if PULL in noise else 0.0))
+        new_d = lower_steps.step(state["d"], length * curved + pull, variance, curvatures, moving & ~power)
+        new_d = new_d | {"point": self._tangent(state, slope, curvatures, new_d["point"])}
+
+        hypergradient = jnp.where(power, state["rules"]["last"], direct + length * cross)
+        travelled = jnp.sqrt(jnp.sum((state["y"]["point"] - state["origin"]) ** 2))
+        farthest = jnp.maximum(state["farthest"], travelled)
+        proof = lower_steps.evidence(new_y, travelled) * lower_steps.evidence(new_d, length)
+        behind = lower_steps.unsettled(new_y, curvatures, travelled) + lower_steps.unsettled(new_d, curvatures, length)
+        left = jnp.where(state["step"] >= 3 * few, 1 - state["step"] / self.method.steps, 0.0)
+        rules, moved = hyper_steps.move(
+            self.groups,
+            state["rules"],
+            state["x"],
+            hypergradient,
+            natural=self._natural(x, y, hypergradient, cross, farthest * curvatures["largest"]),
+            length=left * proof / (1 + behind),
+            chance=self._chance(point["medians"], length),
+            listening=moving & ~power,
+        )
+        new_x = _flat(project(self.problem.domain, self.to_x(moved))).astype(moved.dtype)
+        memory = max(0.0, 1 - _AVERAGED / self.method.steps)
+        average = jnp.where(judging, state["average"], memory * state["average"] + (1 - memory) * new_x)
+        seen = {
+            "hypergradient": self.to_x(hypergradient),
+            "evidence": proof.astype(jnp.float32),
+            "unsettled": behind.astype(jnp.float32),
+        }
+        return state | {
+            "step": state["step"] + 1,
+            # The last passes judge what is returned.
+            "x": jnp.where(state["step"] == self.method.steps - few - 1, average, new_x).astype(new_x.dtype),
+            "average": average.astype(new_x.dtype),
+            "first": _chosen(state["step"] < 3 * few, (state["x"], new_y["point"]), state["first"]),
+            "judged": self._judged(state, heard, noise, point),
+            "y": new_y,
+            "d": new_d,
+            "curvature": curvatures,
+            "rules": rules,
+            "clips": self._clips(state, counts, point),
+            "farthest": farthest.astype(state["farthest"].dtype),
+            "seen": seen,
+        }
+
+    def _natural(self, x: Tree, y: Tree, gradient: jax.Array, cross: jax.Array, force: jax.Array) -> list[jax.Array]:
+        """For each group of x, the distance that would move y by its own size, or turn its own gradient."""
+        size = jnp.sqrt(jnp.sum(gradient**2))
+        along = self.to_x(gradient / jnp.maximum(size, 1e-30))
+        bent = _flat(jax.jvp(lambda x: self.free["upper"](x, y), (x,), (along,))[1])
+        lengths = []
+        for group in self.groups:
+            through, itself = (jnp.sqrt(jnp.sum(part[group.place] ** 2)) for part in (cross, bent))
+            inverse = through / jnp.maximum(force, 1e-30) + itself / jnp.maximum(size, 1e-30)
+            lengths.append(jnp.where(inverse > 0, 1 / jnp.maximum(inverse, 1e-30), 1.0))
+        return lengths
+
+    def _chance(self, medians: Mapping[str, jax.Array], length: jax.Array) -> Any:
+        """Variance by which a sum over a simplex's slopes strays by the luck of the records, the same in every pass."""
+        if CROSS not in medians:
+            return 0.0
+        return _CHANCE * (length * jnp.exp(medians[CROSS])) ** 2 / self.records
+
+    def _judged(self, state: State, heard: Tree, noise: Tree, point: Tree) -> Tree:
+        """The change of the validation loss since x began to move, added up over the passes that judge."""
+        (x, y), first = (point["at"][name] for name in ("x", "y")), point["at"]["first"]
+        term = self.problem.term("upper")
+        change = jnp.asarray(term(x, y) - term(*first), jnp.float32)
+        variance = jnp.zeros((), jnp.float32)
+        if JUDGED in heard:
+            change, variance = change + heard[JUDGED][0], noise[JUDGED] ** 2
+        now = jnp.where(point["phase"] == JUDGING, 1.0, 0.0)
+        more = {"sum": now * change, "variance": now * variance, "passes": now}
+        return {name: (value + more[name]).astype(jnp.float32) for name, value in state["judged"].items()}
+
+    def finish(self, state: State) -> tuple[Tree, Tree]:
+        """What is returned: where the loop ended, unless the validation loss was measured to be higher there."""
+        last = (state["average"], state["y"]["main"])
+        finite = jnp.isfinite(jnp.sum(last[0]) + jnp.sum(last[1]))
+        worse = ~(finite & (state["judged"]["sum"] <= 0))
+        pairs = zip(state["first"], last, strict=True)
+        x, y = (jnp.where(worse, first, last) for first, last in pairs)
+        return self.to_x(x), self.to_y(y)
+
+    def _clips(self, state: State, counts: Any, point: Tree) -> Tree:
+        """Clips after a pass; the curvature has one for each of its two directions, which start alike."""
+        before, power, searching = state["clips"], point["power"], point["phase"] == SEARCHING
+        used = before["lower"] | {CURVATURE: _chosen(power, before["lower"][_TOP], before["lower"][CURVATURE])}
+        after = self.passes["lower"].followed(used, counts["lower"], point)
+        early = state["step"] < 2 * self.method.phase
+        clips = {
+            MODEL: after[MODEL],
+            CURVATURE: _chosen(power & ~early, before["lower"][CURVATURE], after[CURVATURE]),
+            _TOP: _chosen(power, after[CURVATURE], before["lower"][_TOP]),
+        }
+        if CROSS in after:
+            clips[CROSS] = _chosen(power & ~searching, before["lower"][CROSS], after[CROSS])
+        new = {"lower": clips}
+        if "upper" in counts:
+            new["upper"] = self.passes["upper"].followed(before["upper"], counts["upper"], point)
+            # Before x moves there is no change whose scale could be followed.
+            still = state["step"] < 3 * self.method.phase
+            new["upper"][JUDGED] = _chosen(still, before["upper"][JUDGED], new["upper"][JUDGED])
+        return new
+
+    def _into_lower_domain(self, y: jax.Array) -> jax.Array:
+        return _flat(project(self.problem.lower_domain, self.to_y(y))).astype(y.dtype)
+
+    def _tangent(self, state: State, slope: jax.Array, curvatures: Tree, d: jax.Array) -> jax.Array:
+        """d where y can move: at an edge of y's own domain the solution does not follow x."""
+        ahead = state["y"]["point"] - slope / curvatures["largest"]
+        return jax.jvp(self._into_lower_domain, (ahead,), (d,))[1]
+
+
+def _flat(tree: Tree) -> jax.Array:
+    return ravel_pytree(tree)[0]
+
+
+def _unravel(shapes: Tree) -> Callable[[jax.Array], Tree]:
+    return ravel_pytree(jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes))[1]
+
+
+def _chosen(condition: Any, yes: Tree, no: Tree) -> Tree:
+    return jax.tree.map(lambda a, b: jnp.where(condition, a, b), yes, no)
