@@ -149,7 +149,7 @@ def move(
         if group.kind == "weights":
             share = x[at] / group.total
             slope = slope - jnp.sum(share * slope)
-            first, unit = _logarithms(group, first), _WEIGHTS / _FIRST
+            first, unit = _logarithms(group, first), jnp.asarray(_WEIGHTS / _FIRST)
         square = (
             slope**2 if group.kind == "separate" else jnp.mean(slope**2) * (group.size if group.kind == "round" else 1)
         )
@@ -166,7 +166,7 @@ def move(
         if group.kind == "weights":
             path = jnp.maximum(path - jnp.max(path), math.log(_LEAST_WEIGHT))
             path = path - jnp.mean(path) + jnp.mean(first)
-            free = 1.0
+            free = jnp.ones(())
         else:
             path = group.project(path)
             free = jnp.clip(

@@ -84,7 +84,7 @@ def along_difference(state: State) -> jax.Array:
 def start_steps(point: jax.Array) -> State:
     """Before the first step; ``point`` is where gradients are asked."""
     zero = jnp.zeros((), point.dtype)
-    numbers = {name: zero for name in ("run", "passes", "square", "signal", "error")}
+    numbers = dict.fromkeys(("run", "passes", "square", "signal", "error"), zero)
     return {"point": point, "main": point, "mean": jnp.zeros_like(point)} | numbers
 
 

@@ -1,7 +1,7 @@
 """What one record adds to a pass: several vectors in one release, each with a clip that finds its own scale.
 
-A record's vectors v_j are clipped to C_j and joined, (sqrt(s_j)/C_j v_j)_j, with shares s_j of mu^2 that sum to one: one
-Gaussian on the whole is, vector by vector, the noise of separate releases that share mu^2 as given, in one pass.
+A record's vectors v_j are clipped to C_j and joined, (sqrt(s_j)/C_j v_j)_j, with shares s_j of mu^2 that sum to one:
+one Gaussian on the whole is, vector by vector, the noise of separate releases that share mu^2 as given, in one pass.
 
 With them goes a count for each vector: whether its norm is above the *median* that the clip is built on (Andrew et al.
 2021 follow a quantile of norms this way). A median is heard from both sides, where a high quantile cannot follow norms

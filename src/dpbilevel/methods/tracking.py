@@ -6,8 +6,8 @@ y* and d by noisy steps while x moves. With u = d/|d|, one pass asks
     lower records for   grad_y g(x, y),   H u,   B u      (H = grad^2_yy g, B = grad^2_xy g: derivatives of gradients
     upper records for   grad_y f(x, y),   grad_x f(x, y)   along one direction, as cheap as a gradient)
 
-and moves y by the first, d by |d| H u + grad_y f, and x by grad_x f + |d| B u. Noise on H u and B u is that of a vector of
-norm one, times |d|, which is public: no penalty lambda multiplies it, and there is none whose bias would stay.
+and moves y by the first, d by |d| H u + grad_y f, and x by grad_x f + |d| B u. Noise on H u and B u is multiplied by |d|,
+which is public: no penalty lambda multiplies it, and there is none whose bias would stay.
 
 Nothing has a unit: clips find their scale (`passes`), steps of y and d come from the largest curvature and the known
 noise (`lower_steps`), those of x from distances and gradients (`hyper_steps`). The three speeds are coupled: x moves as
@@ -45,6 +45,8 @@ MODEL, CURVATURE, CROSS = "model gradient", "curvature", "cross derivative"
 PULL, HYPERGRADIENT = "validation gradient", "hypergradient"
 _TOP = "largest curvature"  # its clip in power passes
 _PASSES = {"lower": "training pass", "upper": "validation pass"}
+# What the history keeps of a step besides x and its hypergradient; the last two are filled by passes that judge.
+_SEEN = ("evidence", "unsettled", "loss change", "loss change noise")
 _PHASE = 0.05  # of the steps: to find clips, then the largest curvature, then to let y and d settle before x moves
 _CHANCE = 2.0  # mean square of a cross derivative, against its median's square
 _POWER = 10  # every tenth pass looks for the largest curvature again, which moves with x
@@ -149,11 +151,12 @@ class Tracking:
         dimensions = {MODEL: d_y, CURVATURE: d_y} | ({CROSS: d_x} if "lower" in reads else {})
         passes = {"lower": Pass(lower, dimensions, 0.0, self.steps)}
         if problem.upper_loss is not None:
-            upper_gradients = jax.grad(problem.upper_loss, (0, 1))
+            upper_loss = problem.upper_loss
+            upper_gradients = jax.grad(upper_loss, (0, 1))
 
             def upper(at: Tree, record: Tree) -> dict[str, jax.Array]:
                 direct, pull = upper_gradients(at["x"], at["y"], record)
-                now, then = (problem.upper_loss(*pair, record) for pair in ((at["x"], at["y"]), at["first"]))
+                now, then = (upper_loss(*pair, record) for pair in ((at["x"], at["y"]), at["first"]))
                 vectors = {PULL: _flat(pull)} | ({HYPERGRADIENT: _flat(direct)} if "upper" in reads else {})
                 return vectors | {JUDGED: jnp.reshape(now - then, 1)}
 
@@ -236,11 +239,7 @@ class _Loop:
             "clips": clips,
             "farthest": jnp.zeros((), flat_y.dtype),
             "lower": self._nothing("lower", flat_x, flat_y),
-            "seen": {
-                "hypergradient": x,
-                "evidence": jnp.zeros((), jnp.float32),
-                "unsettled": jnp.zeros((), jnp.float32),
-            },
+            "seen": {"hypergradient": x} | {name: jnp.zeros((), jnp.float32) for name in _SEEN},
         }
 
     def _nothing(self, level: str, x: jax.Array, y: jax.Array) -> Tree:
@@ -320,18 +319,18 @@ class _Loop:
         new_x = _flat(project(self.problem.domain, self.to_x(moved))).astype(moved.dtype)
         memory = max(0.0, 1 - _AVERAGED / self.method.steps)
         average = jnp.where(judging, state["average"], memory * state["average"] + (1 - memory) * new_x)
-        seen = {
-            "hypergradient": self.to_x(hypergradient),
-            "evidence": proof.astype(jnp.float32),
-            "unsettled": behind.astype(jnp.float32),
-        }
+        judged = self._judged(state, heard, noise, point)
+        passes = jnp.maximum(judged["passes"], 1)
+        values = (proof, behind, judged["sum"] / passes, jnp.sqrt(judged["variance"]) / passes)
+        seen = {name: value.astype(jnp.float32) for name, value in zip(_SEEN, values, strict=True)}
+        seen |= {"hypergradient": self.to_x(hypergradient)}
         return state | {
             "step": state["step"] + 1,
             # The last passes judge what is returned.
             "x": jnp.where(state["step"] == self.method.steps - few - 1, average, new_x).astype(new_x.dtype),
             "average": average.astype(new_x.dtype),
             "first": _chosen(state["step"] < 3 * few, (state["x"], new_y["point"]), state["first"]),
-            "judged": self._judged(state, heard, noise, point),
+            "judged": judged,
             "y": new_y,
             "d": new_d,
             "curvature": curvatures,
