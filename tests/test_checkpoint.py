@@ -336,7 +336,7 @@ OTHERS = {
     "budget's delta": {"budget": dpb.Budget(1.0, 1.1e-4)},
     "size of records": {"points": POINTS[:-1]},
     "start": {"start": (np.float32([0, 0, 1e-30]), np.zeros(3))},
-    "method": {"method": dpb.Tracking(steps=2, penalty=3.5)},
+    "method": {"method": dpb.Tracking(steps=2, clip_norm=1.5)},
     "plan": {"refit": dpb.Refit(steps=2, learning_rate=0.21)},
     "plan's parts": {"refit": None},
     "problem": {"problem": problem_with(weight=1.0 + 1e-6)},

@@ -4,11 +4,9 @@ import math
 
 import jax.numpy as jnp
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import dpbilevel as dpb
 from dpbilevel.methods.joint import joined, separated, shared
 
 VECTORS = {
@@ -52,19 +50,3 @@ def test_without_privacy_nothing_is_clipped():
     parts = shared(VECTORS, WEIGHTS)
     back = separated(joined(parts, clipped=False)(jnp.float32(1e3), jnp.ones(3)), parts)
     np.testing.assert_allclose(back["long"], 1e3, rtol=1e-5)
-
-
-def test_noise_is_that_of_separate_releases():
-    """sigma_j = 2 C_j/n sqrt(T/share_j)/mu, for the parts of a joint release as for releases that share mu^2."""
-    budget, records, steps = dpb.Budget(1.0, 1e-5), 1000, 50
-    problem = dpb.BilevelProblem(
-        upper_loss=lambda x, y, record: 0.5 * (y - record) ** 2,
-        lower_loss=lambda x, y, record: 0.5 * x * (y - record) ** 2,
-        domain=dpb.Box(0.5, 2.0),
-    )
-    sizes = dpb.Sizes(upper=np.zeros(records), lower=np.zeros(records))
-    method = dpb.Tracking(steps=steps, split=(0.5, 0.2, 0.3))
-    plan = dpb.plan(problem, sizes, budget, method=method, start=(1.0, 0.0), refit=None)
-    for name, share, clip in (("model", 0.5, 1.0), ("difference", 0.2, 0.2), ("hypergradient", 0.3, 0.3)):
-        expected = 2 * clip * (1 + 2**-7) / records * math.sqrt(steps / share) / budget.mu
-        assert plan.numbers[f"training pass: noise of the {name}"][0] == pytest.approx(expected, rel=1e-6)

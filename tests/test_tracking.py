@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from problems import CASES, leak, quadratic, ridge, sources
+from problems import CASES, leak, quadratic, ridge
 
 import dpbilevel as dpb
 from dpbilevel.privacy.noise import KeySchedule
@@ -38,10 +38,17 @@ def left(case, x) -> float:
 
 
 @pytest.mark.parametrize("name", ["leak", "sources", "quadratic", "quadratic_both"])
-def test_comes_near_the_known_solution_without_privacy(name):
-    """Steps are of fixed sizes and hyperparameters share votes: made for noise, not for the last digit."""
+def test_finds_the_known_solution_without_privacy(name):
     case = CASES[name]()
-    assert left(case, solve(case, NO_PRIVACY, penalty=100.0).x) < {"leak": 1e-3, "sources": 0.02}.get(name, 0.2)
+    assert left(case, solve(case, NO_PRIVACY).x) < 0.01
+
+
+@pytest.mark.parametrize("name", ["leak", "sources", "quadratic", "quadratic_both"])
+def test_comes_near_the_known_solution_with_little_noise(name):
+    """Default settings at an epsilon of 300: what is left is what steps and clips leave."""
+    case = CASES[name]()
+    # 300 records of three sources differ by chance, which is not followed.
+    assert left(case, solve(case, dpb.Budget(300.0, 1e-4)).x) < (0.3 if name == "sources" else 0.2)
 
 
 @pytest.mark.parametrize("name", list(CASES))
@@ -50,27 +57,43 @@ def test_no_record_moves_an_answer_by_more_than_the_sensitivity(name):
     case = CASES[name]()
     problem = dataclasses.replace(case.problem, upper_trains=True)
     sizes = case.records().sizes
-    plan = dpb.plan(problem, sizes, BUDGET, method=dpb.Tracking(steps=4), start=case.start, refit=dpb.Refit(steps=3))
+    plan = dpb.plan(problem, sizes, BUDGET, method=dpb.Tracking(steps=40), start=case.start, refit=dpb.Refit(steps=3))
     rng = np.random.default_rng(1)
     keys = jnp.asarray(rng.integers(0, 2**32, size=(2, 2), dtype=np.uint32))
     for release in plan.releases:
         assert isinstance(release, Release)
         for role in release.contributions:
             for value in (-50.0, 1e30, np.nan):
-                moved = _movement(case, release, role, value, keys, rng)
-                assert moved <= release.sensitivity(role) * (1 + 1e-6)
+                for point in _points(plan, case, release, rng):
+                    moved = _movement(case, release, role, value, keys, point)
+                    assert moved <= release.sensitivity(role) * (1 + 1e-6)
 
 
-def _movement(case, release, role, value, keys, rng) -> float:
+def _points(plan, case, release, rng):
+    """Random points: of passes that search, look for the largest curvature, work and judge, or of the training."""
+    x, y = (jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), part) for part in case.start)
+    if release.name == "training":
+        y = jax.tree.map(lambda leaf: leaf + jnp.asarray(rng.normal(size=leaf.shape), leaf.dtype), y)
+        return [(x, y, jnp.float32(1.5))]
+    points = []
+    for step in (0, 3, 20, 39):
+        state = plan.program.start(x, y) | {"step": jnp.int32(step)}
+        y_state, d_state = (
+            state[name] | {"point": jnp.asarray(rng.normal(size=state[name]["point"].shape), jnp.float32)}
+            for name in ("y", "d")
+        )
+        state = state | {"y": y_state, "d": d_state}
+        points.append(plan.program.stages[0].query(state, state, 0))
+    return points
+
+
+def _movement(case, release, role, value, keys, point) -> float:
     arrays = {name: jax.tree.map(np.array, tree) for name, tree in case.data.items()}
     present = {name: np.ones(len(jax.tree.leaves(tree)[0]), bool) for name, tree in arrays.items()}
     changed = {name: jax.tree.map(np.copy, tree) for name, tree in arrays.items()}
     for leaf in jax.tree.leaves(changed[role]):
         if np.issubdtype(leaf.dtype, np.floating):
             leaf[0] = value
-    x, y = (jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), part) for part in case.start)
-    y, z = (jax.tree.map(lambda leaf: leaf + jnp.asarray(rng.normal(size=leaf.shape), leaf.dtype), y) for _ in "yz")
-    point = (x, y, jnp.float32(1.5)) if release.name == "training" else (x, y, z, z, y)
     answers = []
     for data in (arrays, changed):
         held = {
@@ -130,44 +153,6 @@ def test_batches_are_accounted_for():
     assert np.isfinite(solution.x).all()
 
 
-def test_the_difference_is_kept_within_its_bound_where_constants_are_known():
-    """||d|| <= L0f/mu_g: z then is within L0f/(penalty mu_g) of y, so that the hypergradient of the leak is bounded."""
-    case = leak()
-    constants = dpb.Constants(
-        upper_lipschitz=0.1,
-        upper_smoothness=1.0,
-        lower_lipschitz=2.0,
-        lower_smoothness=1.0,
-        lower_hessian_lipschitz=0.0,
-        strong_convexity=1.0,
-    )
-    bound = dataclasses.replace(case, problem=dataclasses.replace(case.problem, constants=constants))
-    steps = {"steps": 30, "penalty": 10.0}
-    gaps = []
-    for posed in (bound, case):
-        plan = dpb.plan(
-            posed.problem, posed.records().sizes, BUDGET, method=dpb.Tracking(**steps), start=case.start, refit=None
-        )
-        state = plan.program.start(*(jnp.asarray(part, jnp.float32) for part in case.start))
-        answers = {"lower": state["lower"] | {"difference": jnp.full(3, 5.0)}}
-        d = plan.program.stages[1].update(state, state | answers, None, 0)["d"]
-        gaps.append(float(jnp.linalg.norm(d)))
-    assert gaps[0] <= 0.1 * (1 + 1e-6) < gaps[1]
-
-
-def test_weights_and_clips_do_not_work_against_each_other():
-    """Twice the loss with twice the scale is the same run: clips grow with the scale, and noise with the clips."""
-    case = sources()
-    doubled = dataclasses.replace(
-        case.problem,
-        lower_loss=lambda x, y, record: 2 * case.problem.lower_loss(x, y, record),
-        lower_scale=lambda x: 2.0,
-    )
-    plain = solve(case, dpb.Budget(5.0, 1e-3), steps=20)
-    twice = solve(dataclasses.replace(case, problem=doubled), dpb.Budget(5.0, 1e-3), steps=20)
-    np.testing.assert_allclose(plain.y, twice.y, atol=2e-3)
-
-
 def test_tuning_and_training_never_share_noise(monkeypatch):
     """All keys that a run takes have indices of their own, for noise and for batches."""
     taken: dict[str, list[int]] = {"noise": [], "batch": []}
@@ -187,11 +172,7 @@ def test_tuning_and_training_never_share_noise(monkeypatch):
     ("settings", "message"),
     [
         ({"steps": 0}, "steps=0"),
-        ({"penalty": -1.0}, "penalty=-1.0"),
-        ({"learning_rate": 0.0}, "learning_rate=0.0"),
         ({"clip_norm": math.inf}, "clip_norm=inf"),
-        ({"split": (1.0, 1.0)}, "split=.*three shares"),
-        ({"split": (1.0, 1.0, 0.0)}, "split=0.0"),
         ({"sampling": 0.1}, "sampling=0.1"),
     ],
 )
@@ -206,37 +187,28 @@ def test_is_the_default_method():
     assert isinstance(dpb.plan(case.problem, sizes, BUDGET, start=case.start).method, dpb.Tracking)
 
 
-@pytest.mark.parametrize("factor", [0.25, 4.0])
-def test_rows_of_any_norm_are_solved_alike(factor):
-    """Rows four times as long under four times the clip: the same weights, and a quarter of the model."""
-    rng = np.random.default_rng(0)
-    rows, source = rng.normal(size=(600, 4)).astype(np.float32), rng.integers(0, 3, 600).astype(np.int32)
-    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
-    labels = np.sign(rows[:, 0] + 0.1).astype(np.float32) * np.where(source == 1, -1, 1).astype(np.float32)
+@pytest.mark.slow
+@pytest.mark.parametrize("units", [{"x": 1e-3}, {"y": 1e3}, {"upper": 1e3, "lower": 1e-3}], ids=str)
+def test_other_units_give_the_same_result_in_units(units):
+    """x, y and the losses may be multiplied by anything: with noise the result is the same up to the noise."""
+    x, y, upper, lower = (units.get(name, 1.0) for name in ("x", "y", "upper", "lower"))
+    case = quadratic(n=4000)
     problem = dpb.BilevelProblem(
-        upper_loss=lambda x, y, record: jax.nn.softplus(-record[1] * (record[0] @ y)),
-        lower_loss=lambda x, y, record: 3 * x[record[2]] * jax.nn.softplus(-record[1] * (record[0] @ y)),
-        domain=dpb.Simplex(),
-        upper_trains=True,
+        upper_loss=lambda a, b, record: upper * case.problem.upper_loss(a / x, b / y, record),
+        lower_loss=lambda a, b, record: lower * case.problem.lower_loss(a / x, b / y, record),
     )
+    posed = dataclasses.replace(case, problem=problem, start=(case.start[0] * x, case.start[1] * y))
+    found = np.asarray(solve(posed, dpb.Budget(50.0, 1e-5)).x) / x
+    assert left(case, found) < 0.05
 
-    def solved(scale):
-        upper, lower = np.arange(600) < 200, np.arange(600) >= 200
-        records = dpb.Records(
-            upper=(scale * rows[upper], np.abs(labels[upper])),
-            lower=(scale * rows[lower], labels[lower], source[lower]),
-        )
-        return dpb.solve(
-            problem,
-            records,
-            dpb.Budget(20.0, 1e-4),
-            method=dpb.Tracking(steps=30, clip_norm=scale),
-            start=(np.full(3, 1 / 3), np.zeros(4)),
-            refit=dpb.Refit(steps=20, clip_norm=scale),
-            seed=0,
-            progress=False,
-        )
 
-    plain, scaled = solved(1.0), solved(factor)
-    np.testing.assert_allclose(scaled.x, plain.x, rtol=1e-3)
-    np.testing.assert_allclose(factor * scaled.y, plain.y, rtol=1e-3, atol=1e-4)
+def test_the_start_is_returned_where_the_loss_was_measured_to_be_higher():
+    """The last passes judge: what they found decides between the start and where the loop ended."""
+    case = leak()
+    plan = dpb.plan(case.problem, case.records().sizes, BUDGET, method=dpb.Tracking(steps=40), start=case.start)
+    state = plan.program.start(*(jnp.asarray(part, jnp.float32) for part in case.start))
+    moved = state | {"average": state["average"] + 1}
+    for change, expected in ((-1.0, moved["average"]), (1.0, state["first"][0]), (np.nan, state["first"][0])):
+        judged = moved["judged"] | {"sum": jnp.float32(change)}
+        x, _ = plan.program.finish(moved | {"judged": judged})
+        np.testing.assert_array_equal(x, expected)

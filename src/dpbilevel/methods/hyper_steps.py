@@ -32,6 +32,7 @@ State = Any
 _MEMORY = 0.9  # of mean, size and noise of hypergradients: ten passes
 _FIRST = 0.05  # of the natural length
 _WEIGHTS = 1.0  # the first distance of weights: they have a unit of their own, a factor of e
+_FARTHEST = 3.0  # distance of weights that is taken for a measure of how far to go: a twentieth is nearly nothing
 _GROWTH = 0.3  # of the distance so far, in one step
 _LEAST_WEIGHT = 1e-9  # of a simplex, so that weights can return
 _MARGIN = 2.0  # standard deviations beyond what noise shows on average that are still noise
@@ -159,6 +160,7 @@ def move(
         longest = jnp.sqrt(jnp.sum(by**2)) if group.kind == "round" else jnp.max(jnp.abs(by))
         far = path - first
         far = jnp.sqrt(jnp.sum(far**2)) if group.kind == "round" else jnp.max(jnp.abs(far))
+        far = jnp.minimum(far, _FARTHEST) if group.kind == "weights" else far
         pace = length * jnp.maximum(reach, far) * jnp.minimum(1.0, _GROWTH / jnp.maximum(longest, _TINY))
         pace = jnp.where(moving, pace, 0.0) / jnp.maximum(jnp.sqrt(total), _TINY)
         before, by = path, pace * slope

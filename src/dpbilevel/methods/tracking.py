@@ -6,7 +6,7 @@ y* and d by noisy steps while x moves. With u = d/|d|, one pass asks
     lower records for   grad_y g(x, y),   H u,   B u      (H = grad^2_yy g, B = grad^2_xy g: derivatives of gradients
     upper records for   grad_y f(x, y),   grad_x f(x, y)   along one direction, as cheap as a gradient)
 
-and moves y by the first, d by |d| H u + grad_y f, and x by grad_x f + |d| B u. Noise on H u and B u is multiplied by |d|,
+and moves y by the first, d by |d| H u + grad_y f, x by grad_x f + |d| B u. Noise on H u and B u is multiplied by |d|,
 which is public: no penalty lambda multiplies it, and there is none whose bias would stay.
 
 Nothing has a unit: clips find their scale (`passes`), steps of y and d come from the largest curvature and the known
