@@ -36,8 +36,8 @@ STEP, MEAN = "one step", "mean of a run"  # whose error
 PAGE = """# The error of a hypergradient against the penalty
 
 The double loop estimates the hypergradient by λ times a difference of two private solutions, noise and all: a larger λ
-means less bias, about 1/λ, and λ times the noise. Difference tracking releases the scaled difference itself, so that λ
-multiplies no noise, and only the bias depends on it. Both spend ε = {epsilon:g} at δ = {delta:g}, replace-one, on the
+means less bias, about 1/λ, and λ times the noise. Difference tracking releases curvatures along one direction and
+follows the scaled difference itself: it has no λ. Both spend ε = {epsilon:g} at δ = {delta:g}, replace-one, on the
 same {n:,} records of the problem that [measured rates](rates.md) has, with d_x = d_y = {dimension}: its hypergradient,
 of norm {size:.2f}, is known in closed form. x is held still, so that all steps of a run estimate the same one.
 

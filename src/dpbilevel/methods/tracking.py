@@ -156,9 +156,10 @@ class Tracking:
 
             def upper(at: Tree, record: Tree) -> dict[str, jax.Array]:
                 direct, pull = upper_gradients(at["x"], at["y"], record)
-                now, then = (upper_loss(*pair, record) for pair in ((at["x"], at["y"]), at["first"]))
+                first_x, first_y = at["first"]
+                change = upper_loss(at["x"], at["y"], record) - upper_loss(first_x, first_y, record)
                 vectors = {PULL: _flat(pull)} | ({HYPERGRADIENT: _flat(direct)} if "upper" in reads else {})
-                return vectors | {JUDGED: jnp.reshape(now - then, 1)}
+                return vectors | {JUDGED: jnp.reshape(change, 1)}
 
             dimensions = {PULL: d_y} | ({HYPERGRADIENT: d_x} if "upper" in reads else {}) | {JUDGED: 1}
             passes["upper"] = Pass(upper, dimensions, 0.0, self.steps)
@@ -312,7 +313,7 @@ class _Loop:
             state["x"],
             hypergradient,
             natural=self._natural(x, y, hypergradient, cross, farthest * curvatures["largest"]),
-            length=left * proof / (1 + behind),
+            length=left * proof / jnp.sqrt(1 + behind),
             chance=self._chance(point["medians"], length),
             listening=moving & ~power,
         )
@@ -329,7 +330,8 @@ class _Loop:
             # The last passes judge what is returned.
             "x": jnp.where(state["step"] == self.method.steps - few - 1, average, new_x).astype(new_x.dtype),
             "average": average.astype(new_x.dtype),
-            "first": _chosen(state["step"] < 3 * few, (state["x"], new_y["point"]), state["first"]),
+            # y goes on settling at the first x for as long as x has not left it: what it gains there is not x's.
+            "first": _chosen(jnp.all(new_x == state["first"][0]), (new_x, new_y["point"]), state["first"]),
             "judged": judged,
             "y": new_y,
             "d": new_d,
