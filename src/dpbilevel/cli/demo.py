@@ -101,5 +101,6 @@ def demonstrate(out: Path, *, rows: int, force: bool, console: Console, command:
         ["input", "penalty"],
         [[str(name), f"{value:.2g}"] for name, value in zip(tuned.groups_, tuned.penalties_, strict=True)],
     )
+    console.say(f"\n{tuned.solution_.result}")
     console.say(f"\nReport: {out / PAGE}")
     console.result({"report": str(out / PAGE), "scores": {name: list(pair) for name, pair in scores.items()}})
