@@ -6,11 +6,13 @@ from functools import cached_property
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 
 from dpbilevel.constraints import project
 from dpbilevel.methods.tracking import Tracking
+from dpbilevel.records import sealed
 
 Tree = Any
 Numbers = npt.NDArray[np.float64]
@@ -40,7 +42,7 @@ class Diagnostics:
         # The last working step leaves the average of x behind, which the passes that judge keep.
         working = np.arange(3 * method.phase, method.steps - method.phase - 1)
         self.quarters = np.array_split(working, _QUARTERS)
-        self.finite = all(np.isfinite(leaf).all() for leaf in leaves(history["x"]))
+        self.finite = all(np.isfinite(leaf).all() for name in ("x", "hypergradient") for leaf in leaves(history[name]))
         self.left = distance(start, jax.tree.map(lambda leaf: leaf[-1], history["x"])) > 0
 
     @property
@@ -64,6 +66,8 @@ class Diagnostics:
 
         The largest over the arrays of x, which have units of their own. What leads out of the domain does not count.
         """
+        if not self.finite:
+            return 1.0
         found = [self._slopes(quarter) for quarter in self.quarters]
         largest = np.max([[size for size, _ in parts] for parts in found], axis=0)
         return max(beyond / most if most > 0 else 0.0 for (_, beyond), most in zip(found[-1], largest, strict=True))
@@ -84,16 +88,17 @@ class Diagnostics:
         units = [length / (_norm(mean) or 1.0) for length, mean in zip(lengths, means, strict=True)]
         # A step as long as the way so far: which part of it the domain allows.
         ahead = [
-            (point - unit * mean.reshape(point.shape)).astype(np.float32)
-            for point, unit, mean in zip(points, units, means, strict=True)
+            point - unit * mean.reshape(point.shape) for point, unit, mean in zip(points, units, means, strict=True)
         ]
-        tree = jax.tree.unflatten(jax.tree.structure(self.start), ahead)
-        allowed = leaves(project(self.domain, tree))
+        with sealed():
+            tree = jax.tree.unflatten(jax.tree.structure(self.start), ahead)
+            tree = jax.tree.map(lambda leaf, first: jnp.asarray(leaf, first.dtype), tree, self.start)
+            allowed = leaves(project(self.domain, tree))
         found = []
         for slope, mean, point, unit, there in zip(slopes, means, points, units, allowed, strict=True):
             size = min(_norm(mean), _norm(there - point) / unit)
-            batches = np.array([part.mean(axis=0) for part in np.array_split(slope, _BATCHES)])
-            noise = float(batches.var(axis=0, ddof=1).sum()) / _BATCHES
+            batches = np.array([part.mean(axis=0) for part in np.array_split(slope, min(_BATCHES, len(slope)))])
+            noise = float(batches.var(axis=0, ddof=1).sum()) / len(batches)
             share = max(0.0, 1 - noise * (1 + _DEVIATIONS * math.sqrt(2 / mean.size)) / (_norm(mean) ** 2 or 1.0))
             found.append((size, size * math.sqrt(share)))
         return found

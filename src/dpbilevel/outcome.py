@@ -44,6 +44,11 @@ def outcome(planned: Plan, start: Tree, x: Tree, history: Mapping[str, Tree]) ->
         x: as returned.
         history: as released.
     """
+    with np.errstate(all="ignore"):  # whatever the numbers are: the result has been paid for, and must be returned
+        return _outcome(planned, start, x, history)
+
+
+def _outcome(planned: Plan, start: Tree, x: Tree, history: Mapping[str, Tree]) -> Outcome:
     if not all(np.isfinite(leaf).all() for leaf in leaves(x)):
         return Outcome("Diverged: the returned x is not finite; try smaller steps or a bounded domain.", usable=False)
     moved = distance(start, x) > 0
