@@ -12,6 +12,7 @@ from report_data import made, review
 import dpbilevel as dpb
 from dpbilevel import estimators
 from dpbilevel.baselines import PrivateRandomSearch
+from dpbilevel.cli.wording import in_own_words
 from dpbilevel.outcome import outcome
 from dpbilevel.report.html import html_report
 from dpbilevel.report.markdown import markdown_report
@@ -70,6 +71,7 @@ def test_a_run_whose_steps_ran_out_names_more():
         "66% of the largest, when the steps ran out; try Tracking(steps=400)."
     )
     assert found.usable
+    assert in_own_words(found.sentence).endswith("; try Tracking(steps=400), from Python.")  # no option sets steps
     assert "the model had not settled when the steps ran out" in told(history(unsettled=2.0)).sentence
 
 

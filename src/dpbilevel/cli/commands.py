@@ -264,7 +264,7 @@ def _show_review(console: Console, review: Review, folder: Path) -> None:
     privacy = solution.privacy
     console.say(f"\n{in_own_words(privacy.sentence())}")
     if solution.result:
-        console.say(f"\n{solution.result}")
+        console.say(f"\n{in_own_words(solution.result)}")
     console.table(
         f"Spend at delta = {privacy.budget.delta:g}" if privacy.budget.delta else "Spend",
         ["role", "records", "epsilon"],
