@@ -10,10 +10,10 @@ import pytest
 from report_data import made, review
 
 import dpbilevel as dpb
-from dpbilevel import estimators
+from dpbilevel import estimators, solving
 from dpbilevel.baselines import PrivateRandomSearch
 from dpbilevel.cli.wording import in_own_words
-from dpbilevel.outcome import outcome
+from dpbilevel.outcome import Outcome, outcome
 from dpbilevel.report.html import html_report
 from dpbilevel.report.markdown import markdown_report
 from dpbilevel.report.run_file import read_run, write_run
@@ -235,9 +235,8 @@ def test_a_real_run_on_noise_is_not_and_warns(untuned):
     assert (untuned.x == START).all()
 
 
-def test_the_warning_is_never_an_error_since_the_result_is_paid_for(monkeypatch):
+def test_the_warning_is_never_an_error_since_the_result_is_paid_for():
     shown = []
-    monkeypatch.setattr(warnings, "showwarning", lambda message, *_, **__: shown.append(str(message)))
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message="Not ", category=dpb.UtilityWarning)
         warnings.filterwarnings("ignore", message="Tuning has", category=dpb.UtilityWarning)
@@ -253,13 +252,23 @@ def test_without_noise_it_is_solved():
     assert solution.result.startswith("Solved without noise: x came to rest after ")
 
 
-def test_the_sentence_follows_from_released_values_alone(tuned, untuned):
-    for solution, epsilon in ((tuned, 3.0), (untuned, 1.0)):
-        sizes = dpb.Sizes(**{role: np.zeros((count, 2), np.float32) for role, count in solution.sizes.items()})
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            planned = dpb.plan(problem(), sizes, dpb.Budget(epsilon, 1e-6), start=(START, START), refit=None)
-        assert solution.result == outcome(planned, START, solution.x, solution.history).sentence
+def from_public_values(solution, **settings):
+    """Whether the sentence follows from a plan, made without records, and what was released."""
+    sizes = dpb.Sizes(**{role: np.zeros((count, 2), np.float32) for role, count in solution.sizes.items()})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        planned = dpb.plan(problem(), sizes, solution.privacy.budget, start=(START, START), refit=None, **settings)
+    return solution.result == outcome(planned, START, solution.x, solution.history).sentence
+
+
+@pytest.mark.filterwarnings("ignore::dpbilevel.NotPrivateWarning", "ignore::dpbilevel.UtilityWarning")
+def test_the_sentence_follows_from_released_values_alone(tuned, untuned, monkeypatch):
+    assert from_public_values(tuned)
+    assert from_public_values(untuned)
+    # A mutation that tells what only the records know.
+    monkeypatch.setattr(solving, "outcome", lambda *_: Outcome("The largest record is 1."))
+    method = dpb.Tracking(steps=3)
+    assert not from_public_values(solve(60, 0.0, method=method), method=method)
 
 
 def test_everything_that_shows_a_run_shows_it(tuned, tmp_path):
