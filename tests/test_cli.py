@@ -19,6 +19,7 @@ from cli_data import NUMBER, SCHEMA, SECRET, people, write_people
 
 import dpbilevel as dpb
 from dpbilevel.cli import app
+from dpbilevel.cli.wording import in_own_words
 
 REPOSITORY = Path(__file__).parents[1]
 
@@ -57,6 +58,8 @@ def test_tune_leaves_a_run_and_says_where(run):
     told = json.loads((place / "run" / "run.json").read_text())
     assert told["status"] == "finished"
     assert told["command"].startswith("dpbilevel tune people.csv")
+    assert told["result"]
+    assert in_own_words(told["result"]) in ended.stdout
     assert SECRET not in (place / "run" / "run.json").read_text()
 
 
@@ -165,6 +168,7 @@ def test_report_is_written_anew(run, command, monkeypatch):
     assert (place / "run" / "report.html").read_bytes() == page
     told = json.loads(said)
     assert set(told["hyperparameters"]) == {"age", "cost", "place"}
+    assert told["result"] == json.loads((place / "run" / "run.json").read_text())["result"]
     assert told["epsilon"] == pytest.approx(2.0, rel=1e-6)
 
 
@@ -480,6 +484,7 @@ def test_the_demonstration_at_small_size(command, tmp_path, monkeypatch):
     code, said, _ = command("demo", "--rows", 2000)
     assert code == 0
     assert re.search(r"untuned +0\.\d{3} ", said)
+    assert re.search(r"^(Tuned|Tuned in part|Not tuned|Not to be relied on): ", said, re.MULTILINE)
     assert said.rstrip().endswith(f"Report: {Path('flights-run') / 'report.html'}")
     code, _, said = command("demo", "--rows", 2000)
     assert code == 2

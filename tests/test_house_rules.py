@@ -47,6 +47,8 @@ ORDER = (
     "solution",
     "hyperparameters",
     "remarks",
+    "diagnostics",
+    "outcome",
     "fingerprint",
     "checkpoint",
     "solving",

@@ -1,10 +1,9 @@
-"""Remarks on results: an x at the edge of its range, and one that never left its start."""
+"""Remarks on results: an x at the edge of its range."""
 
 import json
 import types
 from dataclasses import replace
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from report_data import made, review
@@ -21,10 +20,8 @@ from dpbilevel.solution import Legend
 HALF, FULL = np.array([0.5]), np.array([1.0])
 
 
-def remarks(domain, x, legend=None, start=None, output=None):
-    problem = types.SimpleNamespace(domain=domain)
-    planned = types.SimpleNamespace(problem=problem, numbers={} if output is None else {"output": (output, "")})
-    return result_remarks(planned, x if start is None else start, x, legend)
+def remarks(domain, x, legend=None):
+    return result_remarks(types.SimpleNamespace(problem=types.SimpleNamespace(domain=domain)), x, legend)
 
 
 @pytest.mark.parametrize(
@@ -72,15 +69,6 @@ def test_remarks_have_the_words_of_the_legend():
     assert remark.startswith("At the upper end of its range, 2: penalty “sex”")
 
 
-def test_a_start_that_is_returned_is_said_to_be_one():
-    here = {"x": HALF, "start": HALF.copy()}
-    assert remarks(dpb.Everything(), **here, output="last") == (
-        "The returned x is the starting point, unchanged (output rule: last)",
-    )
-    assert remarks(dpb.Everything(), **here) == ()  # nothing was tuned
-    assert remarks(dpb.Everything(), FULL, start=HALF, output="last") == ()
-
-
 def run_away(output, edge):
     """The paper's method on an upper level without a minimum: every step is larger than the one before."""
     problem = dpb.BilevelProblem(
@@ -101,8 +89,8 @@ def at_the_edge():
 def test_an_output_rule_that_returns_the_start_says_so(at_the_edge):
     solution = run_away("smallest-step", 100.0)
     assert solution.x == np.float32(0.1)
-    assert "The returned x is the starting point, unchanged (output rule: smallest-step)" in solution.remarks
-    assert not any("starting point" in remark for remark in at_the_edge.remarks)
+    assert "returned the starting point (output rule: smallest-step)" in solution.result
+    assert "starting point" not in at_the_edge.result
 
 
 def test_a_run_says_it_in_its_summary_its_file_and_its_reports(at_the_edge, tmp_path):
@@ -141,9 +129,9 @@ def test_estimators_say_it_in_their_own_words(monkeypatch):
     assert "penalty “sex”" in found
 
 
-def from_public_values(solution, planned, start):
+def from_public_values(solution, planned):
     """Whether remarks follow from the plan and what was released."""
-    return solution.remarks == (*planned.remarks, *result_remarks(planned, start, solution.x, solution.legend))
+    return solution.remarks == (*planned.remarks, *result_remarks(planned, solution.x, solution.legend))
 
 
 def test_remarks_follow_from_released_values_alone(monkeypatch):
@@ -155,8 +143,7 @@ def test_remarks_follow_from_released_values_alone(monkeypatch):
     points, budget = dpb.Records(lower=np.linspace(-1, 1, 400)), dpb.Budget(2.0, 1e-4)
     settings = {"method": dpb.Tracking(steps=3), "refit": None, "start": (0.0, 0.0)}
     planned = dpb.plan(problem, points.sizes, budget, **settings)
-    start = jnp.asarray(0.0)
-    assert from_public_values(dpb.solve(problem, points, budget, **settings), planned, start)
+    assert from_public_values(dpb.solve(problem, points, budget, **settings), planned)
     # A twin that tells what only the records know.
     monkeypatch.setattr(solving, "result_remarks", lambda *_: ("the largest record is 1",))
-    assert not from_public_values(dpb.solve(problem, points, budget, **settings), planned, start)
+    assert not from_public_values(dpb.solve(problem, points, budget, **settings), planned)

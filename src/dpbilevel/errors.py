@@ -57,7 +57,7 @@ class PrivacyLeakWarning(UserWarning):
 
 
 class UtilityWarning(UserWarning):
-    """The planned noise, which is public, is large against what the records can tell; privacy holds all the same."""
+    """Noise is large against what the records can tell, by plan or in a result; privacy holds all the same."""
 
 
 class NotPrivateWarning(UserWarning):

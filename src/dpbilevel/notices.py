@@ -1,7 +1,8 @@
 """What is said before a run charges anything: where noise will dominate, and where little or nothing is protected.
 
 All of it follows from public numbers, the plan's. Warnings come before the charge, so that whoever turns one into an
-error has spent nothing. What noise will do is kept as remarks of the plan too, and later of the solution.
+error has spent nothing. What noise will do is kept as remarks of the plan too, and later of the solution. One warning
+comes after a run, of a result that should not be used: it is never an error, since the result has been paid for.
 """
 
 import math
@@ -83,3 +84,16 @@ def warn_beforehand(privacy: Privacy, remarks: Sequence[str], stacklevel: int) -
             NotPrivateWarning,
             stacklevel=stacklevel + 1,
         )
+
+
+def warn_afterwards(sentence: str, stacklevel: int) -> None:
+    """Warn of a result that should not be used. Where warnings are errors it is shown, and the result still returned.
+
+    ``stacklevel`` counts from the caller, as in `warnings.warn`.
+    """
+    try:
+        warnings.warn(sentence, UtilityWarning, stacklevel=stacklevel + 1)
+    except UtilityWarning:
+        with warnings.catch_warnings():
+            warnings.simplefilter("always", UtilityWarning)
+            warnings.warn(sentence, UtilityWarning, stacklevel=stacklevel + 1)

@@ -1,6 +1,6 @@
-"""What a returned x alone does not tell: that it is at the edge of its range, or where it started.
+"""What a returned x alone does not tell: that it is at the edge of its range.
 
-Remarks are made of released values and public facts, the domain and the starting point, so that they cost nothing.
+Remarks are made of released values and public facts, the domain among them, so that they cost nothing.
 """
 
 import math
@@ -25,20 +25,15 @@ _NAMED = 3
 _MEANING = "; the best may lie beyond, or noise may have led there"
 
 
-def result_remarks(planned: Plan, start: Tree, x: Tree, legend: Legend | None = None) -> tuple[str, ...]:
+def result_remarks(planned: Plan, x: Tree, legend: Legend | None = None) -> tuple[str, ...]:
     """Remarks on a returned x, without a full stop.
 
     Args:
-        planned: the plan of the run; a method that tunes says in its numbers what its output is.
-        start: where x started.
+        planned: the plan of the run.
         x: as returned.
         legend: what its numbers mean, where somebody knows.
     """
-    remarks = []
-    same = [np.array_equal(a, b) for a, b in zip(jax.tree.leaves(start), jax.tree.leaves(x), strict=True)]
-    if "output" in planned.numbers and all(same):
-        rule, _ = planned.numbers["output"]
-        remarks.append(f"The returned x is the starting point, unchanged (output rule: {rule})")
+    remarks: list[str] = []
     names = [name for name, _ in named_numbers("x", x)]
     if legend is not None and len(legend.names) == len(names):
         names = [f"{legend.quantity} “{name}”" for name in legend.names]

@@ -49,7 +49,9 @@ class Solution:
         version: of the library.
         legend: what the numbers of x mean; estimators know it, `solve` does not.
         remarks: what is worth knowing of the result, in sentences: noise that dominates by plan, an x at the edge of
-            its range or where it started. They follow from released values and public facts.
+            its range. They follow from released values and public facts.
+        result: what became of the run, in a sentence made of the same: whether it tuned anything, whether it was done,
+            and what to try otherwise. Empty in files of earlier versions.
     """
 
     x: Tree
@@ -62,9 +64,10 @@ class Solution:
     version: str
     legend: Legend | None = None
     remarks: tuple[str, ...] = ()
+    result: str = ""
 
     def summary(self) -> str:
-        """The guarantee, the spend by role and release, the size of what was released, and remarks on it."""
+        """The guarantee, what became of the run, the spend by role and release, the size of x and y, and remarks."""
         rows = [
             [
                 role,
@@ -82,7 +85,8 @@ class Solution:
         spends = [f"epsilon of {role} records: {self.privacy.epsilon(role=role):.4g}" for role in self.privacy.charges]
         shapes = f"x: {_shape(self.x)}, y: {_shape(self.y)}"
         remarks = [f"Remark: {remark}." for remark in self.remarks]
-        return "\n".join([self.privacy.sentence(), "", table, "", *spends, shapes, *remarks])
+        result = [self.result] if self.result else []
+        return "\n".join([self.privacy.sentence(), *result, "", table, "", *spends, shapes, *remarks])
 
     def save(self, path: str | Path) -> Path:
         """Write everything as JSON (released values only); `load` reads it back."""
@@ -102,6 +106,7 @@ class Solution:
             "legend": None if self.legend is None else {**asdict(self.legend), "names": list(self.legend.names)},
             "numbers": encoded({name: list(pair) for name, pair in self.numbers.items()}),
             "remarks": list(self.remarks),
+            "result": self.result,
         }
 
     @classmethod
@@ -141,6 +146,7 @@ class Solution:
             version=content["version"],
             legend=_legend(content.get("legend")),
             remarks=tuple(content.get("remarks", ())),
+            result=str(content.get("result", "")),
         )
 
     def report(self, path: str | Path) -> Path:

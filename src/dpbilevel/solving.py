@@ -15,7 +15,8 @@ from dpbilevel.arguments import one_of
 from dpbilevel.checkpoint import opened
 from dpbilevel.errors import InvalidArgument, NotPrivateWarning
 from dpbilevel.methods.refit import Refit
-from dpbilevel.notices import warn_beforehand
+from dpbilevel.notices import warn_afterwards, warn_beforehand
+from dpbilevel.outcome import outcome
 from dpbilevel.planning import DEFAULT_METHOD, NOISES, Method, Plan, checked_start, prepare, with_caveats
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.discrete import check_sampler
@@ -50,7 +51,8 @@ def solve(
 
     Guarantee: everything in the returned `Solution` together satisfies (budget.epsilon, budget.delta)-DP under
     ``budget.adjacency``, unconditionally: it rests on clipping and noise, not on constants or convergence. The whole
-    spend is charged before the first record is read and is never refunded.
+    spend is charged before the first record is read and is never refunded. What became of the run is in its ``result``;
+    where that should not be used, a `UtilityWarning` follows the run.
 
     Args:
         problem: what to minimise.
@@ -130,22 +132,28 @@ def solve(
                     kept.save(index, first + chunk, state, history)
                 advance(chunk)
             values = part.finish(_plain(state))
-    return _released(planned, x, schedule, records, jax.tree.map(np.asarray, values), history)
+    values = jax.tree.map(np.asarray, values)
+    seen = jax.tree.map(lambda *chunks: np.concatenate(chunks), *history)
+    result = outcome(planned, x, values[0], seen)
+    if not result.usable:
+        warn_afterwards(result.sentence, stacklevel=2)
+    return _released(planned, schedule, records, values, seen, result.sentence)
 
 
 def _released(
-    planned: Plan, start: Tree, schedule: KeySchedule, records: Records, values: tuple[Tree, Tree], history: list[Tree]
+    planned: Plan, schedule: KeySchedule, records: Records, values: tuple[Tree, Tree], history: Tree, result: str
 ) -> Solution:
     return Solution(
         x=values[0],
         y=values[1],
         privacy=replace(planned.privacy, void=planned.privacy.void or schedule.reproducible),
-        history=jax.tree.map(lambda *chunks: np.concatenate(chunks), *history),
+        history=history,
         numbers=planned.numbers,
         sizes={role: records.sizes.count(role) for role in records.sizes.roles},
         method=repr(planned.method),
         version=version(),
-        remarks=(*planned.remarks, *result_remarks(planned, start, values[0])),
+        remarks=(*planned.remarks, *result_remarks(planned, values[0])),
+        result=result,
     )
 
 

@@ -27,6 +27,7 @@ from dpbilevel.constraints import project
 from dpbilevel.errors import InvalidArgument
 from dpbilevel.facts import Facts
 from dpbilevel.notices import warn_beforehand
+from dpbilevel.outcome import UNMEASURED
 from dpbilevel.planning import Plan, checked_start, prepare, with_caveats
 from dpbilevel.privacy.accounting import Chargeable, all_charges
 from dpbilevel.privacy.budget import Budget
@@ -213,6 +214,7 @@ class PrivateRandomSearch(ScoredRuns):
             method=repr(self),
             version=version(),
             remarks=planned.remarks,
+            result=f"Returned the best of about {self.mean_runs:g} runs, by noisy score; {UNMEASURED}.",
         )
 
 

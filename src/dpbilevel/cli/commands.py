@@ -263,6 +263,8 @@ def _show_review(console: Console, review: Review, folder: Path) -> None:
     solution = review.solution
     privacy = solution.privacy
     console.say(f"\n{in_own_words(privacy.sentence())}")
+    if solution.result:
+        console.say(f"\n{in_own_words(solution.result)}")
     console.table(
         f"Spend at delta = {privacy.budget.delta:g}" if privacy.budget.delta else "Spend",
         ["role", "records", "epsilon"],
@@ -286,6 +288,7 @@ def _show_review(console: Console, review: Review, folder: Path) -> None:
             "epsilon": privacy.epsilon() if privacy.budget.is_private else None,
             "delta": privacy.budget.delta,
             "hyperparameters": values,
+            "result": solution.result,
             "remarks": list(solution.remarks),
         }
     )

@@ -9,6 +9,7 @@ from dpbilevel import datasets, estimators
 from dpbilevel.cli.console import Console
 from dpbilevel.cli.rows import column_names
 from dpbilevel.cli.run_folder import PAGE, RunFolder, check_free, finished, now, running
+from dpbilevel.cli.wording import in_own_words
 from dpbilevel.encoding.encoder import BoundedEncoder
 from dpbilevel.errors import InvalidArgument
 from dpbilevel.estimators.split import split
@@ -101,5 +102,7 @@ def demonstrate(out: Path, *, rows: int, force: bool, console: Console, command:
         ["input", "penalty"],
         [[str(name), f"{value:.2g}"] for name, value in zip(tuned.groups_, tuned.penalties_, strict=True)],
     )
+    console.say(f"\n{in_own_words(tuned.solution_.result)}")
     console.say(f"\nReport: {out / PAGE}")
-    console.result({"report": str(out / PAGE), "scores": {name: list(pair) for name, pair in scores.items()}})
+    scored = {name: list(pair) for name, pair in scores.items()}
+    console.result({"report": str(out / PAGE), "result": tuned.solution_.result, "scores": scored})

@@ -36,6 +36,7 @@ _NAMES = {
 # Remedies that are written in Python, and what does the same here.
 _REMEDIES = {
     r"data=None: ": "",
+    r"try (Tracking\(steps=\d+\))": r"try \1, from Python",
     r": use group=k for k rows of one person": "",
     r"as data=\.\.\., or in the environment": "in the environment",
     r"give total= to start (its|a) ledger( there)?( \(on the command line: dpbilevel ledger create\))?": (

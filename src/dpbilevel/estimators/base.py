@@ -20,7 +20,8 @@ from dpbilevel.estimators.rows import Scaling, check_finite, scaling
 from dpbilevel.estimators.settings import with_inherited_settings
 from dpbilevel.estimators.split import validation_rows
 from dpbilevel.methods.refit import Refit
-from dpbilevel.notices import warn_beforehand
+from dpbilevel.notices import warn_afterwards, warn_beforehand
+from dpbilevel.outcome import outcome
 from dpbilevel.planning import DEFAULT_METHOD, Method, Plan, checked_start, prepare
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.ledger import Ledger
@@ -109,7 +110,7 @@ class PrivateEstimator(CountedCopies):
         records = Records(upper=upper, lower=lower, invalid=self.invalid)
         planned = self._planned(problem, records.sizes)
         budget, method = planned.budget, planned.method
-        # All warnings come before the charge: where one is made an error, nothing has been spent.
+        # Warnings come before the charge: where one is made an error, nothing has been spent.
         for caveat in caveats:
             warnings.warn(caveat, PrivacyLeakWarning, stacklevel=3)
         self._warn_of_copies(stacklevel=3)
@@ -117,7 +118,7 @@ class PrivateEstimator(CountedCopies):
         warn_beforehand(planned.privacy, planned.remarks, stacklevel=3)
         warn_if_not_private(budget, KeySchedule(seed), "random_state", stacklevel=4)
         with warnings.catch_warnings():
-            for said in (NotPrivateWarning, PrivacyLeakWarning, UtilityWarning):  # just now, at the caller's line
+            for said in (NotPrivateWarning, PrivacyLeakWarning, UtilityWarning):  # by us, at the caller's line
                 warnings.simplefilter("ignore", said)
             solution = solve(
                 problem,
@@ -131,10 +132,13 @@ class PrivateEstimator(CountedCopies):
             )
         of_copies = () if copies is None else (copies,)
         privacy = replace(solution.privacy, caveats=(*caveats, *of_copies, *solution.privacy.caveats))
-        start, _ = checked_start(problem, None)
-        remarks = (*planned.remarks, *result_remarks(planned, start, solution.x, legend))
+        remarks = (*planned.remarks, *result_remarks(planned, solution.x, legend))
         self.solution_ = replace(solution, privacy=privacy, numbers=planned.numbers, legend=legend, remarks=remarks)
         self.privacy_ = privacy
+        start, _ = checked_start(problem, None)
+        result = outcome(planned, start, solution.x, solution.history)
+        if not result.usable:
+            warn_afterwards(result.sentence, stacklevel=3)
         return solution.x, solution.y
 
     def _announced(self, problem: BilevelProblem, sizes: Sizes) -> Plan:

@@ -1,4 +1,4 @@
-"""A solution as a compact card for notebooks: the guarantee, the spend, the hyperparameters, the records."""
+"""A solution as a compact card for notebooks: the guarantee, the spend, the result, the hyperparameters."""
 
 import math
 from collections.abc import Iterator
@@ -28,6 +28,8 @@ def _rows(solution: Solution) -> Iterator[str]:
             yield bar(words, spent / budget.epsilon, TONES[privacy_status(solution.privacy)])
     else:
         yield text(", ".join(f"{count:,} {role} records" for role, count in solution.sizes.items()))
+    if solution.result:
+        yield text(solution.result)
     told = hyperparameters(solution)
     yield f"<em>{text(told.quantity)}</em>" + "".join(_values(told))
     yield from (f"Remark: {text(remark)}." for remark in solution.remarks)

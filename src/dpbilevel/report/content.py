@@ -32,6 +32,7 @@ def content(review: Review) -> Content:
         "command": review.command,
         "guarantee": _guarantee(solution),
         "spend": [_role(solution, role) for role in solution.privacy.charges],
+        "result": solution.result,
         "remarks": list(solution.remarks),
         **_hyperparameters(solution),
         "model": _numbers_of_y(solution) if review.model is None else _linear(review.model),

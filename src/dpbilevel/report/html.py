@@ -46,6 +46,7 @@ def html_report(review: Review) -> str:
         _head(told),
         _guarantee(told["guarantee"], told["spend"]),
         _basis(told["guarantee"]),
+        section("result", "What became of the run", paragraph(told["result"])) if told["result"] else "",
         section("remarks", "Remarks", bullets([f"{remark}." for remark in told["remarks"]])) if told["remarks"] else "",
         section(
             "spend",

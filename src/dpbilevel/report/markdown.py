@@ -38,6 +38,7 @@ def markdown_report(review: Review) -> str:
         "## The guarantee",
         f"> {_text(guarantee['sentence'])}",
         *_basis(guarantee),
+        _titled("## What became of the run", _text(told["result"])),
         _titled("## Remarks", _bullets(f"{remark}." for remark in told["remarks"])),
         "## What was spent",
         _text(spend_words(told)),
