@@ -3,9 +3,9 @@
     python benchmarks/solver_private.py --records 1e3,1e4 --processes 16 --out part.json        (a piece)
     python benchmarks/solver_private.py --merge part.json other.json --report                   (docs/results)
 
-*Left* is (F(x) - F*)/(F(x0) - F*), as in `solver.py`. A cell is a problem at one epsilon and one number of records, over
-several seeds of the noise. What is in the file already is not run again, so that pieces can be made on several machines;
-with ``PYTHONPATH=src`` it runs from source, and needs Matplotlib for the report alone.
+*Left* is (F(x) - F*)/(F(x0) - F*), as in `solver.py`. A cell is a problem at one epsilon and one number of records,
+over several seeds of the noise. What is in the file already is not run again, so that pieces can be made on several
+machines; with ``PYTHONPATH=src`` it runs from source, and needs Matplotlib for the report alone.
 
 Three things keep it affordable. The final training has no part in x and is not run: tuning gets exactly the budget that
 `dpb.solve` would give it (`Refit.budgets`), and no training follows. All sizes take their records from the front of one

@@ -50,11 +50,8 @@ def _moments(shares: Shares) -> tuple[float, float, int]:
 
 def larger(these: Shares, those: Shares) -> float:
     """The p-value against: the first mean is not larger."""
-    return float(
-        stats.ttest_ind_from_stats(
-            *_moments(these), *_moments(those), equal_var=False, alternative="greater"
-        ).pvalue
-    )
+    both = (*_moments(these), *_moments(those))
+    return float(stats.ttest_ind_from_stats(*both, equal_var=False, alternative="greater").pvalue)
 
 
 def above_start(shares: Shares) -> float:
@@ -64,8 +61,30 @@ def above_start(shares: Shares) -> float:
 
 
 def different(these: Shares, those: Shares) -> float:
-    """The p-value against: equal distributions, by the means of logarithms, in which shares lie over many decades."""
-    logarithms = [np.log(np.maximum(shares, ROUNDING)) for shares in (these, those)]
-    return float(stats.ttest_ind_from_stats(*map(_moments, logarithms), equal_var=False).pvalue) if False else float(
-        stats.ttest_ind_from_stats(*_moments(logarithms[0]), *_moments(logarithms[1]), equal_var=False).pvalue
-    )
+    """The p-value against: equal distributions, by the means of logarithms, since shares lie over many decades."""
+    these, those = (np.log(np.maximum(shares, ROUNDING)) for shares in (these, those))
+    return float(stats.ttest_ind_from_stats(*_moments(these), *_moments(those), equal_var=False).pvalue)
+
+
+def judged(cells: Cells, twins: Mapping[str, str], epsilons: Sequence[float], records: Sequence[int]) -> Judgement:
+    """All questions, on the cells that are there.
+
+    Args:
+        twins: the name of each problem -> that of its twin in plain units, itself where it is plain.
+    """
+    falls, rises, above, differs = ({} for _ in range(4))
+    for name, twin in twins.items():
+        for epsilon in epsilons:
+            keys = {number: key_of(name, epsilon, number, DEFAULT) for number in records}
+            there = {number: cells[key]["left"] for number, key in keys.items() if key in cells}
+            for number, shares in there.items():
+                above[keys[number]] = above_start(shares)
+                plain = key_of(twin, epsilon, number, DEFAULT)
+                if twin != name and plain in cells:
+                    differs[keys[number]] = different(shares, cells[plain]["left"])
+            few, many = (there.get(number) for number in (min(records), max(records)))
+            if few is not None and many is not None:
+                change = f"{name} | {epsilon:g}"
+                falls[change], rises[change] = larger(few, many), larger(many, few)
+    compared = {"falls": len(falls), "above": len(above), "differs": len(differs)}
+    return Judgement(holm(falls), holm(rises), holm(above), holm(differs), compared)
