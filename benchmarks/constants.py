@@ -61,18 +61,14 @@ def constants() -> dict[str, tuple[ModuleType, str, int | None]]:
     found: dict[str, tuple[ModuleType, str, int | None]] = {}
     for module in (importlib.import_module(f"dpbilevel.methods.{name}") for name in MODULES):
         for name, value in vars(module).items():
-            title = f"{module.__name__.rsplit('.', 1)[-1]}.{name}"
+            values = value if isinstance(value, tuple) else (value,)
             if not name.startswith("_") or not name.isupper() or name in GUARDS:
                 continue
-            if _is_number(value):
-                found[title] = (module, name, None)
-            elif isinstance(value, tuple) and all(map(_is_number, value)):
-                found |= {f"{title}[{index}]": (module, name, index) for index in range(len(value))}
+            if all(isinstance(one, int | float) for one in values):
+                title = f"{module.__name__.rsplit('.', 1)[-1]}.{name}"
+                places = {f"{title}[{index}]": (module, name, index) for index in range(len(values))}
+                found |= places if isinstance(value, tuple) else {title: (module, name, None)}
     return found
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def changed(name: str, value: float, way: str) -> float:

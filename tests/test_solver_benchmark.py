@@ -54,7 +54,7 @@ def test_every_rescaled_problem_has_a_plain_twin_and_noise_of_its_own():
 def test_what_falls_is_seen_to_fall_and_nothing_else():
     found = judge(made_up())
     assert len(found.falls) == len(TWINS)
-    assert not (found.rises or found.above or found.differs)
+    assert (found.rises, found.above, found.differs) == ([], [], [])
     assert found.compared == {"falls": 21, "above": 42, "differs": 2}
 
 
@@ -149,6 +149,28 @@ def test_certified_constants_are_not_falsified_by_the_records():
     assert solver_private.methods_of(table()[10], 10**6) == (DEFAULT,)
     rescaled = [entry for entry in table() if entry.units != PLAIN]
     assert all(solver_private.methods_of(entry, 1000) == (DEFAULT,) for entry in rescaled)
+
+
+def test_the_page_and_the_picture(tmp_path):
+    names = [entry.name for entry in table()]
+    cells = {
+        key_of(name, epsilon, number, DEFAULT): cell(100 / number)
+        for name in names
+        for epsilon in solver_private.EPSILONS
+        for number in solver_private.RECORDS
+    }
+    cells |= {key: value | {"device": "cpu"} for key, value in cells.items()}
+    cells[key_of(names[3], 1.0, 1000, DEFAULT)] |= cell(2.0)
+    cells[key_of(names[10], 1.0, 1000, DOUBLE_LOOP)] = cell(0.9) | {"device": "cpu"}
+    out = tmp_path / "solver_private.json"
+    pieces.write_cells(out, cells)
+    solver_private.main(["--out", str(out), "--report"])
+    page = out.with_suffix(".md").read_text(encoding="utf-8")
+    assert f"in {2 * len(names)} of {2 * len(names)} cases" in page
+    assert f"**1 of {8 * len(names)} means lie above" in page
+    assert f"- Above the start: {names[3]}, 1, 1000." in page
+    assert f"| {names[10]}, double loop | 0.9 |  |" in page
+    assert out.with_suffix(".svg").read_text(encoding="utf-8").count("representation, ε") == 2
 
 
 def test_a_tiny_cell(tmp_path, monkeypatch):
