@@ -86,12 +86,13 @@ def listed(judgement: Judgement, twins: dict[str, str]) -> str:
         "Above the start": judgement.above,
         "Different from the twin": judgement.differs,
     }
-    lines = [
-        f"- {title}: {'; '.join(key.removesuffix(f' | {DEFAULT}').replace(' | ', ', ') for key in keys)}.\n"
-        for title, keys in groups.items()
-        if keys
-    ]
-    return "\n(A problem, ε, and the number of records where it counts.)\n\n" + "".join(lines) if lines else ""
+    lines = [f"- {title}: {'; '.join(map(_in_words, keys))}.\n" for title, keys in groups.items() if keys]
+    return "\n" + "".join(lines) if lines else ""
+
+
+def _in_words(key: str) -> str:
+    name, epsilon, *rest = key.split(" | ")
+    return f"{name} (ε = {epsilon}{f', {POWERS[int(rest[0])]} records' if rest else ''})"
 
 
 def draw(cells: Cells, target: Path) -> None:

@@ -168,7 +168,7 @@ def test_the_page_and_the_picture(tmp_path):
     page = out.with_suffix(".md").read_text(encoding="utf-8")
     assert f"in {2 * len(names)} of {2 * len(names)} cases" in page
     assert f"**1 of {8 * len(names)} means lie above" in page
-    assert f"- Above the start: {names[3]}, 1, 1000." in page
+    assert f"- Above the start: {names[3]} (ε = 1, 10³ records)." in page
     assert f"| {names[10]}, double loop | 0.9 |  |" in page
     assert out.with_suffix(".svg").read_text(encoding="utf-8").count("representation, ε") == 2
 
