@@ -114,8 +114,9 @@ def quadratic(
         residual = y - record - (coupling @ x if reads else 0)
         return 0.5 * residual @ curvature @ residual
 
+    settings = f"{domain}, condition {condition:g}" + (f", {dimension} numbers" if dimension != 3 else "")
     return Posed(
-        name=f"quadratic, {domain}, condition {condition:g}{'' if reads else ', free'}",
+        name=f"quadratic, {settings}{'' if reads else ', free'}",
         problem=dpb.BilevelProblem(
             upper_loss=lambda x, y, record: 0.5 * jnp.sum((y - record) ** 2),
             upper_term=None if reads else lambda x, y: 0.05 * jnp.sum((x + y) ** 2),

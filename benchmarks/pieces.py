@@ -1,0 +1,60 @@
+"""Long benchmarks in pieces: tasks in several processes, results kept by key, files that can be merged.
+
+Results are written after every task, so that a run that is cut off loses no more than the tasks in hand, and goes on
+from its file. Nothing here imports JAX: environments must be set before it is.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+Cells = dict[str, Any]
+
+ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1") | {
+    "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1",
+    "XLA_PYTHON_CLIENT_PREALLOCATE": "false",  # processes share a GPU's memory
+}
+
+
+def read_cells(*paths: Path) -> Cells:
+    """What files hold together; of equal keys the later one counts, files that do not exist hold nothing."""
+    cells: Cells = {}
+    for path in paths:
+        if path.exists():
+            cells |= json.loads(path.read_text(encoding="utf-8"))["cells"]
+    return cells
+
+
+def write_cells(path: Path, cells: Cells) -> None:
+    """All of the file or nothing, in an order that does not depend on which task was done first."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    half = path.with_name(path.name + ".half")
+    content = {"cells": dict(sorted(cells.items()))}
+    half.write_text(json.dumps(content, allow_nan=False, indent=1) + "\n", encoding="utf-8")
+    half.replace(path)
+
+
+def run(work: Callable[[Any], Cells], tasks: Iterable[Any], out: Path, processes: int) -> Cells:
+    """Do the tasks and add their cells to a file; with several processes each has one thread."""
+    cells, tasks = read_cells(out), list(tasks)
+
+    def keep(done: int, new: Cells) -> None:
+        cells.update(new)
+        write_cells(out, cells)
+        print(f"{done}/{len(tasks)}  {', '.join(new)}", file=sys.stderr, flush=True)
+
+    if processes == 1:
+        for done, task in enumerate(tasks, 1):
+            keep(done, work(task))
+        return cells
+    os.environ.update(ONE_THREAD)  # processes that are spawned inherit it
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+        futures = [pool.submit(work, task) for task in tasks]
+        for done, future in enumerate(as_completed(futures), 1):
+            keep(done, future.result())
+    return cells

@@ -1,0 +1,155 @@
+"""The page and the picture of the solver benchmark with noise: docs/results/solver_private.{md,svg}."""
+
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.figure import Figure
+from pieces import Cells, read_cells
+from rates import machine
+from solver_private import (
+    DATA_SEED,
+    DEFAULT,
+    DELTA,
+    DOUBLE_LOOP,
+    EPSILONS,
+    NOISE_SEEDS,
+    RECORD_NORM,
+    RECORDS,
+    REFERENCE_RECORDS,
+    key_of,
+    plain_name,
+)
+from solver_private_judgement import Judgement, judged
+from solver_problems import table
+
+from dpbilevel.tables import markdown_table
+
+FLOOR = 1e-5  # smaller shares are drawn here
+POWERS = {10**3: "10³", 10**4: "10⁴", 10**5: "10⁵", 10**6: "10⁶"}
+
+PAGE = """# Does the default solve the problem it is given, with noise?
+
+The {number} problems of [the benchmark without noise](solver.md) at ε = 1 and 3 (δ = {delta:g}), on 10³ to 10⁶ lower
+and half as many upper records. *Left* is the share of $F(x_0) - F^*$ that is left, the mean of {seeds} seeds of the
+noise: 1 is where the run started, 0 what the non-private reference finds on the same records.
+
+**The mean falls from 10³ to 10⁶ records in {falls} of {compared[falls]} cases** (a problem at one ε) and rises in
+{rises}. **{above} of {compared[above]} means lie above $F(x_0)$.** Of {compared[differs]} comparisons of a rescaled
+problem with its twin in plain units, {differs} show a difference. Each count is of significant results, at a
+family-wise error rate of 5% over all of its cells: t tests over seeds, adjusted by Holm's method. Twins are compared by
+the logarithms of what is left, under noise of their own.
+{listed}
+![Share left, against records](solver_private.svg)
+
+{table}
+
+## The paper's double loop
+
+`DPBilevel` with penalty, step, radii and clips from certified constants, on the problems of the table that have them:
+quadratics in a ball, whose records are declared to have norm at most {norm:g}. It has the whole budget, since it
+returns the model of its last solve, and its own defaults for all other numbers.
+
+{double_loop}
+
+## How it was run
+
+With defaults alone, but without the final training, which has no part in x: tuning has exactly the budget that
+`dpb.solve` leaves to it. All sizes take their records from the front of one draw. $F$ and $F^*$ are those of the run's
+own records, of the first {reference:,} where there are more: there the solution of all records leaves something too,
+about 10⁻⁴, and nearly 10⁻² for weights of sources.
+
+Made by `python benchmarks/solver_private.py` ({devices}); page from {made}.
+Data seed {data_seed}, noise seeds from {plain} on, for rescaled problems from {rescaled} on; float32.
+"""
+
+
+def means(cells: Cells, name: str, method: str, records: tuple[int, ...]) -> list[str]:
+    """A row of the table: the mean of each cell, epsilon by epsilon."""
+    found = [cells.get(key_of(name, epsilon, number, method)) for epsilon in EPSILONS for number in records]
+    return ["" if cell is None else f"{np.mean(cell['left']):.2g}" for cell in found]
+
+
+def header(records: tuple[int, ...]) -> list[str]:
+    """Of that table."""
+    return ["problem", *(f"ε = {epsilon:g}, {POWERS[number]}" for epsilon in EPSILONS for number in records)]
+
+
+def listed(judgement: Judgement, twins: dict[str, str]) -> str:
+    """Which cells are not as they should be, by name."""
+    changes = [f"{name} | {epsilon:g}" for name in twins for epsilon in EPSILONS]
+    still = [change for change in changes if change not in judgement.falls + judgement.rises]
+    groups = {
+        "No significant change with records": still if judgement.compared["falls"] else [],
+        "Rises with records": judgement.rises,
+        "Above the start": judgement.above,
+        "Different from the twin": judgement.differs,
+    }
+    lines = [f"- {title}: {'; '.join(map(_in_words, keys))}.\n" for title, keys in groups.items() if keys]
+    return "\n" + "".join(lines) if lines else ""
+
+
+def _in_words(key: str) -> str:
+    name, epsilon, *rest = key.split(" | ")
+    return f"{name} (ε = {epsilon}{f', {POWERS[int(rest[0])]} records' if rest else ''})"
+
+
+def draw(cells: Cells, target: Path) -> None:
+    """A line for each problem, a panel for each family and epsilon; rescaled problems are dashed."""
+    matplotlib.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "solver", "font.size": 8})
+    families: dict[str, list[Any]] = {}
+    for entry in table():
+        families.setdefault(entry.family.__name__.replace("_", " "), []).append(entry)
+    figure = Figure(figsize=(11, 5), layout="constrained")
+    panels = figure.subplots(len(EPSILONS), len(families), sharex=True, sharey=True)
+    for row, epsilon in zip(panels, EPSILONS, strict=True):
+        for axes, (family, entries) in zip(row, families.items(), strict=True):
+            for index, entry in enumerate(entries):
+                found = {n: cells.get(key_of(entry.name, epsilon, n, DEFAULT)) for n in RECORDS}
+                shares = {n: max(np.mean(cell["left"]), FLOOR) for n, cell in found.items() if cell is not None}
+                style = "-" if entry.name == plain_name(entry) else "--"
+                colour = matplotlib.colormaps["viridis"](0.9 * index / max(len(entries) - 1, 1))
+                axes.plot(list(shares), list(shares.values()), style, color=colour, linewidth=1, alpha=0.8)
+            axes.axhline(1, color="0.4", linewidth=0.8, linestyle=":")
+            axes.set_xscale("log")
+            axes.set_yscale("log")
+            axes.set_ylim(FLOOR / 1.5, 3)
+            axes.set_title(f"{family}, ε = {epsilon:g}", fontsize=8)
+            axes.grid(alpha=0.3)
+    figure.supxlabel("lower records", fontsize=9)
+    figure.supylabel("share of F(x₀) − F* left, mean (below 10⁻⁵ drawn there)", fontsize=9)
+    figure.savefig(target, metadata={"Date": None})
+
+
+def report(results: Path) -> Judgement:
+    """Write page and picture beside the results."""
+    cells = read_cells(results)
+    twins = {entry.name: plain_name(entry) for entry in table()}
+    judgement = judged(cells, twins, EPSILONS, RECORDS)
+    small = tuple(number for number in RECORDS if number < max(RECORDS))
+    certified = [name for name in twins if any(means(cells, name, DOUBLE_LOOP, small))]
+    rows = [
+        [f"{name}, {method}", *means(cells, name, method, small)]
+        for name in certified
+        for method in (DEFAULT, DOUBLE_LOOP)
+    ]
+    draw(cells, results.with_suffix(".svg"))
+    page = PAGE.format(
+        number=len(twins),
+        delta=DELTA,
+        seeds=" or ".join(map(str, sorted({len(cell["left"]) for cell in cells.values()}))),
+        **{name: len(keys) for name, keys in judgement._asdict().items() if name != "compared"},
+        compared=judgement.compared,
+        listed=listed(judgement, twins),
+        table=markdown_table(header(RECORDS), [[name, *means(cells, name, DEFAULT, RECORDS)] for name in twins]),
+        norm=RECORD_NORM,
+        double_loop=markdown_table(header(small), rows),
+        reference=REFERENCE_RECORDS,
+        devices=" and ".join(sorted({cell["device"] for cell in cells.values()})),
+        made=machine(),
+        data_seed=DATA_SEED,
+        **NOISE_SEEDS,
+    )
+    results.with_suffix(".md").write_text(page, encoding="utf-8")
+    return judgement
