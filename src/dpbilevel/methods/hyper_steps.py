@@ -37,7 +37,7 @@ _GROWTH = 0.3  # of the distance so far, in one step
 _LEAST_WEIGHT = 1e-9  # of a simplex, so that weights can return
 _MARGIN = 2.0  # standard deviations beyond what noise shows on average that are still noise
 _PLAIN = 0.25  # noise over a square, from which on downwards nothing is shrunk
-_BY_GROUP = ("path", "reach", "total", "variance", "drift")
+_BY_GROUP = ("path", "reach", "total", "variance", "steepest")
 _TINY = 1e-30
 
 
@@ -104,7 +104,7 @@ def start(found: tuple[Group, ...], x: jax.Array) -> State:
         "reach": [nothing for _ in found],
         "total": [jnp.zeros(group.size if group.kind == "separate" else (), x.dtype) for group in found],
         "variance": [zero[group.place] for group in found],
-        "drift": [jnp.zeros(group.size if group.kind == "separate" else (), x.dtype) for group in found],
+        "steepest": [nothing for _ in found],
     }
 
 
@@ -145,7 +145,7 @@ def move(
     moving = listening & (length > 0)
     parts, new = [], {name: [] for name in _BY_GROUP}
     for index, group in enumerate(found):
-        at, (path, reach, total, variance, drift) = group.place, (state[name][index] for name in _BY_GROUP)
+        at, (path, reach, total, variance, steepest) = group.place, (state[name][index] for name in _BY_GROUP)
         slope, first, unit = mean[at], state["first"][at], natural[index]
         if group.kind == "weights":
             share = x[at] / group.total
@@ -164,7 +164,7 @@ def move(
         pace = length * jnp.maximum(reach, far) * jnp.minimum(1.0, _GROWTH / jnp.maximum(longest, _TINY))
         pace = jnp.where(moving, pace, 0.0) / jnp.maximum(jnp.sqrt(total), _TINY)
         before, by = path, pace * slope
-        path, drift = path - by, drift + pace
+        path = path - by
         if group.kind == "weights":
             path = jnp.maximum(path - jnp.max(path), math.log(_LEAST_WEIGHT))
             path = path - jnp.mean(path) + jnp.mean(first)
@@ -175,10 +175,14 @@ def move(
                 jnp.abs(path - before) / jnp.maximum(jnp.abs(by), _TINY), 0.0, 1.0
             )  # at an edge noise stops
         variance = variance + (free * pace) ** 2 * noise[at]
-        strayed = variance + (drift**2 * chance / group.size if group.kind == "weights" else 0.0)
+        # Slopes that the luck of records explains where they are steepest do not part weights.
+        settled = (1 - _MEMORY) / (1 + _MEMORY) * jnp.mean(noise[at])
+        steepest = jnp.where(moving, jnp.maximum(steepest, jnp.mean(slope**2) - settled), steepest)
+        luck = chance / group.size / jnp.maximum(steepest, _TINY) if group.kind == "weights" else 0.0
+        strayed = variance + luck * jnp.mean((path - first) ** 2)
         moved = first + _shrunk(group, path - first, strayed)
         parts.append((group.total * jax.nn.softmax(moved) if group.kind == "weights" else moved).astype(x.dtype))
-        for name, value in zip(_BY_GROUP, (path, reach, total, variance, drift), strict=True):
+        for name, value in zip(_BY_GROUP, (path, reach, total, variance, steepest), strict=True):
             new[name].append(value.astype(x.dtype))
     return state | kept | new | {"number": number.astype(x.dtype)}, jnp.where(moving, jnp.concatenate(parts), x)
 
