@@ -33,6 +33,7 @@ _MEMORY = 0.9  # of mean, size and noise of hypergradients: ten passes
 _FIRST = 0.05  # of the natural length
 _WEIGHTS = 1.0  # the first distance of weights: they have a unit of their own, a factor of e
 _FARTHEST = 3.0  # distance of weights that is taken for a measure of how far to go: a twentieth is nearly nothing
+_FOLLOWING = 0.3  # of the way to the path's shrunk point, in one step: jumps of weights look like noise
 _GROWTH = 0.3  # of the distance so far, in one step
 _LEAST_WEIGHT = 1e-9  # of a simplex, so that weights can return
 _MARGIN = 2.0  # standard deviations beyond what noise shows on average that are still noise
@@ -181,6 +182,9 @@ def move(
         luck = chance / group.size / jnp.maximum(steepest, _TINY) if group.kind == "weights" else 0.0
         strayed = variance + luck * jnp.mean((path - first) ** 2)
         moved = first + _shrunk(group, path - first, strayed)
+        if group.kind == "weights":
+            here = _logarithms(group, x[at])
+            moved = here + _FOLLOWING * (moved - here)
         parts.append((group.total * jax.nn.softmax(moved) if group.kind == "weights" else moved).astype(x.dtype))
         for name, value in zip(_BY_GROUP, (path, reach, total, variance, steepest), strict=True):
             new[name].append(value.astype(x.dtype))
