@@ -78,7 +78,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], dict[str, Any], tuple[str, ...]]]
         {"inner": dpb.DPLocGD()},
         ("penalty", "steps", "step_size", "clip_norm", "upper_clip_norm", "split", "sampling", "output", "warm_start"),
     ),
-    "Tracking": (dpb.Tracking, {}, ("steps", "penalty", "learning_rate", "clip_norm", "split", "sampling")),
+    "Tracking": (dpb.Tracking, {}, ("steps", "clip_norm", "sampling")),
     "Refit": (dpb.Refit, {}, ("steps", "learning_rate", "clip_norm", "share")),
     "Ledger": (dpb.Ledger, {"total": BUDGET}, ("composition",)),
     "FixedDefault": (baselines.FixedDefault, {}, ("training",)),

@@ -233,7 +233,7 @@ def test_the_runs_are_those_of_solve_with_its_final_training():
     np.testing.assert_allclose(y[0], solution.y, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(history["x"][0], solution.history["x"], rtol=1e-4, atol=1e-5)
     assert y[0] != y[1]
-    assert rows((x, y, history)).shape == (2, 2 + 2 * 20)
+    assert rows((x, y, history)).shape == (2, 2 + 6 * 20)
 
 
 # ------------------------------------------------------------------------------------------------------ broken twins
