@@ -44,10 +44,10 @@ AS_IT_IS = "as it is"
 PAGE = """# Do the constants of the default matter?
 
 Every number in the modules of the default (`passes`, `lower_steps`, `hyper_steps`, `tracking_loop`), halved and
-doubled, one at a time; memories by what they forget. *Mean* is the geometric mean of the share of $F(x_0) - F^*$ that is
-left, over {problems} problems of [the solver benchmark](solver.md) at 10⁴ and 10⁵ records, ε = {epsilon:g} and {seeds}
-seeds, against that of the constants as they are, {base:.3g}: a factor below 1 would have been better. *Problems* are the
-smallest and the largest factor of any one problem.
+doubled, one at a time; memories by what they forget. *Mean* is the geometric mean of the share of $F(x_0) - F^*$ that
+is left, over {problems} problems of [the solver benchmark](solver.md) at 10⁴ and 10⁵ records, ε = {epsilon:g} and
+{seeds} seeds, against that of the constants as they are, {base:.3g}: a factor below 1 would have been better.
+*Problems* are the smallest and the largest factor of any one problem.
 
 {table}
 
