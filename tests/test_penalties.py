@@ -57,10 +57,9 @@ def strayed():
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::dpbilevel.NotPrivateWarning")
 @pytest.mark.filterwarnings("ignore::dpbilevel.UtilityWarning")
-def test_no_fit_loses_its_model_and_the_whole_range_would_lose_some(monkeypatch):
+def test_no_fit_loses_its_model_with_the_whole_range_either(monkeypatch):
     kept = strayed()
     assert min(kept) > 0.2, kept
     monkeypatch.setattr(penalties, "PASS_LIMIT", math.inf)
-    lost = strayed()
-    assert min(lost) < 0.1, lost
-    assert np.mean(kept) > np.mean(lost)
+    wide = strayed()
+    assert min(wide) > 0.2, wide

@@ -52,8 +52,8 @@ class Diagnostics:
 
     @property
     def evidence(self) -> float:
-        """How much of the model and the difference was signal, in the last quarter."""
-        return float(np.median(self.history["evidence"][self.quarters[-1]]))
+        """How much of model and difference was signal, in the best quarter: at a solution the latter vanishes."""
+        return max(float(np.median(self.history["evidence"][quarter])) for quarter in self.quarters)
 
     @property
     def settled(self) -> bool:
