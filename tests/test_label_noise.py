@@ -47,10 +47,6 @@ def test_confusions_are_found_and_the_model_does_not_follow_them():
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(
-    strict=True,
-    reason="a faint signal in 200 noisy passes leaves x at its start, where steps of a fitted size moved it",
-)
 def test_confusions_are_found_privately():
     lower, upper, test = draw(5000, 1000, 1)
     solution = solved(label_noise(columns=COLUMNS, classes=CLASSES), lower, upper, dpb.Budget(3.0, 1e-6))

@@ -64,3 +64,10 @@ def test_noise_alone_has_no_evidence():
         moved.append(float(jnp.linalg.norm(state["point"])))
     # Steps that trust every gradient would be some ten standard deviations away: sqrt(6 * 100) = 24.
     assert np.median(moved) < 2.5
+
+
+def test_the_first_direction_is_none_that_a_softmax_is_flat_along():
+    """The loss does not change if all classes of a column grow alike: along equal numbers there is no curvature."""
+    direction = lower_steps.start_curvature(12, jnp.float32)["direction"].reshape(4, 3)
+    assert float(jnp.linalg.norm(direction)) == pytest.approx(1.0)
+    assert float(jnp.linalg.norm(direction - direction.mean(axis=1, keepdims=True))) > 0.5

@@ -134,10 +134,6 @@ def test_a_penalty_for_each_column():
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(
-    strict=True,
-    reason="a faint signal in 200 noisy passes leaves x at its start, where steps of a fitted size moved it",
-)
 def test_groups_are_told_apart_privately():
     rng = np.random.default_rng(0)
     truth = np.zeros((COLUMNS, 3))
