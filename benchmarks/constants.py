@@ -32,7 +32,7 @@ from dpbilevel import planning
 from dpbilevel.tables import markdown_table, short
 
 RESULTS = Path(__file__).resolve().parent.parent / "docs" / "results" / "constants.json"
-MODULES = ("passes", "lower_steps", "hyper_steps", "tracking_loop")
+MODULES = ("passes", "lower_steps", "hyper_steps", "hyper_rules", "tracking_loop")
 GUARDS = ("_TINY", "_LEAST_WEIGHT")  # against division by zero, and a floor from which weights can return
 MEMORIES = ("_SHORT", "_LONG", "_TOP_MEMORY", "_FALL", "_MEMORY", "_NARROWING")
 ENTRIES = (1, 5, 8, 10, 13, 33, 41, 43, 48, 52, 59, 62)  # of the table: every family and every domain
@@ -43,11 +43,11 @@ AS_IT_IS = "as it is"
 
 PAGE = """# Do the constants of the default matter?
 
-Every number in the modules of the default (`passes`, `lower_steps`, `hyper_steps`, `tracking_loop`), halved and
-doubled, one at a time; memories by what they forget. *Mean* is the geometric mean of the share of $F(x_0) - F^*$ that
-is left, over {problems} problems of [the solver benchmark](solver.md) at 10⁴ and 10⁵ records, ε = {epsilon:g} and
-{seeds} seeds, against that of the constants as they are, {base:.3g}: a factor below 1 would have been better.
-*Problems* are the smallest and the largest factor of any one problem.
+Every number in the modules of the default (`passes`, `lower_steps`, `hyper_steps`, `hyper_rules`, `tracking_loop`),
+halved and doubled, one at a time; memories by what they forget. *Mean* is the geometric mean of the share of
+$F(x_0) - F^*$ that is left, over {problems} problems of [the solver benchmark](solver.md) at 10⁴ and 10⁵ records,
+ε = {epsilon:g} and {seeds} seeds, against that of the constants as they are, {base:.3g}: a factor below 1 would have
+been better. *Problems* are the smallest and the largest factor of any one problem.
 
 {table}
 

@@ -8,21 +8,25 @@ from jax.flatten_util import ravel_pytree
 
 import dpbilevel as dpb
 from dpbilevel.constraints import project
-from dpbilevel.methods import hyper_steps
+from dpbilevel.methods import hyper_rules, hyper_steps
+from dpbilevel.methods.hyper_groups import groups
 
 STEPS, K = 200, 12
 UNIFORM = np.full(K, 1 / K)
 
 
-def runs(domain, x, slopes, noise, seeds, natural=1.0, chance=0.0) -> np.ndarray:
-    """Where paths on gradients ``slopes(x)`` with Gaussian noise end, one for each seed."""
+def runs(domain, x, slopes, noise, seeds, natural=1.0, chance=0.0, lasting=0.0, known=True) -> np.ndarray:
+    """Where steps on gradients ``slopes(x)`` with Gaussian noise end, one for each seed.
+
+    ``lasting`` is the standard deviation of noise that stays the same in all steps, and ``known`` whether they know it.
+    """
     first, unravel = ravel_pytree(jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), x))
-    found = hyper_steps.groups(domain, unravel(first))
+    found = groups(domain, unravel(first))
 
     def step(carry, inputs):
         key, index = inputs
-        state, x = carry
-        gradient = slopes(x) + noise * jax.random.normal(key, x.shape)
+        state, x, stays = carry
+        gradient = slopes(x) + noise * jax.random.normal(key, x.shape) + stays
         state, x = hyper_steps.move(
             found,
             state,
@@ -30,14 +34,16 @@ def runs(domain, x, slopes, noise, seeds, natural=1.0, chance=0.0) -> np.ndarray
             gradient,
             natural=[jnp.float32(natural)] * len(found),
             length=1 - index / STEPS,
+            lasting=jnp.full(x.shape, known * lasting**2, x.dtype),
             chance=chance,
             listening=jnp.asarray(True),
         )
-        return (state, ravel_pytree(project(domain, unravel(x)))[0]), None
+        return (state, ravel_pytree(project(domain, unravel(x)))[0], stays), None
 
     def one(seed):
-        keys = jax.random.split(jax.random.key(seed), STEPS)
-        start = (hyper_steps.start(found, first), first)
+        last, *keys = jax.random.split(jax.random.key(seed), STEPS + 1)
+        keys = jnp.stack(keys)
+        start = (hyper_steps.start(found, first), first, lasting * jax.random.normal(last, first.shape))
         return jax.lax.scan(step, start, (keys, jnp.arange(STEPS, dtype=jnp.float32)))[0][1]
 
     return np.asarray(jax.jit(jax.vmap(one))(jnp.asarray(list(seeds))))
@@ -50,7 +56,7 @@ def test_noise_alone_leaves_weights_within_a_factor_of_one_and_a_half():
 
 
 def test_twin_that_does_not_shrink_wanders(monkeypatch):
-    monkeypatch.setattr(hyper_steps, "_shrunk", lambda group, change, variance: change)
+    monkeypatch.setattr(hyper_rules, "_beyond_noise", lambda square, noise, number: jnp.ones(()))
     assert runs(dpb.Simplex(), UNIFORM, lambda x: 0 * x, 1.0, range(5)).max() > 1.5 / K
 
 
@@ -107,10 +113,50 @@ def test_faint_coordinates_follow_the_common_mean():
     assert np.std(found - together[:, None]) < 0.3 * np.abs(together).mean()
 
 
+FEW = {"box": (dpb.Box(-12.0, 12.0), 3), "ball": (dpb.Ball(12.0), 20)}
+
+
+@pytest.mark.parametrize(("domain", "number"), FEW.values(), ids=FEW.keys())
+def test_noise_alone_moves_few_numbers_and_vectors_little(domain, number, monkeypatch):
+    """In three of ten runs on noise alone, at most, does anything go further than the first distance.
+
+    Evidence begins at two standard deviations, but is looked at in every step, and for each of three coordinates.
+    """
+
+    def far(**options):
+        found = runs(domain, np.zeros(number), lambda x: 0 * x, 1.0, range(100), **options)
+        return np.mean(np.linalg.norm(found, axis=1) > 0.05)
+
+    assert far() < 0.3
+    monkeypatch.setattr(hyper_rules, "_evidence", lambda gain, variance: jnp.ones(()))
+    assert far() > 0.9, "without evidence they wander"
+
+
+@pytest.mark.parametrize(("domain", "number"), FEW.values(), ids=FEW.keys())
+def test_noise_that_lasts_is_not_taken_for_a_slope(domain, number):
+    """Noise of y and d is the same in every step: it looks like a slope, unless it is known."""
+
+    def far(**options):
+        found = runs(domain, np.zeros(number), lambda x: 0 * x, 0.1, range(100), lasting=1.0, **options)
+        return np.mean(np.linalg.norm(found, axis=1) > 0.05)
+
+    assert far() < 0.3
+    assert far(known=False) > 0.9
+
+
+def test_a_slope_in_a_ball_is_found_through_noise():
+    """Twenty numbers, of whose noise no step is free: the gain along the steps says that they lead downwards."""
+    target = np.zeros(20, np.float32)
+    target[:2] = 3.0, -2.0
+    found = runs(dpb.Ball(12.0), np.zeros(20), lambda x: x - target, 1.0, range(20))
+    left = np.sum((found - target) ** 2, axis=1) / np.sum(target**2)
+    assert np.median(left) < 0.1
+
+
 def test_groups_follow_the_domain():
     domain = {"a": dpb.Simplex(2.0), "b": dpb.NonNegative(), "c": dpb.Ball(1.0)}
     x = {"a": jnp.zeros(3), "b": {"one": jnp.zeros(2), "two": jnp.zeros((2, 2))}, "c": [jnp.zeros(1), jnp.zeros(2)]}
-    found = hyper_steps.groups(domain, x)
+    found = groups(domain, x)
     assert [(group.kind, group.size) for group in found] == [
         ("weights", 3),
         ("separate", 2),

@@ -76,7 +76,7 @@ def test_constants_are_not_refuted_and_wrong_ones_are():
     """With the intercepts, which the theory has as one more column of ones that the map leaves as it is."""
     problem = shared_representation(columns=2, dimension=1, tasks=2, ridge=2.0, row_norm=0.7, target_bound=1.5)
     map_norm = problem.domain.radius
-    larger = {"map_norm": np.hypot(map_norm, 1), "target_bound": 1.5, "ridge": 2.0}
+    larger = {"map_norm": np.hypot(map_norm, 1), "target_bound": 1.5, "ridge": 2.0 / 2}
     radius = solution_radius(np.hypot(0.7, 1), **larger)
 
     def record(rng, row):
@@ -93,9 +93,9 @@ def test_constants_are_not_refuted_and_wrong_ones_are():
     assert report.holds, report
     own = problem.constants
     mistakes = {
-        "f moves with the map too": ("upper_lipschitz", 0.5 * own.lower_lipschitz),
-        "the curvature in the heads alone": ("lower_smoothness", (0.7 * map_norm) ** 2 + 2.0),
-        "the ridge is all the convexity there is": ("strong_convexity", 2.2),
+        "f moves with the map too": ("upper_lipschitz", 0.4 * own.lower_lipschitz),
+        "the curvature in the heads alone": ("lower_smoothness", (0.7 * map_norm) ** 2 + 1.0),
+        "the ridge is all the convexity there is": ("strong_convexity", 1.1),
     }
     for why, (name, value) in mistakes.items():
         assert not replace(report[name], declared=value).holds, f"{why}\n{report}"
@@ -115,7 +115,7 @@ def test_losses_by_hand():
     record = (np.array([1.0, -1.0], np.float32), 1.0, 1)
     assert float(problem.lower_loss(x, y, record)) == pytest.approx(0.5 * (-2 + 0.5 - 1) ** 2)
     assert problem.upper_loss is problem.lower_loss
-    assert float(problem.lower_term(x, y)) == pytest.approx(0.25 * 4.25), "intercepts are penalised too"
+    assert float(problem.lower_term(x, y)) == pytest.approx(0.25 / 2 * 4.25), "intercepts too, and by task"
 
 
 def test_a_representation_of_many_rows_is_that_of_each():

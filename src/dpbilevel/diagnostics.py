@@ -78,7 +78,7 @@ class Diagnostics:
         return self.slope_left <= _AT_REST
 
     def _slopes(self, quarter: npt.NDArray[np.intp]) -> list[tuple[float, float]]:
-        """For each array of x: the size of its mean hypergradient, and what of it noise does not explain."""
+        """For each array of x: the size of its mean hypergradient, and what of it is not noise and in bounds."""
         slopes = [leaf[quarter].reshape(len(quarter), -1) for leaf in leaves(self.history["hypergradient"])]
         points = [leaf[quarter[-1]] for leaf in leaves(self.history["x"])]
         lengths = []
@@ -100,7 +100,7 @@ class Diagnostics:
             batches = np.array([part.mean(axis=0) for part in np.array_split(slope, min(_BATCHES, len(slope)))])
             noise = float(batches.var(axis=0, ddof=1).sum()) / len(batches)
             share = max(0.0, 1 - noise * (1 + _DEVIATIONS * math.sqrt(2 / mean.size)) / (_norm(mean) ** 2 or 1.0))
-            found.append((size, size * math.sqrt(share)))
+            found.append((_norm(mean), size * math.sqrt(share)))
         return found
 
 

@@ -1,7 +1,7 @@
 """A representation that many tasks share: the upper level learns a feature map, the lower level a head for each task.
 
     f(x, y) = mean over validation records of (1/2) (head_t . phi_x(row) + intercept_t - target)^2
-    g(x, y) = the same over training records + (ridge/2) ||heads||^2
+    g(x, y) = the same over training records + (ridge/2) ||heads||^2 / tasks
 
 phi_x is a linear map into a few dimensions, or one hidden layer before it. Each task alone has too few records to learn
 the map; together they have enough, and the map is a hyperparameter of all their heads.
@@ -43,8 +43,8 @@ def shared_representation(
         dimension: of the representation; fewer than columns, or there is nothing to share.
         tasks: the public number of tasks.
         hidden: units of a hidden layer (tanh) before the linear map; None for a linear map alone.
-        ridge: the fixed L2 penalty of heads.
-        row_norm, target_bound: declared bounds, for the constants (which linear maps have).
+        ridge: the fixed L2 penalty of heads, each against the mean over its own task's records.
+        row_norm, target_bound: declared bounds, for the first map and for the constants (which linear maps have).
 
     Records are triples (row, target, task) with tasks 0 to tasks - 1 at both levels, and validation records also train
     the final heads. `represented` applies a map.
@@ -80,17 +80,15 @@ def represented(x: Any, rows: Any) -> jax.Array:
 def _representation(
     columns: int, dimension: int, tasks: int, hidden: int | None, ridge: float, row_norm: float, target_bound: float
 ) -> BilevelProblem:
-    # Twice the norm of the first map, whose columns have norm one: the scale of a map means nothing, heads undo it.
-    if hidden is None:
-        first: Any = spread(columns, dimension)
-        radius = 2 * math.sqrt(dimension)
-    else:
-        first = {
-            "hidden": spread(columns, hidden),
-            "bias": np.zeros(hidden, np.float32),
-            "output": spread(hidden, dimension),
-        }
-        radius = 2 * math.sqrt(hidden + dimension)
+    # Heads undo the scale of a map, but not at once: features as large as the intercept's column of ones are trained as
+    # fast as the intercept. So are those of rows that spread evenly over their columns, by this map; and the domain has
+    # room for maps twice as large.
+    scale = math.sqrt(columns) / row_norm
+    first: Any = scale * spread(columns, dimension if hidden is None else hidden)
+    if hidden is not None:
+        first = {"hidden": first, "bias": np.zeros(hidden, np.float32), "output": spread(hidden, dimension)}
+    radius = 2 * math.sqrt(sum(float(np.sum(leaf**2)) for leaf in jax.tree.leaves(first)))
+    ridge = ridge / tasks
 
     def loss(x: Any, y: Any, record: Any) -> Any:
         row, target, task = record

@@ -21,6 +21,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 State = dict[str, jax.Array]
 
@@ -28,14 +29,16 @@ _SHORT, _LONG = 0.8, 0.9  # memories: of squares, five passes; of means and of t
 _DOUBT = 2.0  # standard deviations of noise that do not count as signal
 _TOP_MEMORY = 0.5  # of the squared curvature in power passes, of which there are few
 _FALL = 0.98  # of the largest curvature, from one pass to the next: it may become smaller as x moves
+GOLDEN = (math.sqrt(5) - 1) / 2  # its multiples modulo one fill 0 to 1 evenly
 _TINY = 1e-30
 
 
 def start_curvature(dimension: int, dtype: Any) -> State:
     """Before the first pass."""
     zero = jnp.zeros((), dtype)
-    # A public direction that no problem is symmetric to: along equal numbers, a softmax has no curvature at all.
-    direction = jax.random.normal(jax.random.key(0), (dimension,), dtype)
+    # Numbers that fill 0 to 1 evenly (multiples of the golden ratio, modulo one): a direction that no problem is
+    # symmetric to. Equal numbers would not do: along them a softmax has no curvature at all.
+    direction = jnp.asarray(np.arange(1, dimension + 1) * GOLDEN % 1, dtype)
     direction = direction / jnp.sqrt(jnp.sum(direction**2))
     return {"direction": direction, "square": zero, "largest": zero, "heard": zero, "along": zero, "passes": zero}
 
@@ -129,9 +132,14 @@ def step(
     return {name: jnp.where(moving, value, state[name]).astype(state[name].dtype) for name, value in new.items()}
 
 
+def most_of_noise(freedom: float) -> float:
+    """How large the mean square of noise is at most, against its expectation: two standard deviations more."""
+    return 1 + _DOUBT * math.sqrt(2 / freedom)
+
+
 def _beyond(square: jax.Array, noise: jax.Array, freedom: float) -> jax.Array:
-    """What of a square is beyond noise of a given expectation, by two of the noise's standard deviations."""
-    return jnp.maximum(0.0, square - noise * (1 + _DOUBT * math.sqrt(2 / freedom)))
+    """What of a square noise of a given expectation does not explain."""
+    return jnp.maximum(0.0, square - most_of_noise(freedom) * noise)
 
 
 def evidence(state: State, travelled: jax.Array) -> jax.Array:

@@ -24,7 +24,7 @@ import jax.numpy as jnp
 
 from dpbilevel.arguments import count, positive
 from dpbilevel.facts import Facts
-from dpbilevel.methods.contributions import Levels, by_role, shares_by_role
+from dpbilevel.methods.contributions import by_role, shares_by_role
 from dpbilevel.methods.noiseless import noiseless_tuning
 from dpbilevel.methods.passes import JUDGED, Pass
 from dpbilevel.methods.refit import Refit
@@ -91,38 +91,29 @@ class Tracking:
         """The passes with their noise, and the releases that make it."""
         passes = self._passes(facts)
         # A release's noise follows from its norm of one, whatever is in it; clips then follow from the noise.
-        levels: dict[str, Levels] = {level: {level: (one.vector, 1.0)} for level, one in passes.items()}
-        contributions = {level: by_role(mine, facts) for level, mine in levels.items()}
+        contributions = {level: self._contributions(facts, level, one) for level, one in passes.items()}
         working = {level: float(sum(name != JUDGED for name in one.names)) for level, one in passes.items()}
         shares = shares_by_role(working, contributions)
-        noises = {
-            level: release.noise
-            for level, release in zip(
-                contributions,
-                calibrate(
-                    [self._declared(facts, level, contributions, shares) for level in contributions], facts.budget
-                ),
-                strict=True,
-            )
-        }
-        passes = {level: replace(one, noise=noises[level]) for level, one in passes.items()}
-        contributions = {level: by_role({level: (one.vector, 1.0)}, facts) for level, one in passes.items()}
-        releases = {
-            level: replace(self._declared(facts, level, contributions, shares), noise=noises[level])
-            for level in contributions
-        }
+        declared = [self._declared(facts, level, contributions[level], shares[level]) for level in passes]
+        releases = dict(zip(passes, calibrate(declared, facts.budget), strict=True))
+        passes = {level: replace(one, noise=releases[level].noise) for level, one in passes.items()}
+        for level, one in passes.items():
+            releases[level] = replace(releases[level], contributions=self._contributions(facts, level, one))
         return passes, releases
+
+    def _contributions(self, facts: Facts, level: str, one: Pass) -> Any:
+        return by_role({level: (one.vector, 1.0)}, facts)
 
     def _declared(self, facts: Facts, level: str, contributions: Any, shares: Any) -> Release:
         release = Release(
             name=_PASSES[level],
-            contributions=contributions[level],
+            contributions=contributions,
             noise=1.0,
             steps=self.steps,
             sampling=self.sampling,
             adjacency=facts.budget.adjacency,
         )
-        return with_shares(release, shares[level], facts.budget)
+        return with_shares(release, shares, facts.budget)
 
     def _passes(self, facts: Facts) -> dict[str, Pass]:
         problem, reads = facts.problem, facts.inspection.hypergradient_reads

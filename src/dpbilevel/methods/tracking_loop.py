@@ -10,6 +10,7 @@ from jax.flatten_util import ravel_pytree
 from dpbilevel.constraints import project
 from dpbilevel.facts import Facts
 from dpbilevel.methods import hyper_steps, lower_steps
+from dpbilevel.methods.hyper_groups import groups
 from dpbilevel.methods.passes import JUDGED, JUDGING, SEARCHING, WORKING, Pass
 from dpbilevel.problem import free_gradient
 from dpbilevel.program import State
@@ -39,7 +40,7 @@ class Loop:
         self.passes, self.problem = passes, facts.problem
         self.steps, self.phase, self.clip_norm = steps, phase_of(steps), clip_norm
         self.to_x, self.to_y = (unravel(part) for part in facts.point)
-        self.groups = hyper_steps.groups(facts.problem.domain, facts.point[0])
+        self.groups = groups(facts.problem.domain, facts.point[0])
         reads = facts.inspection.hypergradient_reads
         self.free = {
             level: free_gradient(facts.problem, level, level in reads, facts.sizes.record(level))
@@ -128,7 +129,9 @@ class Loop:
         new_d = new_d | {"point": self._tangent(state, slope, curvatures, new_d["point"])}
 
         hypergradient = jnp.where(power, state["rules"]["last"], direct + length * cross)
-        travelled = jnp.sqrt(jnp.sum((state["y"]["point"] - state["origin"]) ** 2))
+        # How large y is: its own numbers, or how far it went from where it began.
+        sizes = (jnp.sum(part**2) for part in (state["y"]["point"], state["y"]["point"] - state["origin"]))
+        travelled = jnp.sqrt(jnp.maximum(*sizes))
         farthest = jnp.maximum(state["farthest"], travelled)
         proof = lower_steps.evidence(new_y, travelled) * lower_steps.evidence(new_d, length)
         behind = lower_steps.unsettled(new_y, curvatures, travelled) + lower_steps.unsettled(new_d, curvatures, length)
@@ -140,6 +143,7 @@ class Loop:
             hypergradient,
             natural=self._natural(x, y, hypergradient, cross, farthest * curvatures["largest"]),
             length=left * proof / jnp.sqrt(1 + behind),
+            lasting=self._lasting(state, x, y, (new_y["error"], new_d["error"])),
             chance=self._chance(point["medians"], length),
             listening=moving & ~power,
         )
@@ -179,6 +183,22 @@ class Loop:
             inverse = through / jnp.maximum(force, 1e-30) + itself / jnp.maximum(size, 1e-30)
             lengths.append(jnp.where(inverse > 0, 1 / jnp.maximum(inverse, 1e-30), 1.0))
         return lengths
+
+    def _lasting(self, state: State, x: Tree, y: Tree, errors: tuple[jax.Array, jax.Array]) -> jax.Array:
+        """Variance that the noise of y and d makes in the free part of a hypergradient.
+
+        It is the change along random signs of their size. Second differences do not see it, since y and d are nearly
+        the same in the next pass.
+        """
+
+        def hypergradient(y: Tree, d: Tree) -> jax.Array:
+            return flat(self.free["upper"](x, y)) + flat(jax.jvp(lambda y: self.free["lower"](x, y), (y,), (d,))[1])
+
+        d = state["d"]["point"]
+        places = (jnp.arange(2 * d.size) + 1) * (state["step"] + 1)
+        signs = jnp.where(places * lower_steps.GOLDEN % 1 < 0.5, -1.0, 1.0) / jnp.sqrt(d.size)
+        along = (self.to_y(jnp.sqrt(error) * part) for error, part in zip(errors, jnp.split(signs, 2), strict=True))
+        return jax.jvp(hypergradient, (y, self.to_y(d)), tuple(along))[1] ** 2
 
     def _chance(self, medians: Mapping[str, jax.Array], length: jax.Array) -> Any:
         """Variance by which a sum over a simplex's slopes strays by the luck of the records, the same in every pass."""
