@@ -35,6 +35,7 @@ def runs(domain, x, slopes, noise, seeds, natural=1.0, chance=0.0, lasting=0.0, 
             natural=[jnp.float32(natural)] * len(found),
             length=1 - index / STEPS,
             lasting=jnp.full(x.shape, known * lasting**2, x.dtype),
+            rate=jnp.ones(()),
             chance=chance,
             listening=jnp.asarray(True),
         )

@@ -27,7 +27,7 @@ State = dict[str, Any]
 _WEIGHTS = 1.0  # the first distance of weights: they have a unit of their own, a factor of e
 _FARTHEST = 3.0  # distance of weights that is taken for a measure of how far to go: a twentieth is nearly nothing
 _FOLLOWING = 0.3  # of the way to the path's shrunk point, in one step: jumps of weights look like noise
-_GROWTH = 0.3  # of the distance so far, in one step
+GROWTH = 0.3  # of the distance so far, in one step
 _LEAST_WEIGHT = 1e-9  # of a simplex, so that weights can return
 _PLAIN = 0.25  # noise over a square, from which on downwards nothing is shrunk
 _TINY = 1e-30
@@ -41,6 +41,7 @@ class Seen(NamedTuple):
     noise: jax.Array  # of single passes, in the last one
     mean_noise: jax.Array  # of single passes, in the mean
     lasting: jax.Array  # of y and d
+    follow: jax.Array  # at most, of the distance so far, in one step: as fast as y can follow
 
 
 # ----------------------------------------------------------------------------------------------------------- by gain
@@ -61,16 +62,17 @@ def move_by_gain(
     gain = rule["gain"] - seen.gradient * rule["step"]
     variance = rule["variance"] + seen.noise * rule["step"] ** 2
     astray = jnp.abs(rule["astray"])
+    size, square, signal = _largest, seen.mean**2, seen.mean**2 - seen.mean_noise
     if separate:
-        size, square, evidence = _largest, seen.mean**2, _evidence(gain, variance + astray**2)
+        evidence = _evidence(gain, variance + astray**2)
     else:
         # Steps point along noise that lasts: in the gain of a vector it adds up over coordinates too.
-        size, square, noise = _norm, jnp.sum(seen.mean**2), jnp.sum(variance) + jnp.sum(astray) ** 2
-        evidence = _evidence(jnp.sum(gain), noise)
+        size, square, signal = _norm, jnp.sum(square), jnp.sum(signal)
+        evidence = _evidence(jnp.sum(gain), jnp.sum(variance) + jnp.sum(astray) ** 2)
     reach = jnp.where(rule["reach"] == 0, reach, rule["reach"])
     along = seen.mean / jnp.maximum(jnp.sqrt(rule["total"] + square), _TINY)
-    total = rule["total"] + evidence * square  # of steps that are made
-    growth = jnp.minimum(1.0, _GROWTH / jnp.maximum(jnp.abs(along) if separate else size(along), _TINY))
+    total = rule["total"] + evidence * jnp.maximum(signal, 0)  # of steps that are made, without noise
+    growth = jnp.minimum(1.0, seen.follow / jnp.maximum(jnp.abs(along) if separate else size(along), _TINY))
     pace = length * jnp.maximum(reach, size(x - first)) * growth
     step = group.project(x - pace * along) - x  # what leads out of the set is no step
     astray = rule["astray"] + jnp.sqrt(seen.lasting) * step
@@ -129,7 +131,7 @@ def move_by_path(
     else:
         reach = jnp.where(rule["reach"] == 0, reach, rule["reach"])
         far = jnp.maximum(far, reach)
-    pace = length * far * jnp.minimum(1.0, _GROWTH / jnp.maximum(_largest(slope / scale), _TINY)) / scale
+    pace = length * far * jnp.minimum(1.0, GROWTH / jnp.maximum(_largest(slope / scale), _TINY)) / scale
     path = rule["path"] - pace * slope
     new = {"total": total}
     if weights:

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from dpbilevel.methods.hyper_groups import Group
-from dpbilevel.methods.hyper_rules import Seen, move_by_gain, move_by_path, start_gain, start_path
+from dpbilevel.methods.hyper_rules import GROWTH, Seen, move_by_gain, move_by_path, start_gain, start_path
 
 State = Any
 
@@ -45,6 +45,7 @@ def move(
     natural: list[jax.Array],
     length: jax.Array,
     lasting: jax.Array,
+    rate: jax.Array,
     chance: float,
     listening: Any,
 ) -> tuple[State, jax.Array]:
@@ -54,6 +55,7 @@ def move(
         natural: for each group, the distance that would move the model by its own size.
         length: of the step, against that of DoG: evidence, schedule; zero before x may move.
         lasting: variance of the noise that the hypergradient has from y and d, which is nearly the same in every pass.
+        rate: by which y comes nearer to its solution in a step.
         chance: variance by which a mean over records strays, on each coordinate of a simplex.
         listening: whether this pass has a hypergradient at all.
     """
@@ -71,13 +73,14 @@ def move(
     kept = _chosen(listening, new, {name: state[name] for name in new})
     started, differed = (jnp.maximum(1 - _MEMORY**passes, _TINY) for passes in (number, number - 2))
     noise = jnp.where(number > 2, kept["noise"] / differed, gradient**2)
+    follow = jnp.minimum(GROWTH, rate)
     averaged = (1 - _MEMORY) / (1 + _MEMORY)
     moving = listening & (length > 0)
     parts, rules = [], []
     for group, rule, unit in zip(found, state["groups"], natural, strict=True):
         at = group.place
         slope, first = kept["mean"][at] / started, state["first"][at]
-        seen = Seen(gradient[at], slope, noise[at], averaged * noise[at], kept["lasting"][at] / started)
+        seen = Seen(gradient[at], slope, noise[at], averaged * noise[at], kept["lasting"][at] / started, follow)
         reach = _FIRST * jnp.minimum(unit, group.width)
         if group.follows_path:
             new, part = move_by_path(group, rule, x[at], first, seen, length, reach, chance)

@@ -86,6 +86,11 @@ def along_difference(state: State) -> jax.Array:
     return jnp.clip(jnp.where(state["passes"] > 0, state["along"] / started, 0), 0, state["largest"])
 
 
+def rate(state: State) -> jax.Array:
+    """By how much accelerated steps come nearer to a solution, each: the inverse root of the condition along d."""
+    return jnp.sqrt(along_difference(state) / jnp.maximum(state["largest"], _TINY))
+
+
 def start_steps(point: jax.Array) -> State:
     """Before the first step; ``point`` is where gradients are asked."""
     zero = jnp.zeros((), point.dtype)

@@ -144,6 +144,7 @@ class Loop:
             natural=self._natural(x, y, hypergradient, cross, farthest * curvatures["largest"]),
             length=left * proof / jnp.sqrt(1 + behind),
             lasting=self._lasting(state, x, y, (new_y["error"], new_d["error"])),
+            rate=lower_steps.rate(curvatures),
             chance=self._chance(point["medians"], length),
             listening=moving & ~power,
         )
