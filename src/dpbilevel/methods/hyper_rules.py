@@ -10,7 +10,8 @@ steps that are not made go on being measured.
 *By path* (`move_by_path`): many coordinates that have something in common. A path takes all steps, the noise of each
 adds up along it, and x is the path with what noise explains of its distance from the start shrunk away (James and
 Stein). Coordinates of one array that show nothing of their own follow their common mean. On a `Simplex` the path is in
-logarithms: weights rise and fall, and stay *equal* where their slopes do not differ by more than noise and chance.
+logarithms: weights rise and fall. They are *equal* where noise and chance explain the path as a whole, and shrunk to
+their mean where these explain a part of how they differ.
 """
 
 import math
@@ -141,8 +142,11 @@ def move_by_path(
         # Slopes that the luck of records explains where they are steepest do not part weights.
         new["steepest"] = jnp.maximum(rule["steepest"], jnp.mean(slope**2) - jnp.mean(seen.mean_noise))
         change = jnp.mean((path - first) ** 2)
-        strayed = jnp.mean(new["variance"]) + chance / group.size / jnp.maximum(new["steepest"], _TINY) * change
-        here, shrunk = _logarithms(group, x), _beyond_noise(change, strayed, group.size) * (path - first)
+        strayed = new["variance"] + chance / group.size / jnp.maximum(new["steepest"], _TINY) * change
+        # As a whole, and then each against the mean of what counts: those that differ little from it are nearly equal.
+        apart = path - first - jnp.sum(x / group.total * (path - first))
+        own = jnp.maximum(1 - strayed / jnp.maximum(apart**2, _TINY), 0.0)
+        here, shrunk = _logarithms(group, x), _beyond_noise(change, jnp.mean(strayed), group.size) * own * apart
         to = group.total * jax.nn.softmax(here + _FOLLOWING * (first + shrunk - here))
     else:
         path = group.project(path)
