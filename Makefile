@@ -14,7 +14,7 @@ WORKERS ?= 2
 # Debian ships a Python without ensurepip, so a candidate counts only once it has run this.
 USABLE := import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 15))
 
-.PHONY: help demo test test-fast test-heavy lint docs format clean bench-rates bench-solver bench-solver-private bench-constants bench-penalty bench-results bench-utility bench-estimators trust bench-audits
+.PHONY: help demo test test-fast test-heavy lint docs format clean bench-rates bench-solver bench-solver-private bench-constants bench-multitask bench-penalty bench-results bench-utility bench-estimators trust bench-audits
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile
@@ -55,6 +55,9 @@ bench-solver-private: $(READY)  ## the same with noise (days on one core: ARGS="
 
 bench-constants: $(READY)  ## halve and double the constants of the default (hours; ARGS="--processes 16")
 	$(PY) benchmarks/constants.py $(ARGS)
+
+bench-multitask: $(READY)  ## a shared representation beside separate models (half an hour)
+	$(PY) benchmarks/multitask.py $(ARGS)
 
 bench-penalty: $(READY)  ## measure the error of a hypergradient against the penalty (two minutes)
 	$(PY) benchmarks/penalty.py

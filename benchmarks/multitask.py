@@ -19,6 +19,7 @@ from pieces import Cells, read_cells, run
 from scipy.stats import t
 from sklearn.linear_model import RidgeCV
 from sklearn.metrics import r2_score
+from utility import current_commit
 
 from dpbilevel.estimators import DPMultiTaskRidge, DPRidgeCV
 from dpbilevel.tables import markdown_table
@@ -38,7 +39,7 @@ one ε. Separate models are a `DPRidgeCV` for each task with the same ε (each r
 
 {table}
 
-Made by `python benchmarks/multitask.py`.
+Made by `python benchmarks/multitask.py` on two CPU cores (commit {commits}).
 """
 
 Task = tuple[int, float, int]  # shape, epsilon, seed
@@ -102,7 +103,7 @@ def measure(task: Task) -> Cells:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that a seed voids privacy, and that noise is large
         scores = {rule.__name__: rule(train, test, tasks, epsilon, seed) for rule in (shared, separate)}
-    return {key_of(index, epsilon, seed): scores}
+    return {key_of(index, epsilon, seed): scores | {"commit": current_commit()}}
 
 
 def report(out: Path) -> None:
@@ -120,6 +121,7 @@ def report(out: Path) -> None:
         seeds=len(SEEDS),
         first=SEEDS[0],
         last=SEEDS[-1],
+        commits=", ".join(sorted({cell["commit"] for cell in cells.values()})),
         table=markdown_table(["tasks x rows x columns", "ε", "shared", "separate", "ahead by"], rows),
     )
     out.with_suffix(".md").write_text(page, encoding="utf-8")
