@@ -70,4 +70,4 @@ def test_the_first_direction_is_none_that_a_softmax_is_flat_along():
     """The loss does not change if all classes of a column grow alike: along equal numbers there is no curvature."""
     direction = lower_steps.start_curvature(12, jnp.float32)["direction"].reshape(4, 3)
     assert float(jnp.linalg.norm(direction)) == pytest.approx(1.0)
-    assert float(jnp.linalg.norm(direction - direction.mean(axis=1, keepdims=True))) > 0.5
+    assert float(jnp.linalg.norm(direction - direction.mean(axis=1, keepdims=True))) > 0.4

@@ -25,6 +25,7 @@ _SEEN = ("evidence", "unsettled", "loss change", "loss change noise")
 _TOP = "largest curvature"  # its clip in power passes
 _CHANCE = 2.0  # mean square of a cross derivative, against its median's square
 _POWER = 10  # every tenth pass looks for the largest curvature again, which moves with x
+_SURE = 2.0  # standard deviations of noise, by which the validation loss must have fallen
 _AVERAGED = 10  # a running average of x over one in so many of the steps: over the last twenty of two hundred
 
 
@@ -220,10 +221,11 @@ class Loop:
         return {name: (value + more[name]).astype(jnp.float32) for name, value in state["judged"].items()}
 
     def finish(self, state: State) -> tuple[Tree, Tree]:
-        """What is returned: where the loop ended, unless the validation loss was measured to be higher there."""
+        """What is returned: where the loop ended, if the validation loss is lower there by more than its noise."""
         last = (state["average"], state["y"]["main"])
         finite = jnp.isfinite(jnp.sum(last[0]) + jnp.sum(last[1]))
-        worse = ~(finite & (state["judged"]["sum"] <= 0))
+        fell = state["judged"]["sum"] <= -_SURE * jnp.sqrt(state["judged"]["variance"])
+        worse = ~(finite & fell)
         pairs = zip(state["first"], last, strict=True)
         x, y = (jnp.where(worse, first, last) for first, last in pairs)
         return self.to_x(x), self.to_y(y)
