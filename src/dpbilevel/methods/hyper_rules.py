@@ -30,6 +30,7 @@ _FARTHEST = 3.0  # distance of weights that is taken for a measure of how far to
 _FOLLOWING = 0.3  # of the way to the path's shrunk point, in one step: jumps of weights look like noise
 GROWTH = 0.3  # of the distance so far, in one step
 _LEAST_WEIGHT = 1e-9  # of a simplex, so that weights can return
+_DIFFERENT = 1 + math.sqrt(2)  # square of a difference over its variance, up to which it is noise: a deviation beyond
 _PLAIN = 0.25  # noise over a square, from which on downwards nothing is shrunk
 _TINY = 1e-30
 
@@ -145,7 +146,7 @@ def move_by_path(
         strayed = new["variance"] + chance / group.size / jnp.maximum(new["steepest"], _TINY) * change
         # As a whole, and then each against the mean of what counts: those that differ little from it are nearly equal.
         apart = path - first - jnp.sum(x / group.total * (path - first))
-        own = jnp.maximum(1 - strayed / jnp.maximum(apart**2, _TINY), 0.0)
+        own = jnp.maximum(1 - _DIFFERENT * strayed / jnp.maximum(apart**2, _TINY), 0.0)
         here, shrunk = _logarithms(group, x), _beyond_noise(change, jnp.mean(strayed), group.size) * own * apart
         to = group.total * jax.nn.softmax(here + _FOLLOWING * (first + shrunk - here))
     else:
