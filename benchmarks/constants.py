@@ -10,7 +10,6 @@ Records are simulated: 800 of them stand for n. Their mean is that of the 800, a
 number of the plan are those of n. So all seeds run in one compiled program, whatever n is.
 """
 
-import argparse
 import functools
 import importlib
 from collections.abc import Callable, Sequence
@@ -22,7 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
-from pieces import Cells, read_cells, run
+from pieces import Cells, options, read_cells, run
 from solver_private import DELTA, left_by
 from solver_problems import Posed, table
 from solver_reference import Reference
@@ -185,10 +184,7 @@ def report(out: Path) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure what is missing, and report once nothing is."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--processes", type=int, default=1)
-    parser.add_argument("--out", type=Path, default=RESULTS)
-    asked = parser.parse_args(arguments)
+    asked = options(__doc__, RESULTS, arguments)
     there = read_cells(asked.out)
     tasks = [(index, variant) for variant in variants() for index in ENTRIES if f"{variant} | {index}" not in there]
     run(measure, tasks, asked.out, asked.processes)

@@ -8,14 +8,13 @@ Rows have norm one and many columns, on one plane of which all tasks' targets de
 `RidgeCV`, with penalties that fit rows of norm one.
 """
 
-import argparse
 import math
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from pieces import Cells, read_cells, run
+from pieces import Cells, options, read_cells, run
 from scipy.stats import t
 from sklearn.linear_model import RidgeCV
 from sklearn.metrics import r2_score
@@ -129,10 +128,7 @@ def report(out: Path) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure what is missing, and report."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--processes", type=int, default=1)
-    parser.add_argument("--out", type=Path, default=RESULTS)
-    asked = parser.parse_args(arguments)
+    asked = options(__doc__, RESULTS, arguments)
     there = read_cells(asked.out)
     tasks = [(index, epsilon, seed) for index in range(len(SHAPES)) for epsilon in EPSILONS for seed in SEEDS]
     run(measure, [task for task in tasks if key_of(*task) not in there], asked.out, asked.processes)

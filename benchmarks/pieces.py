@@ -4,10 +4,11 @@ Results are written after every task, so that a run that is cut off loses no mor
 from its file. Nothing here imports JAX: environments must be set before it is.
 """
 
+import argparse
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 from pathlib import Path
@@ -37,6 +38,14 @@ def write_cells(path: Path, cells: Cells) -> None:
     content = {"cells": dict(sorted(cells.items()))}
     half.write_text(json.dumps(content, allow_nan=False, indent=1) + "\n", encoding="utf-8")
     half.replace(path)
+
+
+def options(description: str | None, results: Path, arguments: Sequence[str] | None) -> argparse.Namespace:
+    """What a benchmark is asked that does nothing but its tasks."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--out", type=Path, default=results)
+    return parser.parse_args(arguments)
 
 
 def run(work: Callable[[Any], Cells], tasks: Iterable[Any], out: Path, processes: int) -> Cells:

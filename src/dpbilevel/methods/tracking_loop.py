@@ -197,8 +197,11 @@ class Loop:
             return flat(self.free["upper"](x, y)) + flat(jax.jvp(lambda y: self.free["lower"](x, y), (y,), (d,))[1])
 
         d = state["d"]["point"]
-        places = (jnp.arange(2 * d.size) + 1) * (state["step"] + 1)
-        signs = jnp.where(places * lower_steps.GOLDEN % 1 < 0.5, -1.0, 1.0) / jnp.sqrt(d.size)
+        # Multiples of the golden ratio modulo one, below and above a half; in whole numbers, as those of large models
+        # have no fraction in float32 (Knuth's multiplicative hashing).
+        places = jnp.arange(1, 2 * d.size + 1, dtype=jnp.uint32) * (state["step"] + 1).astype(jnp.uint32)
+        above = places * jnp.uint32(round(lower_steps.GOLDEN * 2**32)) >= jnp.uint32(2**31)
+        signs = jnp.where(above, 1.0, -1.0) / jnp.sqrt(d.size)
         along = (self.to_y(jnp.sqrt(error) * part) for error, part in zip(errors, jnp.split(signs, 2), strict=True))
         return jax.jvp(hypergradient, (y, self.to_y(d)), tuple(along))[1] ** 2
 
