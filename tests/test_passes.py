@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dpbilevel.methods import passes
 from dpbilevel.methods.passes import ABOVE, JUDGED, JUDGING, SEARCHING, WORKING, Pass
 
 STEPS, FEW = 200, 10
@@ -63,12 +64,12 @@ def test_clips_are_medians_where_noise_rules_and_wide_where_there_is_none():
     assert three(noise=1e-9).above("short") == 0.01  # a single number
 
 
-def after(held: str | None, norms: np.ndarray, mean: float, passes: int = 100) -> float:
+def after(held: str | None, norms: np.ndarray, mean: float, times: int = 100) -> float:
     """Where a clip that begins at one ends, in passes that release the same mean."""
     one = dataclasses.replace(three(noise=1e-3), held=held)
     clips, point = one.start(1.0), at(WORKING)
     means = {"long": jnp.asarray([mean, 0.0, 0.0]), "short": jnp.zeros(1), JUDGED: jnp.zeros(1)}
-    for _ in range(passes):
+    for _ in range(times):
         count = float(np.mean(norms > np.exp(float(clips["long"]["quantile"])))) - 0.5
         clips = one.followed(clips, dict.fromkeys(one.names, jnp.float32(count)), means, point)
     return float(jnp.exp(clips["long"]["quantile"]))
@@ -78,7 +79,7 @@ def test_a_clip_is_held_where_less_noise_is_of_no_use():
     """Gradients of all but a rare class vanish; the mutant follows them down, and with it all that the class says."""
     rare = np.append(np.full(970, 1e-6), np.full(30, 1.0))
     one = three(noise=1e-3)
-    enough = 0.01 * 0.03 / (one._whole_run("long") * one.multiple("long"))
+    enough = passes._ENOUGH * 0.03 / (one._whole_run("long") * one.multiple("long"))
     assert after("long", rare, mean=0.03) == pytest.approx(enough, rel=0.1)  # the mean has noise in it
     assert after(None, rare, mean=0.03) < 1e-5
     assert after("long", np.full(1000, 3.0), mean=0.03) > 2.5  # it may always rise
