@@ -3,9 +3,9 @@
 A record's vectors v_j are clipped to C_j and joined, (sqrt(s_j)/C_j v_j)_j, with shares s_j of mu^2 that sum to one:
 one Gaussian on the whole is, vector by vector, the noise of separate releases that share mu^2 as given, in one pass.
 
-With them goes a count for each vector: whether its norm is above the *quantile* that the clip is built on (Andrew et
-al. 2021 follow one this way). It is the median, as noise in many dimensions costs more than what a clip cuts off; but a
-high quantile for single numbers. The clip is a multiple of it.
+With them goes a count for each vector: whether its norm is above the *median* that the clip is built on (Andrew et al.
+2021 follow a quantile of norms this way). A median is heard from both sides, where a high quantile cannot follow norms
+that fall. The clip is a multiple of it.
 
 Following norms down is dangerous where what a clip cuts off does not cancel. Take two classes, one of them rare: as the
 model learns the others, their gradients vanish, and a clip that follows them makes all gradients equally small, so that
@@ -27,21 +27,20 @@ import jax
 import jax.numpy as jnp
 
 Tree = Any
-Clips = dict[str, dict[str, jax.Array]]  # of each vector: the logarithm of its norms' quantile, and how that moves
+Clips = dict[str, dict[str, jax.Array]]  # of each vector: the logarithm of its median norm, and how that moves
 
 SEARCHING, WORKING, JUDGING = range(3)  # what a pass is for
 JUDGED = "change of the loss"  # the vector of passes that judge
-ABOVE = "above the quantile"
+ABOVE = "above the median"
 _COUNTS = 0.05  # of mu^2, for the counts of a pass that works
 _RANGE = math.log(1e8)  # clips are searched up to this far from where they begin, in logarithms
 _NARROWING = 0.6  # of the search, from pass to pass: more than a half, so that a turn that noise made can be undone
-_RAREST = 0.01  # share of records above the quantile of a single number, whose noise is small and whose tail matters
-_CERTAIN = 2.0  # standard deviations of a count's noise: a share that is smaller than these cannot be followed
+_DOUBT = 2.0  # standard deviations of noise that do not count as signal
 _ENOUGH = 0.003  # noise over a run, against the largest mean gradient, that is small enough: 1e-5 of what is gained
-_PACES = (0.25, 4.0)  # slowest and fastest that a quantile moves in one pass, in logarithms
+_PACES = (0.25, 4.0)  # slowest and fastest that a median moves in one pass, in logarithms
 _QUICKENING = 0.4  # of the pace's logarithm, in a pass in which all records are on one side, as in the pass before
-_BALANCE = 0.01  # noise over a run, against the clip, at which the clip is the quantile itself
-_MOST_QUANTILES = 3.0
+_BALANCE = 0.01  # noise over a run, against the clip, at which the clip is one median
+_MOST_MEDIANS = 3.0
 _TINY = 1e-30
 
 
@@ -88,15 +87,10 @@ class Pass:
         root = jnp.where(phase == SEARCHING, 1.0, jnp.where(phase == WORKING, math.sqrt(_COUNTS), 0.0))
         return root / (math.sqrt(len(self.names)) / 2)
 
-    def above(self, name: str) -> float:
-        """The share of records above the quantile that a clip is built on; no smaller than counts can tell."""
-        noise = self.noise * math.sqrt(len(self.names)) / 2 / math.sqrt(_COUNTS)
-        return min(max(_RAREST, _CERTAIN * noise), 0.5) if self.dimensions[name] == 1 else 0.5
-
     def multiple(self, name: str) -> float:
-        """The clip, in quantiles: few where noise is large. What a clip cuts off falls about with its square, so that
+        """The clip, in medians: few where noise is large. What a clip cuts off falls about with its square, so that
         noise and cut together are least where the clip is about the inverse root of the noise."""
-        return min(max(math.sqrt(_BALANCE / max(self._whole_run(name), _TINY)), 1.0), _MOST_QUANTILES)
+        return min(max(math.sqrt(_BALANCE / max(self._whole_run(name), _TINY)), 1.0), _MOST_MEDIANS)
 
     def _whole_run(self, name: str) -> float:
         """Noise of a mean vector over the run, against its clip."""
@@ -104,20 +98,20 @@ class Pass:
         return noise * math.sqrt(self.dimensions[name] / self.steps)
 
     def vector(self, point: Tree, record: Tree) -> dict[str, Any]:
-        """What one record adds, at points {"at", "quantiles", "phase"}; of norm at most one."""
-        quantiles, phase = point["quantiles"], self._phase(point)
+        """What one record adds, at points {"at", "medians", "phase"}; of norm at most one."""
+        medians, phase = point["medians"], self._phase(point)
         raw = self.vectors(point["at"], record)
         joint: dict[str, Any] = {}
         above = []
         for name in self.names:
-            size, quantile = jnp.sqrt(jnp.sum(raw[name] ** 2)), jnp.exp(quantiles[name])
+            size, median = jnp.sqrt(jnp.sum(raw[name] ** 2)), jnp.exp(medians[name])
             factor = self._root_share(name, phase) / jnp.maximum(size, self._clip(name, point))
             joint[name] = (factor * raw[name]).astype(raw[name].dtype)
-            above.append(jnp.where(size > quantile, 0.5, -0.5))
+            above.append(jnp.where(size > median, 0.5, -0.5))
         return joint | {ABOVE: (self._count_share(phase) * jnp.stack(above)).astype(jnp.float32)}
 
     def heard(self, answer: Tree, point: Tree) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
-        """The mean vectors of an answer, and the share of records above each quantile, less one half."""
+        """The mean vectors of an answer, and the share of records above each median, less one half."""
         phase = self._phase(point)
         vectors = {name: (self._unit(name, point) * answer[name]).astype(answer[name].dtype) for name in self.names}
         counts = answer[ABOVE] / jnp.maximum(self._count_share(phase), _TINY)
@@ -133,7 +127,7 @@ class Pass:
         return jnp.where(root > 0, self._clip(name, point) / jnp.where(root > 0, root, 1.0), 0.0)
 
     def _clip(self, name: str, point: Tree) -> jax.Array:
-        return self.multiple(name) * jnp.exp(point["quantiles"][name])
+        return self.multiple(name) * jnp.exp(point["medians"][name])
 
     def empty(self, zeros: Mapping[str, jax.Array]) -> dict[str, Any]:
         """An answer of zeros, given those of its vectors."""
@@ -144,7 +138,7 @@ class Pass:
         start, pace = math.log(clip_norm), _RANGE * (1 - _NARROWING)
         clips = {}
         for name in self.names:
-            numbers = {"quantile": start, "pace": pace, "last": 0.0} | ({"largest": 0.0} if name == self.held else {})
+            numbers = {"median": start, "pace": pace, "last": 0.0} | ({"largest": 0.0} if name == self.held else {})
             clips[name] = {key: jnp.asarray(value, jnp.float32) for key, value in numbers.items()}
         return clips
 
@@ -154,7 +148,7 @@ class Pass:
         """Clips after a pass: halved while searching, then with steps that quicken while all counts agree."""
         phase = self._phase(point)
         noise = self.noise / jnp.maximum(self._count_share(phase), _TINY)
-        new = {name: _followed(name, clips[name], counts[name], noise, phase, self.above(name)) for name in self.names}
+        new = {name: _followed(name, clips[name], counts[name], noise, phase) for name in self.names}
         if self.held is not None:
             new[self.held] |= self._held(clips[self.held], new[self.held], vectors[self.held], point)
         return new
@@ -164,28 +158,27 @@ class Pass:
     ) -> dict[str, jax.Array]:
         """A clip that falls no lower than where its noise over the run is small against the largest mean so far."""
         name, dimension = str(self.held), self.dimensions[str(self.held)]
-        noise = dimension * self.noise_of(name, point) ** 2 * (1 + _CERTAIN * math.sqrt(2 / dimension))
+        noise = dimension * self.noise_of(name, point) ** 2 * (1 + _DOUBT * math.sqrt(2 / dimension))
         largest = jnp.maximum(before["largest"], jnp.sqrt(jnp.maximum(jnp.sum(vector**2) - noise, 0)))
         enough = _ENOUGH * largest / max(self._whole_run(name) * self.multiple(name), _TINY)
-        lowest = jnp.minimum(jnp.log(jnp.maximum(enough, _TINY)), before["quantile"])
-        held = jnp.where(self._phase(point) == WORKING, jnp.maximum(after["quantile"], lowest), after["quantile"])
-        return {"quantile": held.astype(jnp.float32), "largest": largest.astype(jnp.float32)}
+        lowest = jnp.minimum(jnp.log(jnp.maximum(enough, _TINY)), before["median"])
+        held = jnp.where(self._phase(point) == WORKING, jnp.maximum(after["median"], lowest), after["median"])
+        return {"median": held.astype(jnp.float32), "largest": largest.astype(jnp.float32)}
 
 
 def _followed(
-    name: str, clip: dict[str, jax.Array], count: jax.Array, noise: jax.Array, phase: Any, above: float
+    name: str, clip: dict[str, jax.Array], count: jax.Array, noise: jax.Array, phase: Any
 ) -> dict[str, jax.Array]:
     searching = (phase == SEARCHING) & (name != JUDGED)  # nothing has changed yet whose scale could be found
     slowest, fastest = _PACES
-    calm = jnp.minimum(1.0, above / jnp.maximum(noise, _TINY))  # a count that is noise should not move the clip
-    excess = jnp.clip(count + 0.5, 0.0, 1.0) - above
-    lean = excess / jnp.where(excess > 0, 1 - above, above)
+    calm = jnp.minimum(1.0, 0.5 / jnp.maximum(noise, _TINY))  # a count that is noise should not move the clip
+    lean = 2 * jnp.clip(count, -0.5, 0.5)
     agreement = lean * clip["last"]
     quicker = jnp.exp(calm * _QUICKENING * jnp.where(agreement < 0, 2.0, 1.0) * agreement)
     pace = jnp.clip(clip["pace"] * quicker, slowest, fastest)
-    side = jnp.where(count + 0.5 > above, 1.0, -1.0)
+    side = jnp.where(count > 0, 1.0, -1.0)
     new = {
-        "quantile": clip["quantile"] + jnp.where(searching, side * clip["pace"], pace * calm * lean),
+        "median": clip["median"] + jnp.where(searching, side * clip["pace"], pace * calm * lean),
         "pace": jnp.where(searching, _NARROWING * clip["pace"], pace),
         "last": jnp.where(searching, 0.0, lean),
     }

@@ -158,13 +158,13 @@ class Tracking:
         numbers: Numbers = {
             "steps": (self.steps, "fewer leave the difference behind, more only divide the budget"),
             "steps before x moves": (3 * self.phase, "to find clips, the largest curvature, and a first y and d"),
-            "clips begin at": (self.clip_norm, "and find their scale, a multiple of a quantile of records' norms"),
+            "clips begin at": (self.clip_norm, "and find their scale, a multiple of records' median norm"),
         }
         for level, one in passes.items():
             name = releases[level].name
             numbers[f"{name}: noise"] = (one.noise, "on a vector of norm one, spends the budget over all steps")
             for part in (part for part in one.names if part != JUDGED):
-                numbers[f"{name}: clip of the {part}"] = (one.multiple(part), "in quantiles of records' norms")
+                numbers[f"{name}: clip of the {part}"] = (one.multiple(part), "in medians of records' norms")
                 numbers[f"{name}: share of the {part}"] = (one.share, "of the pass's mu^2; the rest counts norms")
             read = {name: (PULL if level == "upper" else CURVATURE, facts.y_dimension)}
             if CROSS in one.names or HYPERGRADIENT in one.names:

@@ -88,11 +88,11 @@ class Loop:
         u = jnp.where(along, state["curvature"]["direction"], d / jnp.where(along, 1, length))
         first = (self.to_x(state["first"][0]), self.to_y(state["first"][1]))
         at = {"x": self.to_x(state["x"]), "y": self.to_y(state["y"]["point"]), "u": u, "first": first}
-        quantiles = {name: clip["quantile"] for clips in state["clips"].values() for name, clip in clips.items()}
-        quantiles[CURVATURE] = jnp.where(power, quantiles.pop(_TOP), quantiles[CURVATURE])
+        medians = {name: clip["median"] for clips in state["clips"].values() for name, clip in clips.items()}
+        medians[CURVATURE] = jnp.where(power, medians.pop(_TOP), medians[CURVATURE])
         step, few = state["step"], self.phase
         phase = jnp.where(step < few, SEARCHING, jnp.where(step < self.steps - few, WORKING, JUDGING))
-        return {"at": at, "quantiles": quantiles, "power": power, "phase": phase}
+        return {"at": at, "medians": medians, "power": power, "phase": phase}
 
     def digest(self, state: State, upper: Tree | None) -> State:
         """What a step does with the answers of both passes."""
@@ -118,7 +118,7 @@ class Loop:
         pull = pull + heard[PULL] if PULL in heard else pull
         direct = direct + heard[HYPERGRADIENT] if HYPERGRADIENT in heard else direct
 
-        bound = jnp.exp(point["quantiles"][CURVATURE]) + curved_by_term
+        bound = jnp.exp(point["medians"][CURVATURE]) + curved_by_term
         curvatures = lower_steps.curvature(state["curvature"], power, u, curved, noise[CURVATURE], bound)
         curvatures = _chosen(searching, state["curvature"], curvatures)
         size, length = slope.size, jnp.sqrt(jnp.sum(state["d"]["point"] ** 2))
@@ -146,7 +146,7 @@ class Loop:
             length=left * proof / jnp.sqrt(1 + behind),
             lasting=self._lasting(state, x, y, (new_y["error"], new_d["error"])),
             rate=lower_steps.rate(curvatures),
-            chance=self._chance(point["quantiles"], length),
+            chance=self._chance(point["medians"], length),
             listening=moving & ~power,
         )
         new_x = flat(project(self.problem.domain, self.to_x(moved))).astype(moved.dtype)
@@ -205,11 +205,11 @@ class Loop:
         along = (self.to_y(jnp.sqrt(error) * part) for error, part in zip(errors, jnp.split(signs, 2), strict=True))
         return jax.jvp(hypergradient, (y, self.to_y(d)), tuple(along))[1] ** 2
 
-    def _chance(self, quantiles: Mapping[str, jax.Array], length: jax.Array) -> Any:
+    def _chance(self, medians: Mapping[str, jax.Array], length: jax.Array) -> Any:
         """Variance by which a sum over a simplex's slopes strays by the luck of the records, the same in every pass."""
-        if CROSS not in quantiles:
+        if CROSS not in medians:
             return 0.0
-        return _CHANCE * (length * jnp.exp(quantiles[CROSS])) ** 2 / self.records
+        return _CHANCE * (length * jnp.exp(medians[CROSS])) ** 2 / self.records
 
     def _judged(self, state: State, heard: Tree, noise: Tree, point: Tree) -> Tree:
         """The change of the validation loss since x began to move, added up over the passes that judge."""
