@@ -26,8 +26,9 @@ def descended(noise: float, scale: float = 1.0, steps: int = 150, seed: int = 0)
             for part, k in zip((hessian * u, hessian * (y["point"] - 1)), keys, strict=True)
         )
         deviation = jnp.float32(scale * noise)
-        curvatures = lower_steps.curvature(curvatures, power, u, curved, deviation, jnp.float32(scale))
-        y = lower_steps.step(y, slope, 6 * deviation**2, curvatures, ~power)
+        curvatures = lower_steps.curvature(curvatures, power, u, curved, 0 * u, deviation, jnp.float32(scale))
+        by = lower_steps.divisor(curvatures, lambda v: 0 * v, jnp.ones(6))
+        y = lower_steps.step(y, slope, 6 * deviation**2, curvatures, by, ~power)
         travelled = jnp.linalg.norm(y["point"])
         return (y, curvatures), (jnp.linalg.norm(y["point"] - 1), lower_steps.evidence(y, travelled))
 
@@ -60,7 +61,8 @@ def test_noise_alone_has_no_evidence():
         curvatures = lower_steps.start_curvature(6, jnp.float32) | {"largest": jnp.float32(1.0)}
         noise = np.random.default_rng(seed).normal(size=(100, 6)).astype(np.float32)
         for one in noise:
-            state = lower_steps.step(state, jnp.asarray(one), jnp.float32(6.0), curvatures, jnp.asarray(True))
+            by = lower_steps.Divisor(lambda v: v, jnp.ones(()))
+            state = lower_steps.step(state, jnp.asarray(one), jnp.float32(6.0), curvatures, by, jnp.asarray(True))
         moved.append(float(jnp.linalg.norm(state["point"])))
     # Steps that trust every gradient would be some ten standard deviations away: sqrt(6 * 100) = 24.
     assert np.median(moved) < 2.5
@@ -71,3 +73,28 @@ def test_the_first_direction_is_none_that_a_softmax_is_flat_along():
     direction = lower_steps.start_curvature(12, jnp.float32)["direction"].reshape(4, 3)
     assert float(jnp.linalg.norm(direction)) == pytest.approx(1.0)
     assert float(jnp.linalg.norm(direction - direction.mean(axis=1, keepdims=True))) > 0.4
+
+
+@pytest.mark.parametrize("penalty", [0.0, 1.0, 1e3])
+def test_a_known_term_is_divided_by_exactly(penalty):
+    """Records with a largest curvature of one, and a term that is curved along one coordinate."""
+    term = penalty * jnp.eye(6)[0]
+    curvatures = lower_steps.start_curvature(6, jnp.float32) | {"largest": jnp.float32(1.0)}
+    by = lower_steps.divisor(curvatures, lambda v: term * v, jnp.asarray([1.0, -1, 1, 1, -1, 1]))
+    np.testing.assert_allclose(by.divide(jnp.ones(6)), 1 / (1 + term), rtol=1e-3)
+    assert float(by.square) == pytest.approx(float(jnp.mean((1 + term) ** -2)), rel=1e-3)
+
+
+@pytest.mark.parametrize("divided", [True, False])
+def test_a_term_a_thousand_times_as_steep_as_records_neither_diverges_nor_slows_down(divided):
+    """The mutant takes the records' largest curvature for that of the whole."""
+    hessian, term = jnp.asarray(SPECTRUM), 1e3 * jnp.eye(6)[0]
+    curvatures = lower_steps.start_curvature(6, jnp.float32) | {"largest": jnp.float32(1.0)}
+    by = lower_steps.divisor(curvatures, lambda v: divided * term * v, jnp.ones(6))
+    best = hessian / (hessian + term)
+    state = lower_steps.start_steps(jnp.zeros(6))
+    for _ in range(100):
+        slope = hessian * (state["point"] - 1) + term * state["point"]
+        state = lower_steps.step(state, slope, jnp.zeros(()), curvatures, by, jnp.asarray(True))
+    error = float(jnp.linalg.norm(state["main"] - best))
+    assert error < 0.1 if divided else not error < 1e3

@@ -8,10 +8,10 @@ deviation that of y and d, which lasts from pass to pass. As long as noise expla
 steps that are not made go on being measured.
 
 *By path* (`move_by_path`): many coordinates that have something in common. A path takes all steps, the noise of each
-adds up along it, and x is the path with what noise explains of its distance from the start shrunk away (James and
-Stein). Coordinates of one array that show nothing of their own follow their common mean. On a `Simplex` the path is in
-logarithms: weights rise and fall. They are *equal* where noise and chance explain the path as a whole, and shrunk to
-their mean where these explain a part of how they differ.
+adds up along it (that of y and d for as long as it lasts), and x is the path with what noise explains of its distance
+from the start shrunk away (James and Stein). Coordinates of an array that show nothing of their own follow their common
+mean. On a `Simplex` the path is in logarithms: weights rise and fall. They are *equal* where noise and chance explain
+the path as a whole, and shrunk to their mean where these explain a part of how they differ.
 """
 
 import math
@@ -43,7 +43,7 @@ class Seen(NamedTuple):
     noise: jax.Array  # of single passes, in the last one
     mean_noise: jax.Array  # of single passes, in the mean
     lasting: jax.Array  # of y and d
-    follow: jax.Array  # at most, of the distance so far, in one step: as fast as y can follow
+    rate: jax.Array  # by which y and d come nearer to their solutions in a pass, and forget their noise
 
 
 # ----------------------------------------------------------------------------------------------------------- by gain
@@ -74,7 +74,8 @@ def move_by_gain(
     reach = jnp.where(rule["reach"] == 0, reach, rule["reach"])
     along = seen.mean / jnp.maximum(jnp.sqrt(rule["total"] + square), _TINY)
     total = rule["total"] + evidence * jnp.maximum(signal, 0)  # of steps that are made, without noise
-    growth = jnp.minimum(1.0, seen.follow / jnp.maximum(jnp.abs(along) if separate else size(along), _TINY))
+    most = jnp.minimum(GROWTH, seen.rate)  # as fast as y can follow
+    growth = jnp.minimum(1.0, most / jnp.maximum(jnp.abs(along) if separate else size(along), _TINY))
     pace = length * jnp.maximum(reach, size(x - first)) * growth
     step = group.project(x - pace * along) - x  # what leads out of the set is no step
     astray = rule["astray"] + jnp.sqrt(seen.lasting) * step
@@ -119,6 +120,7 @@ def move_by_path(
     seen: Seen,
     length: jax.Array,
     reach: jax.Array,
+    natural: jax.Array,
     chance: float,
 ) -> tuple[State, jax.Array]:
     """One step of a path, and x at what neither noise nor chance explains of it."""
@@ -133,7 +135,10 @@ def move_by_path(
     else:
         reach = jnp.where(rule["reach"] == 0, reach, rule["reach"])
         far = jnp.maximum(far, reach)
-    pace = length * far * jnp.minimum(1.0, GROWTH / jnp.maximum(_largest(slope / scale), _TINY)) / scale
+    # No step is longer than what y can follow: a part of the distance so far, and of what moves y by its own size.
+    most = GROWTH * jnp.minimum(far, jnp.inf if weights else natural)
+    pace = length * jnp.minimum(far, most / jnp.maximum(_largest(slope / scale), _TINY)) / scale
+    pace = jnp.where(total > 0, pace, 0.0)  # before the first slope there is no step, and no noise of it
     path = rule["path"] - pace * slope
     new = {"total": total}
     if weights:
@@ -153,7 +158,8 @@ def move_by_path(
         path = group.project(path)
         moved = jnp.abs(path - rule["path"]) / jnp.maximum(jnp.abs(pace * slope), _TINY)
         free = jnp.clip(moved, 0.0, 1.0)  # at an edge noise stops
-        new |= {"variance": rule["variance"] + (free * pace) ** 2 * seen.noise, "reach": reach}
+        noise = seen.noise + seen.lasting / seen.rate  # what y and d have of it lasts until they forget it
+        new |= {"variance": rule["variance"] + (free * pace) ** 2 * noise, "reach": reach}
         to = first + _shrunk(path - first, new["variance"])
     return new | {"path": path}, to
 

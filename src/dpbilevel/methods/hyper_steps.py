@@ -12,12 +12,13 @@ import jax
 import jax.numpy as jnp
 
 from dpbilevel.methods.hyper_groups import Group
-from dpbilevel.methods.hyper_rules import GROWTH, Seen, move_by_gain, move_by_path, start_gain, start_path
+from dpbilevel.methods.hyper_rules import Seen, move_by_gain, move_by_path, start_gain, start_path
 
 State = Any
 
 _MEMORY = 0.9  # of mean and noise of hypergradients: ten passes
 _FIRST = 0.05  # of the natural length
+_SLOWEST = 0.01  # rate: noise of y and d lasts no longer than a hundred passes
 _TINY = 1e-30
 
 
@@ -73,17 +74,17 @@ def move(
     kept = _chosen(listening, new, {name: state[name] for name in new})
     started, differed = (jnp.maximum(1 - _MEMORY**passes, _TINY) for passes in (number, number - 2))
     noise = jnp.where(number > 2, kept["noise"] / differed, gradient**2)
-    follow = jnp.minimum(GROWTH, rate)
+    rate = jnp.maximum(rate, _SLOWEST)
     averaged = (1 - _MEMORY) / (1 + _MEMORY)
     moving = listening & (length > 0)
     parts, rules = [], []
     for group, rule, unit in zip(found, state["groups"], natural, strict=True):
         at = group.place
         slope, first = kept["mean"][at] / started, state["first"][at]
-        seen = Seen(gradient[at], slope, noise[at], averaged * noise[at], kept["lasting"][at] / started, follow)
+        seen = Seen(gradient[at], slope, noise[at], averaged * noise[at], kept["lasting"][at] / started, rate)
         reach = _FIRST * jnp.minimum(unit, group.width)
         if group.follows_path:
-            new, part = move_by_path(group, rule, x[at], first, seen, length, reach, chance)
+            new, part = move_by_path(group, rule, x[at], first, seen, length, reach, unit, chance)
         else:
             new, part = move_by_gain(group, rule, x[at], first, seen, length, reach)
         rules.append(_chosen(moving, new, rule))

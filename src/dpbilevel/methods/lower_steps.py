@@ -9,6 +9,9 @@ eta |g|^2 - eta^2 L (|g|^2 + s^2)/2, which is largest at
 
     eta = (1/L) |g|^2 / (|g|^2 + s^2).
 
+A data-free term is known exactly. Its Hessian T goes beside the records' largest curvature L: gradients are divided by
+L + T, so that a penalty that grows a thousandfold neither makes steps diverge nor shortens those of other coordinates.
+
 Noise is known, so that the factor (Wiener's) is read off the square of what was released. It is one far from the
 solution and falls to zero at the noise floor, by itself; and what it lets through of the noise can be added up, so that
 everybody knows how much of y and d is noise. Momentum is Nesterov's with adaptive restart (O'Donoghue and Candes 2015),
@@ -17,11 +20,12 @@ times the same factor.
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.scipy.sparse.linalg import cg
 
 State = dict[str, jax.Array]
 
@@ -29,6 +33,7 @@ _SHORT, _LONG = 0.8, 0.9  # memories: of squares, five passes; of means and of t
 _DOUBT = 2.0  # standard deviations of noise that do not count as signal
 _TOP_MEMORY = 0.5  # of the squared curvature in power passes, of which there are few
 _FALL = 0.98  # of the largest curvature, from one pass to the next: it may become smaller as x moves
+_CONJUGATE, _EXACT = 10, 1e-4  # conjugate gradients of a step, and where they may end
 GOLDEN = (math.sqrt(5) - 1) / 2  # its multiples modulo one fill 0 to 1 evenly
 _TINY = 1e-30
 
@@ -40,15 +45,23 @@ def start_curvature(dimension: int, dtype: Any) -> State:
     # symmetric to. Equal numbers would not do: along them a softmax has no curvature at all.
     direction = jnp.asarray(np.arange(1, dimension + 1) * GOLDEN % 1, dtype)
     direction = direction / jnp.sqrt(jnp.sum(direction**2))
-    return {"direction": direction, "square": zero, "largest": zero, "heard": zero, "along": zero, "passes": zero}
+    numbers = dict.fromkeys(("square", "largest", "heard", "along", "term", "passes"), zero)
+    return {"direction": direction} | numbers
 
 
 def curvature(
-    state: State, power: Any, asked: jax.Array, released: jax.Array, noise: jax.Array, bound: jax.Array
+    state: State,
+    power: Any,
+    asked: jax.Array,
+    released: jax.Array,
+    term: jax.Array,
+    noise: jax.Array,
+    bound: jax.Array,
 ) -> State:
     """After a pass that asked for the curvature ``released`` = H u along u = ``asked``.
 
     Args:
+        term: the same of the data-free term, which is exact.
         power: whether u was the direction of the power iteration; otherwise it was d's.
         noise: standard deviation of the noise on each coordinate.
         bound: how large the mean can be, by the norms of records' vectors.
@@ -66,7 +79,7 @@ def curvature(
     elsewhere = jnp.sqrt(jnp.maximum(square - 2 * noise**2 * jnp.sqrt(2.0 * size), 0))
     largest = jnp.maximum(jnp.sqrt(known), careful)
     largest = jnp.maximum(jnp.maximum(largest, elsewhere), _FALL * state["largest"])
-    along = _LONG * state["along"] + (1 - _LONG) * jnp.vdot(asked, released)
+    along, bent = jnp.vdot(asked, released), jnp.vdot(asked, term)
     length = jnp.sqrt(jnp.sum(released**2))
     turned = jnp.where(power & (length > 0), released / jnp.maximum(length, _TINY), state["direction"])
     new = {
@@ -74,21 +87,52 @@ def curvature(
         "square": top,
         "largest": jnp.maximum(largest, _TINY),
         "heard": state["heard"] + power,
-        "along": jnp.where(power, state["along"], along),
+        "along": jnp.where(power, state["along"], _LONG * state["along"] + (1 - _LONG) * (along + bent)),
+        "term": jnp.where(power, state["term"], _LONG * state["term"] + (1 - _LONG) * bent),
         "passes": state["passes"] + ~power,
     }
     return {name: value.astype(state[name].dtype) for name, value in new.items()}
 
 
-def along_difference(state: State) -> jax.Array:
-    """The curvature along d: the slowest of the solution's own directions, by a running mean."""
+def along_difference(state: State) -> tuple[jax.Array, jax.Array]:
+    """The curvature along d, the slowest of the solution's own directions, and that of steps; by running means."""
     started = jnp.maximum(1 - _LONG ** state["passes"], _TINY)
-    return jnp.clip(jnp.where(state["passes"] > 0, state["along"] / started, 0), 0, state["largest"])
+    along, term = (jnp.where(state["passes"] > 0, state[name] / started, 0) for name in ("along", "term"))
+    of_steps = jnp.maximum(state["largest"] + term, _TINY)
+    return jnp.clip(along, 0, of_steps), of_steps
 
 
 def rate(state: State) -> jax.Array:
     """By how much accelerated steps come nearer to a solution, each: the inverse root of the condition along d."""
-    return jnp.sqrt(along_difference(state) / jnp.maximum(state["largest"], _TINY))
+    along, of_steps = along_difference(state)
+    return jnp.sqrt(along / of_steps)
+
+
+class Divisor(NamedTuple):
+    """What gradients are divided by in a step: L + T, the records' largest curvature and the term's own.
+
+    Args:
+        divide: a vector by it.
+        square: the mean square of the inverses of its eigenvalues: what a step makes of noise.
+    """
+
+    divide: Callable[[jax.Array], jax.Array]
+    square: jax.Array
+
+
+def divisor(state: State, term: Callable[[jax.Array], jax.Array], signs: jax.Array) -> Divisor:
+    """L + T, for a data-free term with the Hessian T, by conjugate gradients along it; they cost no pass.
+
+    However few they are, the step s that they find has g s = s (L + T) s: it goes down.
+    """
+    largest = state["largest"]
+
+    def divide(vector: jax.Array) -> jax.Array:
+        start = vector / largest
+        found = cg(lambda v: v + term(v) / largest, start, tol=_EXACT, maxiter=_CONJUGATE)[0]
+        return jnp.where(largest > 0, found, start)
+
+    return Divisor(divide, jnp.mean(divide(signs) ** 2))
 
 
 def start_steps(point: jax.Array) -> State:
@@ -103,11 +147,12 @@ def step(
     gradient: jax.Array,
     variance: jax.Array,
     curvatures: State,
+    by: Divisor,
     moving: Any,
     project: Callable[[jax.Array], jax.Array] = lambda point: point,
 ) -> State:
     """One step along a released gradient whose noise has the given variance, all coordinates together."""
-    largest, along = curvatures["largest"], along_difference(curvatures)
+    along, of_steps = along_difference(curvatures)
     passes = state["passes"] + 1
     mean = _LONG * state["mean"] + (1 - _LONG) * gradient
     square = _SHORT * state["square"] + (1 - _SHORT) * jnp.sum(gradient**2)
@@ -120,7 +165,7 @@ def step(
         ),
     )
     trust = signal / jnp.maximum(signal + variance, _TINY)
-    main = project(state["point"] - trust / largest * gradient)
+    main = project(state["point"] - trust * by.divide(gradient))
     change = main - state["main"]
     turned = jnp.vdot(gradient, change) > 0
     momentum = jnp.where(turned, 0.0, trust * state["run"] / (state["run"] + 3))
@@ -132,7 +177,7 @@ def step(
         "passes": passes,
         "square": square,
         "signal": signal,
-        "error": (1 - trust * along / largest) ** 2 * state["error"] + (trust / largest) ** 2 * variance,
+        "error": (1 - trust * along / of_steps) ** 2 * state["error"] + trust**2 * by.square * variance,
     }
     return {name: jnp.where(moving, value, state[name]).astype(state[name].dtype) for name, value in new.items()}
 
@@ -155,4 +200,4 @@ def evidence(state: State, travelled: jax.Array) -> jax.Array:
 
 def unsettled(state: State, curvatures: State, travelled: jax.Array) -> jax.Array:
     """How far it still is to the solution, against the distance travelled: what gradients beyond noise ask for."""
-    return jnp.sqrt(state["signal"]) / jnp.maximum(along_difference(curvatures) * travelled, _TINY)
+    return jnp.sqrt(state["signal"]) / jnp.maximum(along_difference(curvatures)[0] * travelled, _TINY)

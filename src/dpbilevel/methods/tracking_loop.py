@@ -88,11 +88,11 @@ class Loop:
         u = jnp.where(along, state["curvature"]["direction"], d / jnp.where(along, 1, length))
         first = (self.to_x(state["first"][0]), self.to_y(state["first"][1]))
         at = {"x": self.to_x(state["x"]), "y": self.to_y(state["y"]["point"]), "u": u, "first": first}
-        medians = {name: clip["median"] for clips in state["clips"].values() for name, clip in clips.items()}
-        medians[CURVATURE] = jnp.where(power, medians.pop(_TOP), medians[CURVATURE])
+        clips = {name: clip for clips in state["clips"].values() for name, clip in clips.items()}
+        clips[CURVATURE] = _chosen(power, clips.pop(_TOP), clips[CURVATURE])
         step, few = state["step"], self.phase
         phase = jnp.where(step < few, SEARCHING, jnp.where(step < self.steps - few, WORKING, JUDGING))
-        return {"at": at, "medians": medians, "power": power, "phase": phase}
+        return {"at": at, "clips": clips, "power": power, "phase": phase}
 
     def digest(self, state: State, upper: Tree | None) -> State:
         """What a step does with the answers of both passes."""
@@ -112,22 +112,28 @@ class Loop:
         cross = flat(jax.jvp(lambda y: self.free["lower"](x, y), (y,), (self.to_y(u),))[1])
         pull = flat(jax.grad(self.problem.term("upper"), 1)(x, y))
         direct = flat(self.free["upper"](x, y))
-        curved_by_term = jnp.sqrt(jnp.sum(curved**2))
-        slope, curved = slope + heard[MODEL], curved + heard[CURVATURE]
+        by_term = curved
+        slope, curved = slope + heard[MODEL], by_term + heard[CURVATURE]
         cross = cross + heard[CROSS] if CROSS in heard else cross
         pull = pull + heard[PULL] if PULL in heard else pull
         direct = direct + heard[HYPERGRADIENT] if HYPERGRADIENT in heard else direct
 
-        bound = jnp.exp(point["medians"][CURVATURE]) + curved_by_term
-        curvatures = lower_steps.curvature(state["curvature"], power, u, curved, noise[CURVATURE], bound)
+        bound = jnp.exp(point["clips"][CURVATURE]["median"])
+        released = (heard[CURVATURE], by_term, noise[CURVATURE], bound)
+        curvatures = lower_steps.curvature(state["curvature"], power, u, *released)
         curvatures = _chosen(searching, state["curvature"], curvatures)
+        by = lower_steps.divisor(
+            curvatures,
+            lambda v: flat(jax.jvp(lambda y: term(x, y), (y,), (self.to_y(v),))[1]),
+            _signs(state["step"], slope.size),
+        )
         size, length = slope.size, jnp.sqrt(jnp.sum(state["d"]["point"] ** 2))
         moving = (state["step"] >= 2 * few) & ~judging
         variance = size * noise[MODEL] ** 2
-        new_y = lower_steps.step(state["y"], slope, variance, curvatures, moving, self._into_lower_domain)
+        new_y = lower_steps.step(state["y"], slope, variance, curvatures, by, moving, self._into_lower_domain)
         variance = size * ((length * noise[CURVATURE]) ** 2 + (noise[PULL] ** 2 if PULL in noise else 0.0))
-        new_d = lower_steps.step(state["d"], length * curved + pull, variance, curvatures, moving & ~power)
-        new_d = new_d | {"point": self._tangent(state, slope, curvatures, new_d["point"])}
+        new_d = lower_steps.step(state["d"], length * curved + pull, variance, curvatures, by, moving & ~power)
+        new_d = new_d | {"point": self._tangent(state, by.divide(slope), new_d["point"])}
 
         hypergradient = jnp.where(power, state["rules"]["last"], direct + length * cross)
         # How large y is: its own numbers, or how far it went from where it began.
@@ -137,16 +143,17 @@ class Loop:
         proof = lower_steps.evidence(new_y, travelled) * lower_steps.evidence(new_d, length)
         behind = lower_steps.unsettled(new_y, curvatures, travelled) + lower_steps.unsettled(new_d, curvatures, length)
         left = jnp.where(state["step"] >= 3 * few, 1 - state["step"] / self.steps, 0.0)
+        steepest = curvatures["largest"] + jnp.sqrt(jnp.sum(by_term**2))
         rules, moved = hyper_steps.move(
             self.groups,
             state["rules"],
             state["x"],
             hypergradient,
-            natural=self._natural(x, y, hypergradient, cross, farthest * curvatures["largest"]),
+            natural=self._natural(x, y, hypergradient, cross, farthest * steepest),
             length=left * proof / jnp.sqrt(1 + behind),
             lasting=self._lasting(state, x, y, (new_y["error"], new_d["error"])),
             rate=lower_steps.rate(curvatures),
-            chance=self._chance(point["medians"], length),
+            chance=self._chance(point["clips"], length),
             listening=moving & ~power,
         )
         new_x = flat(project(self.problem.domain, self.to_x(moved))).astype(moved.dtype)
@@ -197,19 +204,15 @@ class Loop:
             return flat(self.free["upper"](x, y)) + flat(jax.jvp(lambda y: self.free["lower"](x, y), (y,), (d,))[1])
 
         d = state["d"]["point"]
-        # Multiples of the golden ratio modulo one, below and above a half; in whole numbers, as those of large models
-        # have no fraction in float32 (Knuth's multiplicative hashing).
-        places = jnp.arange(1, 2 * d.size + 1, dtype=jnp.uint32) * (state["step"] + 1).astype(jnp.uint32)
-        above = places * jnp.uint32(round(lower_steps.GOLDEN * 2**32)) >= jnp.uint32(2**31)
-        signs = jnp.where(above, 1.0, -1.0) / jnp.sqrt(d.size)
+        signs = _signs(state["step"], 2 * d.size) / jnp.sqrt(d.size)
         along = (self.to_y(jnp.sqrt(error) * part) for error, part in zip(errors, jnp.split(signs, 2), strict=True))
         return jax.jvp(hypergradient, (y, self.to_y(d)), tuple(along))[1] ** 2
 
-    def _chance(self, medians: Mapping[str, jax.Array], length: jax.Array) -> Any:
+    def _chance(self, clips: Mapping[str, Any], length: jax.Array) -> Any:
         """Variance by which a sum over a simplex's slopes strays by the luck of the records, the same in every pass."""
-        if CROSS not in medians:
+        if CROSS not in clips:
             return 0.0
-        return _CHANCE * (length * jnp.exp(medians[CROSS])) ** 2 / self.records
+        return _CHANCE * (length * jnp.exp(clips[CROSS]["median"])) ** 2 / self.records
 
     def _judged(self, state: State, heard: Tree, noise: Tree, point: Tree) -> Tree:
         """The change of the validation loss since x began to move, added up over the passes that judge."""
@@ -262,10 +265,9 @@ class Loop:
     def _into_lower_domain(self, y: jax.Array) -> jax.Array:
         return flat(project(self.problem.lower_domain, self.to_y(y))).astype(y.dtype)
 
-    def _tangent(self, state: State, slope: jax.Array, curvatures: Tree, d: jax.Array) -> jax.Array:
+    def _tangent(self, state: State, step: jax.Array, d: jax.Array) -> jax.Array:
         """d where y can move: at an edge of y's own domain the solution does not follow x."""
-        ahead = state["y"]["point"] - slope / curvatures["largest"]
-        return jax.jvp(self._into_lower_domain, (ahead,), (d,))[1]
+        return jax.jvp(self._into_lower_domain, (state["y"]["point"] - step,), (d,))[1]
 
 
 def flat(tree: Tree) -> jax.Array:
@@ -276,6 +278,15 @@ def flat(tree: Tree) -> jax.Array:
 def unravel(shapes: Tree) -> Callable[[jax.Array], Tree]:
     """The way back from flat numbers to a pytree of some shapes."""
     return ravel_pytree(jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes))[1]
+
+
+def _signs(step: jax.Array, size: int) -> jax.Array:
+    """Signs without a pattern: multiples of the golden ratio modulo one, below and above a half.
+
+    In whole numbers, as those of large models have no fraction in float32 (Knuth's multiplicative hashing).
+    """
+    places = jnp.arange(1, size + 1, dtype=jnp.uint32) * (step + 1).astype(jnp.uint32)
+    return jnp.where(places * jnp.uint32(round(lower_steps.GOLDEN * 2**32)) >= jnp.uint32(2**31), 1.0, -1.0)
 
 
 def _chosen(condition: Any, yes: Tree, no: Tree) -> Tree:
