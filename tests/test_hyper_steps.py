@@ -165,3 +165,26 @@ def test_groups_follow_the_domain():
         ("round", 3),
     ]
     assert found[0].total == 2.0
+
+
+@pytest.mark.parametrize("domain", [dpb.Simplex(), dpb.NonNegative()])
+def test_before_the_first_slope_nothing_moves_and_nothing_breaks(domain):
+    """A hypergradient of zero comes first where d is still zero: steps over a sum of no squares made NaN of weights."""
+    x = jnp.full(5, 0.2)
+    found = groups(domain, x)
+    state = hyper_steps.start(found, x)
+    for gradient in (jnp.zeros(5), jnp.asarray([1.0, -1, 0, 0, 0])):
+        state, x = hyper_steps.move(
+            found,
+            state,
+            x,
+            gradient,
+            natural=[jnp.ones(())] * len(found),
+            length=jnp.ones(()),
+            lasting=jnp.zeros(5),
+            rate=jnp.ones(()),
+            chance=0.0,
+            listening=jnp.asarray(True),
+        )
+        assert np.all(np.isfinite(x))
+    assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(state))

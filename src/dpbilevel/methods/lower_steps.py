@@ -25,7 +25,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.scipy.sparse.linalg import cg
 
 State = dict[str, jax.Array]
 
@@ -33,7 +32,7 @@ _SHORT, _LONG = 0.8, 0.9  # memories: of squares, five passes; of means and of t
 _DOUBT = 2.0  # standard deviations of noise that do not count as signal
 _TOP_MEMORY = 0.5  # of the squared curvature in power passes, of which there are few
 _FALL = 0.98  # of the largest curvature, from one pass to the next: it may become smaller as x moves
-_CONJUGATE, _EXACT = 10, 1e-4  # conjugate gradients of a step, and where they may end
+_CONJUGATE = 10  # conjugate gradients of a step
 GOLDEN = (math.sqrt(5) - 1) / 2  # its multiples modulo one fill 0 to 1 evenly
 _TINY = 1e-30
 
@@ -129,10 +128,29 @@ def divisor(state: State, term: Callable[[jax.Array], jax.Array], signs: jax.Arr
 
     def divide(vector: jax.Array) -> jax.Array:
         start = vector / largest
-        found = cg(lambda v: v + term(v) / largest, start, tol=_EXACT, maxiter=_CONJUGATE)[0]
+        found = _solved(lambda v: v + term(v) / largest, start)
         return jnp.where(largest > 0, found, start)
 
     return Divisor(divide, jnp.mean(divide(signs) ** 2))
+
+
+def _solved(matrix: Callable[[jax.Array], jax.Array], right: jax.Array) -> jax.Array:
+    """Conjugate gradients, always as many: JAX's own end where they are exact, and run times must not tell."""
+
+    def step(carry: Any, _: Any) -> tuple[Any, None]:
+        point, residual, along, square = carry
+        ahead = matrix(along)
+        length = _ratio(square, jnp.vdot(along, ahead))
+        residual = residual - length * ahead
+        new = jnp.vdot(residual, residual)
+        return (point + length * along, residual, residual + _ratio(new, square) * along, new), None
+
+    start = (jnp.zeros_like(right), right, right, jnp.vdot(right, right))
+    return jax.lax.scan(step, start, None, length=_CONJUGATE)[0][0]
+
+
+def _ratio(above: jax.Array, below: jax.Array) -> jax.Array:
+    return jnp.where(below > 0, above / jnp.where(below > 0, below, 1), 0)
 
 
 def start_steps(point: jax.Array) -> State:

@@ -128,8 +128,7 @@ class Tracking:
             return vectors if "lower" in reads else {name: vectors[name] for name in (MODEL, CURVATURE)}
 
         dimensions = {MODEL: d_y, CURVATURE: d_y} | ({CROSS: d_x} if "lower" in reads else {})
-        # What moves y and d, and what weighs records against each other, must not be cut where it does not cancel.
-        passes = {"lower": Pass(lower, dimensions, 0.0, self.steps, held=tuple(dimensions))}
+        passes = {"lower": Pass(lower, dimensions, 0.0, self.steps, held=MODEL)}
         if problem.upper_loss is not None:
             upper_loss = problem.upper_loss
             upper_gradients = jax.grad(upper_loss, (0, 1))

@@ -88,11 +88,11 @@ class Loop:
         u = jnp.where(along, state["curvature"]["direction"], d / jnp.where(along, 1, length))
         first = (self.to_x(state["first"][0]), self.to_y(state["first"][1]))
         at = {"x": self.to_x(state["x"]), "y": self.to_y(state["y"]["point"]), "u": u, "first": first}
-        clips = {name: clip for clips in state["clips"].values() for name, clip in clips.items()}
-        clips[CURVATURE] = _chosen(power, clips.pop(_TOP), clips[CURVATURE])
+        medians = {name: clip["median"] for clips in state["clips"].values() for name, clip in clips.items()}
+        medians[CURVATURE] = jnp.where(power, medians.pop(_TOP), medians[CURVATURE])
         step, few = state["step"], self.phase
         phase = jnp.where(step < few, SEARCHING, jnp.where(step < self.steps - few, WORKING, JUDGING))
-        return {"at": at, "clips": clips, "power": power, "phase": phase}
+        return {"at": at, "medians": medians, "power": power, "phase": phase}
 
     def digest(self, state: State, upper: Tree | None) -> State:
         """What a step does with the answers of both passes."""
@@ -118,7 +118,7 @@ class Loop:
         pull = pull + heard[PULL] if PULL in heard else pull
         direct = direct + heard[HYPERGRADIENT] if HYPERGRADIENT in heard else direct
 
-        bound = jnp.exp(point["clips"][CURVATURE]["median"])
+        bound = jnp.exp(point["medians"][CURVATURE])
         released = (heard[CURVATURE], by_term, noise[CURVATURE], bound)
         curvatures = lower_steps.curvature(state["curvature"], power, u, *released)
         curvatures = _chosen(searching, state["curvature"], curvatures)
@@ -153,7 +153,7 @@ class Loop:
             length=left * proof / jnp.sqrt(1 + behind),
             lasting=self._lasting(state, x, y, (new_y["error"], new_d["error"])),
             rate=lower_steps.rate(curvatures),
-            chance=self._chance(point["clips"], length),
+            chance=self._chance(point["medians"], length),
             listening=moving & ~power,
         )
         new_x = flat(project(self.problem.domain, self.to_x(moved))).astype(moved.dtype)
@@ -208,11 +208,11 @@ class Loop:
         along = (self.to_y(jnp.sqrt(error) * part) for error, part in zip(errors, jnp.split(signs, 2), strict=True))
         return jax.jvp(hypergradient, (y, self.to_y(d)), tuple(along))[1] ** 2
 
-    def _chance(self, clips: Mapping[str, Any], length: jax.Array) -> Any:
+    def _chance(self, medians: Mapping[str, jax.Array], length: jax.Array) -> Any:
         """Variance by which a sum over a simplex's slopes strays by the luck of the records, the same in every pass."""
-        if CROSS not in clips:
+        if CROSS not in medians:
             return 0.0
-        return _CHANCE * (length * jnp.exp(clips[CROSS]["median"])) ** 2 / self.records
+        return _CHANCE * (length * jnp.exp(medians[CROSS])) ** 2 / self.records
 
     def _judged(self, state: State, heard: Tree, noise: Tree, point: Tree) -> Tree:
         """The change of the validation loss since x began to move, added up over the passes that judge."""
