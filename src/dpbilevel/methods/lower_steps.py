@@ -60,8 +60,8 @@ def curvature(
     """After a pass that asked for the curvature ``released`` = H u along u = ``asked``.
 
     Args:
-        term: the same of the data-free term, which is exact.
         power: whether u was the direction of the power iteration; otherwise it was d's.
+        term: the curvature of the data-free term along u, which is exact.
         noise: standard deviation of the noise on each coordinate.
         bound: how large the mean can be, by the norms of records' vectors.
     """
@@ -124,12 +124,12 @@ def divisor(state: State, term: Callable[[jax.Array], jax.Array], signs: jax.Arr
 
     However few they are, the step s that they find has g s = s (L + T) s: it goes down.
     """
-    largest = state["largest"]
+    known = state["largest"] > 0
+    largest = jnp.where(known, state["largest"], 1.0)
 
     def divide(vector: jax.Array) -> jax.Array:
-        start = vector / largest
-        found = _solved(lambda v: v + term(v) / largest, start)
-        return jnp.where(largest > 0, found, start)
+        # Before any curvature is known there is no step.
+        return jnp.where(known, _solved(lambda v: v + term(v) / largest, vector / largest), 0.0)
 
     return Divisor(divide, jnp.mean(divide(signs) ** 2))
 
