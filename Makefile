@@ -98,7 +98,7 @@ $(BROWSER):
 	  else echo "No Chromium or no axe-core (see .browser/*.log): tests of reports in a browser are left out."; fi
 
 clean:  ## remove caches and build outputs (not .venv)
-	rm -rf build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis .jax_cache
 	find . -name $(VENV) -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # An existing usable .venv is kept and brought up to date, unless PYTHON asks for an interpreter.

@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from compilation_cache import afresh
 from optimised_hlo import Module
 
 from dpbilevel.methods.joint import Part, joined
@@ -126,7 +127,7 @@ class Case:
             with jax.enable_x64(precise):
                 return Release.answer(release, {"lower": (rows, present)}, point, keys)
 
-        with sealed():
+        with sealed(), afresh():
             return Module(jax.jit(program).lower(records, present, point, keys).compile().as_text(), records="rows")
 
     def is_measured_once(self) -> bool:

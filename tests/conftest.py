@@ -5,14 +5,17 @@ import sys
 import warnings
 from pathlib import Path
 
+import compilation_cache
 import pytest
 
-import dpbilevel as dpb
+compilation_cache.share()  # before anything imports JAX, which reads its environment once
 
 
 @pytest.fixture(autouse=True)
 def _seeds_are_fine_in_tests():
     """Tests fix seeds so that they repeat; the warning that this voids privacy has a test of its own."""
+    import dpbilevel as dpb
+
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", dpb.NotPrivateWarning)
         yield

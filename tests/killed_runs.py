@@ -16,6 +16,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from compilation_cache import only_read
+
 DATASET, EPSILON = "people", 0.01
 TUNE = ("tune", "people.csv", "--target", "paid", "--schema", "schema.toml", "--delta", "1e-9", "--quiet")
 
@@ -137,6 +139,8 @@ def killed(folder: Path, number: int, phase: str, delay: float | None) -> dict[s
     before = _entries(folder)
     child = os.fork()
     if child == 0:
+        if delay is not None:
+            only_read()
         _child(folder, number, phase, draws)
     if delay is not None:
         deadline = time.monotonic() + delay

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from compilation_cache import ONLY_READ
 from killed_runs import DATASET, EPSILON, TUNE, _entries, judged
 
 Signal = Callable[[], None]
@@ -150,7 +151,8 @@ def at_random(folder: Path, number: int, delay: float | None, sent: signal.Signa
     before = _entries(folder)
     heard, told = os.pipe()
     program = [sys.executable, "-c", COMMAND, str(told), *_arguments(number)]
-    run = subprocess.Popen(program, cwd=folder, pass_fds=[told], stderr=subprocess.PIPE, text=True)
+    surroundings = os.environ | (ONLY_READ if delay is not None else {})
+    run = subprocess.Popen(program, cwd=folder, pass_fds=[told], stderr=subprocess.PIPE, text=True, env=surroundings)
     os.close(told)
     assert os.read(heard, 1) == b"b", "the run ended before it took over the signals"
     started = time.monotonic()

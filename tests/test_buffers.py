@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from buffer_cases import OVERFLOW, SHAPES, VECTORS, Case, behind_a_barrier, broken, direct, in_one_step
+from compilation_cache import afresh
 from every_method import BUDGET, METHODS, PROBLEM, START, data
 from optimised_hlo import Module
 
@@ -70,7 +71,7 @@ def test_many_points_at_once_are_measured_as_one_is():
         present = jnp.ones(number, bool)
         return jax.vmap(lambda point, key: release.answer({"lower": (rows, present)}, point, key))(points, keys)
 
-    with sealed():
+    with sealed(), afresh():
         keys = jax.ShapeDtypeStruct((3, 2, 2), jnp.uint32)
         compiled = program.lower(rows, shape((3, dimension)), keys).compile()
     assert Module(compiled.as_text(), records="rows").is_measured_once(OVERFLOW)
@@ -88,7 +89,7 @@ def executed(method, noise="float"):
     keys = records_module._randomness_shapes(plan.program)
     # The function that records compile, compiled anew: a broken twin must not find the program of the true code.
     execute = jax.jit(functools.partial(records_module._execute.__wrapped__, plan.program, False))
-    with sealed():
+    with sealed(), afresh():
         return Module(execute.lower(arrays, state, keys).compile().as_text(), records="arrays")
 
 
