@@ -28,10 +28,10 @@ from solver_reference import Reference
 
 import dpbilevel as dpb
 from dpbilevel import planning
-from dpbilevel.tables import markdown_table, short
+from dpbilevel.foundation.tables import markdown_table, short
 
 RESULTS = Path(__file__).resolve().parent.parent / "docs" / "results" / "constants.json"
-MODULES = ("passes", "lower_steps", "hyper_steps", "hyper_rules", "tracking_loop")
+MODULES = ("passes", "lower_steps", "hyper_steps", "hyper_rules", "loop")
 GUARDS = ("_TINY", "_LEAST_WEIGHT")  # against division by zero, and a floor from which weights can return
 MEMORIES = ("_SHORT", "_LONG", "_TOP_MEMORY", "_FALL", "_MEMORY", "_NARROWING")
 ENTRIES = (1, 5, 8, 10, 13, 33, 41, 43, 48, 52, 59, 62)  # of the table: every family and every domain
@@ -42,7 +42,7 @@ AS_IT_IS = "as it is"
 
 PAGE = """# Do the constants of the default matter?
 
-Every number in the modules of the default (`passes`, `lower_steps`, `hyper_steps`, `hyper_rules`, `tracking_loop`),
+Every number in the modules of the default (`passes`, `lower_steps`, `hyper_steps`, `hyper_rules`, `loop`),
 halved and doubled, one at a time; memories by what they forget. *Mean* is the geometric mean of the share of
 $F(x_0) - F^*$ that is left, over {problems} problems of [the solver benchmark](solver.md) at 10⁴ and 10⁵ records,
 ε = {epsilon:g} and {seeds} seeds, against that of the constants as they are, {base:.3g}: a factor below 1 would have
@@ -58,7 +58,7 @@ seed {data_seed}, noise seeds from {noise_seed} on. The problems: {names}.
 def constants() -> dict[str, tuple[ModuleType, str, int | None]]:
     """Every number among a module's private constants: where it is, and its place in a tuple."""
     found: dict[str, tuple[ModuleType, str, int | None]] = {}
-    for module in (importlib.import_module(f"dpbilevel.methods.{name}") for name in MODULES):
+    for module in (importlib.import_module(f"dpbilevel.methods.tracking.{name}") for name in MODULES):
         for name, value in vars(module).items():
             values = value if isinstance(value, tuple) else (value,)
             if not name.startswith("_") or not name.isupper() or name in GUARDS:

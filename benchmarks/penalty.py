@@ -23,7 +23,7 @@ from rates import ROOT, Arrays, Setting, drawn, fitted, hyperobjective, machine,
 from scipy import stats
 
 import dpbilevel as dpb
-from dpbilevel.tables import markdown_table
+from dpbilevel.foundation.tables import markdown_table
 
 PENALTIES, SEEDS = (1.0, 3.0, 10.0, 30.0, 100.0, 300.0), 20
 SETTING = Setting(4000, epsilon=1.0, d_x=4, d_y=4)

@@ -39,12 +39,13 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import matplotlib
 import numpy as np
+import plot_rates
 from matplotlib.figure import Figure
 from scipy import stats
 
 import dpbilevel as dpb
+from dpbilevel.foundation.tables import markdown_table
 from dpbilevel.plot.style import SETTINGS
-from dpbilevel.tables import markdown_table
 
 ROOT = Path(__file__).parent.parent
 DELTA, VALUES, RADIUS, SPREAD, STEP = 1e-6, 64, 0.6, 0.25, 0.25
@@ -302,7 +303,7 @@ def draw(results: list[dict[str, Any]], target: Path) -> None:
         figure = Figure(figsize=(11, 9.6), layout="constrained")
         for panel, against in zip(figure.subplots(2, 2).flat, ("n", "epsilon", "d_", "batch"), strict=True):
             if any(result["against"].startswith(against) for result in results):
-                dpb.plot.rates({"experiments": results}, panel, against)
+                plot_rates.rates({"experiments": results}, panel, against)
         title = "Measured exponents (in brackets and dashed: the theorem's; dotted: the paper's where it differs)"
         figure.suptitle(title, fontsize=11)
         figure.savefig(target, metadata={"Date": None})

@@ -16,8 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 from optimised_hlo import Module
 
+from dpbilevel.foundation.precision import is_double
 from dpbilevel.methods.joint import Part, joined
-from dpbilevel.precision import is_double
 from dpbilevel.privacy import clipping, grid
 from dpbilevel.privacy.release import Contribution, Release
 from dpbilevel.privacy.sampling import FullBatch, Poisson

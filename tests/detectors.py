@@ -22,6 +22,7 @@ from test_noise import check_independent, check_moments, check_scale
 from test_release import CASES, check_public_division, check_sensitivity, taken_by_role
 
 import dpbilevel as dpb
+from dpbilevel.execution.program import Program, Stage
 from dpbilevel.privacy import accounting
 from dpbilevel.privacy.accounting import all_charges, composed_delta
 from dpbilevel.privacy.calibration import calibrate
@@ -29,7 +30,6 @@ from dpbilevel.privacy.clipping import ROUNDING
 from dpbilevel.privacy.ledger import Receipt
 from dpbilevel.privacy.noise import KeySchedule
 from dpbilevel.privacy.release import Contribution, Release
-from dpbilevel.program import Program, Stage
 from dpbilevel.records import Records
 
 DIMENSION, STEPS, COUNT, CLIP = 256, 100, 40, 10.0

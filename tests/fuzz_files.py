@@ -24,7 +24,8 @@ from fuzz_inputs import anything, changed, damaged_bytes, damaged_json, damaged_
 from hypothesis import strategies as st
 
 import dpbilevel as dpb
-from dpbilevel import checkpoint_file, datasets
+from dpbilevel import datasets
+from dpbilevel.checkpoint import file as checkpoint_file
 from dpbilevel.cli import app
 from dpbilevel.cli.layout import layout
 from dpbilevel.cli.rows import fitted_encoder, read_rows

@@ -7,7 +7,7 @@ import numpy as np
 from every_method import BUDGET
 
 import dpbilevel as dpb
-from dpbilevel import applications, baselines, theory
+from dpbilevel import applications, baselines, paper, theory
 
 _constants = dict.fromkeys(
     ("upper_lipschitz", "upper_smoothness", "lower_lipschitz", "lower_smoothness", "lower_hessian_lipschitz"), 1.0
@@ -100,8 +100,8 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], dict[str, Any], tuple[str, ...]]]
         ("settings", "weight_scales", "repeats"),
     ),
     "NumberOfRuns": (baselines.NumberOfRuns, {}, ("mean", "shape")),
-    "theory.plan": (
-        theory.plan,
+    "paper.plan": (
+        paper.plan,
         _theory,
         ("setting", "batch", "noise_ratio", "shares", "penalty", "diameter", "radius_factor", "strict"),
     ),
@@ -125,7 +125,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], dict[str, Any], tuple[str, ...]]]
         {"problem": _problem, "constants": _theory["constants"], "sample": lambda key: (0.0, 0.0, 1.0), "trials": 2},
         ("seed",),
     ),
-    "theory.curve": (theory.curve, {"planned": theory.plan(**_theory)}, ("against", "values")),
+    "paper.curve": (paper.curve, {"planned": paper.plan(**_theory)}, ("against", "values")),
     "selection_epsilon": (
         baselines.selection_epsilon,
         {"mu": 0.1, "runs": baselines.NumberOfRuns(), "delta": 1e-6},

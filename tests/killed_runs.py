@@ -47,7 +47,7 @@ def _before_the_charge(draws: random.Random) -> None:
 
 
 def _within_the_charge(draws: random.Random) -> None:
-    from dpbilevel.privacy.books import database
+    from dpbilevel.privacy.stores import database
 
     _at_call(database, "add_entry", 1, after=draws.random() < 0.5)
 

@@ -18,12 +18,12 @@ from pathlib import Path
 
 from dpbilevel.errors import BudgetExceeded, DPBilevelError
 from dpbilevel.privacy.accounting import Charge
-from dpbilevel.privacy.books import database as books
-from dpbilevel.privacy.books import sqlite
-from dpbilevel.privacy.books.entry import MemoryBook
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.ledger import Ledger
 from dpbilevel.privacy.sampling import FullBatch, Poisson
+from dpbilevel.privacy.stores import database as books
+from dpbilevel.privacy.stores import sqlite
+from dpbilevel.privacy.stores.entry import MemoryBook
 
 TOTAL = Budget(2.0, 1e-6)
 OUTCOMES = {0: "charged", 3: "refused"}

@@ -11,7 +11,7 @@ import dpbilevel as dpb
 from dpbilevel.baselines import NaiveGridSearch, PrivateRandomSearch
 from dpbilevel.privacy.accounting import Charge
 from dpbilevel.report.review import LinearModel, Review
-from dpbilevel.solution import Legend
+from dpbilevel.solution.solution import Legend
 
 NASTY = "<script>alert('x')</script> & \"$b$\" \\ |\x00\x1b"  # the name of a column in a file that nobody has vetted
 SIZES = {"upper": 500, "lower": 2000}

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
+from dpbilevel.constants import Constants
 from dpbilevel.inner.loc_gd import DPLocGD
-from dpbilevel.theory import bounds, preconditions
-from dpbilevel.theory.constants import Constants
+from dpbilevel.paper import bounds, preconditions
 
 ROUNDING = 1 + 1e-7
 FALSE_ALARM = 1e-9  # of each statistical test: binomial quantiles at this level

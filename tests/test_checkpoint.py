@@ -17,7 +17,8 @@ import pytest
 from problems import leak
 
 import dpbilevel as dpb
-from dpbilevel import checkpoint, checkpoint_file, fingerprint
+from dpbilevel.checkpoint import checkpoint, fingerprint
+from dpbilevel.checkpoint import file as checkpoint_file
 from dpbilevel.privacy import noise
 from dpbilevel.privacy.ledger import Receipt
 from dpbilevel.privacy.noise import KeySchedule

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
+from dpbilevel.constants import Constants
 from dpbilevel.errors import InvalidArgument
-from dpbilevel.theory.constants import Constants
 
 GOOD = {
     "upper_lipschitz": 1.0,

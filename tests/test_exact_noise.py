@@ -15,12 +15,12 @@ pytest.importorskip("opendp", reason='exact noise needs the extra "exact"')
 import dpbilevel as dpb
 from dpbilevel.baselines import FixedDefault, NaiveGridSearch, ScreenSources, UpperRecordsOnly
 from dpbilevel.errors import InvalidArgument, InvalidProblem
+from dpbilevel.execution.program import Call, Program, Stage
 from dpbilevel.privacy import release as release_module
 from dpbilevel.privacy.calibration import for_exact_noise
 from dpbilevel.privacy.declared import DeclaredRelease
 from dpbilevel.privacy.ledger import Receipt
 from dpbilevel.privacy.noise import KeySchedule
-from dpbilevel.program import Call, Program, Stage
 from dpbilevel.records import answer_dimensions
 from dpbilevel.report.content import content
 from dpbilevel.report.guarantee import guarantee

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from dpbilevel.files import write_whole
+from dpbilevel.foundation.files import write_whole
 
 
 def test_text_is_written_as_it_is(tmp_path):

@@ -11,7 +11,7 @@ from fuzz_targets import TARGETS, fuzz, shares
 
 import dpbilevel as dpb
 from dpbilevel import applications, baselines
-from dpbilevel.privacy.books.entry import Entry
+from dpbilevel.privacy.stores.entry import Entry
 
 INPUTS = 2000
 

@@ -407,7 +407,7 @@ def test_a_bound_on_targets_shrinks_the_ball_of_pseudo_huber():
 
 def test_constants_feed_the_planner():
     constants = dpb.theory.glm_constants("softmax", 1.0, penalty=(0.5, 1.0), classes=10)
-    planned = dpb.theory.plan(constants, 10**6, 1, 100, dpb.Budget(1.0, 1e-7), 0.05, gap=1.0)
+    planned = dpb.paper.plan(constants, 10**6, 1, 100, dpb.Budget(1.0, 1e-7), 0.05, gap=1.0)
     assert planned.penalty >= constants.smallest_penalty()
 
 

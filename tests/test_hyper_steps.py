@@ -8,8 +8,8 @@ from jax.flatten_util import ravel_pytree
 
 import dpbilevel as dpb
 from dpbilevel.constraints import project
-from dpbilevel.methods import hyper_rules, hyper_steps
-from dpbilevel.methods.hyper_groups import groups
+from dpbilevel.methods.tracking import hyper_rules, hyper_steps
+from dpbilevel.methods.tracking.hyper_groups import groups
 
 STEPS, K = 200, 12
 UNIFORM = np.full(K, 1 / K)

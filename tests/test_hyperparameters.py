@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from report_data import made, searched, solution
 
-from dpbilevel.hyperparameters import hyperparameters, named_numbers
-from dpbilevel.solution import Legend
+from dpbilevel.solution.hyperparameters import hyperparameters, named_numbers
+from dpbilevel.solution.solution import Legend
 
 
 def test_a_legend_gives_names_and_logarithms_are_undone():

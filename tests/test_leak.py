@@ -16,11 +16,11 @@ from scipy.stats import norm
 
 import dpbilevel as dpb
 from dpbilevel.audit import leak
+from dpbilevel.execution.program import Program, Stage
 from dpbilevel.privacy import release as release_module
 from dpbilevel.privacy.calibration import calibrate
 from dpbilevel.privacy.clipping import ROUNDING
 from dpbilevel.privacy.noise import KeySchedule
-from dpbilevel.program import Program, Stage
 
 N, DIMENSION, DELTA = 100, 3, 1e-4
 EPSILONS = (0.5, 1.0, 3.0)

@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from ledger_racers import TOTAL, Run, charge
 
 import dpbilevel as dpb
-from dpbilevel.about import version
-from dpbilevel.privacy.books import database, sqlite
-from dpbilevel.privacy.books.entry import Entry, StoredEntry
-from dpbilevel.privacy.books.sqlite import SQLiteDatabase
+from dpbilevel.foundation.about import version
 from dpbilevel.privacy.ledger import Receipt
+from dpbilevel.privacy.stores import database, sqlite
+from dpbilevel.privacy.stores.entry import Entry, StoredEntry
+from dpbilevel.privacy.stores.sqlite import SQLiteDatabase
 
 
 @pytest.fixture

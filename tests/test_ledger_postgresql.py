@@ -5,8 +5,8 @@ import pytest
 from ledger_racers import TOTAL, Run, charge, happened
 
 import dpbilevel as dpb
-from dpbilevel.privacy.books import postgresql
-from dpbilevel.privacy.books.entry import Entry
+from dpbilevel.privacy.stores import postgresql
+from dpbilevel.privacy.stores.entry import Entry
 
 reason = postgresql_server.reason_to_skip()
 pytestmark = pytest.mark.skipif(reason is not None, reason=reason or "")
@@ -112,7 +112,7 @@ def test_who_waits_too_long_charges_nothing(url, ledger, monkeypatch):
 
 
 def test_a_connection_that_breaks_during_a_charge_gives_no_receipt(url, ledger, monkeypatch):
-    from dpbilevel.privacy.books import database
+    from dpbilevel.privacy.stores import database
 
     true = database.add_entry
 

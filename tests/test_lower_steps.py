@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dpbilevel.methods import lower_steps
+from dpbilevel.methods.tracking import lower_steps
 
 SPECTRUM = np.geomspace(1.0, 0.01, 6).astype(np.float32)
 

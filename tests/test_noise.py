@@ -16,12 +16,12 @@ import pytest
 from scipy.stats import kstest, norm
 
 from dpbilevel.errors import InvalidArgument
+from dpbilevel.execution.program import Program, Stage
 from dpbilevel.privacy import noise as noise_module
 from dpbilevel.privacy import release as release_module
 from dpbilevel.privacy.ledger import Receipt
 from dpbilevel.privacy.noise import KeySchedule, membership, standard_normal
 from dpbilevel.privacy.release import Contribution, Release
-from dpbilevel.program import Program, Stage
 from dpbilevel.records import Records, sealed
 
 DIMENSION, STEPS, NOISE = 256, 300, 0.37

@@ -11,11 +11,11 @@ import pytest
 from problems import CASES
 
 import dpbilevel as dpb
-from dpbilevel.means import mean_over_records
-from dpbilevel.methods import quasi_newton, spectral
-from dpbilevel.methods.newton import adjoint, minimiser
+from dpbilevel.execution.means import mean_over_records
+from dpbilevel.execution.program import NoiselessStage
+from dpbilevel.methods.noiseless import quasi_newton, spectral
+from dpbilevel.methods.noiseless.newton import adjoint, minimiser
 from dpbilevel.privacy.release import Contribution, Release
-from dpbilevel.program import NoiselessStage
 
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 from solver_problems import Units, cleaning, meta_learning, penalties, quadratic, rescaled, shared_records
@@ -126,7 +126,7 @@ def test_invalid_records_contribute_nothing():
 
 @pytest.mark.parametrize("number", [1, 5, 300])
 def test_a_mean_in_blocks_is_the_mean_and_so_are_its_derivatives(number, monkeypatch):
-    monkeypatch.setattr("dpbilevel.means._ELEMENTS", 150)
+    monkeypatch.setattr("dpbilevel.execution.means._ELEMENTS", 150)
     draws = np.random.default_rng(0)
     rows, present = draws.normal(size=(number, 3)).astype(np.float32), draws.uniform(size=number) < 0.8
 

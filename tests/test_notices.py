@@ -12,7 +12,8 @@ import pytest
 from test_cli import folder  # noqa: F401  (fixtures)
 
 import dpbilevel as dpb
-from dpbilevel import estimators, notices
+from dpbilevel import estimators
+from dpbilevel.execution import notices
 from dpbilevel.report.card_parts import CAVEATS
 from dpbilevel.report.guarantee import guarantee
 

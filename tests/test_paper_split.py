@@ -6,8 +6,8 @@ import pytest
 from problems import quadratic_both
 
 import dpbilevel as dpb
+from dpbilevel.paper.split import PaperSplit
 from dpbilevel.privacy.accounting import gaussian_epsilon
-from dpbilevel.privacy.paper_split import PaperSplit
 
 
 def test_claimed_by_its_own_lemma_and_exact():

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpbilevel.methods import passes
-from dpbilevel.methods.passes import ABOVE, JUDGED, JUDGING, SEARCHING, WORKING, Pass
+from dpbilevel.methods.tracking import passes
+from dpbilevel.methods.tracking.passes import ABOVE, JUDGED, JUDGING, SEARCHING, WORKING, Pass
 
 STEPS, FEW = 200, 10
 

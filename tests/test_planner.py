@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dpbilevel as dpb
+from dpbilevel.constants import Constants
 from dpbilevel.errors import InvalidArgument
-from dpbilevel.theory import bounds, preconditions
-from dpbilevel.theory.constants import Constants
-from dpbilevel.theory.planner import TheoryPlan, curve, plan, plot
+from dpbilevel.paper import bounds, preconditions
+from dpbilevel.paper.planner import TheoryPlan, curve, plan, plot
 
 CONSTANTS = Constants(
     upper_lipschitz=1.0,

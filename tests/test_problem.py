@@ -8,10 +8,10 @@ import pytest
 import dpbilevel as dpb
 import dpbilevel.problem as problem_module
 from dpbilevel.errors import InvalidArgument, InvalidProblem
+from dpbilevel.execution.program import Program
 from dpbilevel.privacy.ledger import Receipt
 from dpbilevel.privacy.noise import KeySchedule
 from dpbilevel.problem import Inspection, free_gradient, inspect
-from dpbilevel.program import Program
 
 
 def f32(*shape):

@@ -17,11 +17,10 @@ from dpbilevel.baselines import NumberOfRuns, PrivateRandomSearch, run_mu, selec
 from dpbilevel.baselines.random_search import OneRun, _uniform
 from dpbilevel.baselines.runs import with_mu
 from dpbilevel.privacy.accounting import all_charges, gaussian_epsilon
-from dpbilevel.privacy.books.entry import standard
-from dpbilevel.privacy.declared import DeclaredRelease
-from dpbilevel.privacy.events import BestOfRuns
+from dpbilevel.privacy.declared import BestOfRuns, DeclaredRelease
 from dpbilevel.privacy.noise import KeySchedule
 from dpbilevel.privacy.selection import selection_rdp
+from dpbilevel.privacy.stores.entry import standard
 
 LAWS = [NumberOfRuns(mean, shape) for mean in (2.0, 10.0, 100.0) for shape in (-0.5, 0.0, 0.5, 1.0, 4.0, math.inf)]
 QUICK = dpb.Refit(steps=20)

@@ -17,6 +17,7 @@ RESULTS = ROOT / "docs" / "results"
 
 @pytest.fixture(scope="module")
 def rates():
+    sys.path.append(str(ROOT / "benchmarks"))
     spec = importlib.util.spec_from_file_location("rates", ROOT / "benchmarks" / "rates.py")
     module = importlib.util.module_from_spec(spec)
     sys.modules["rates"] = module

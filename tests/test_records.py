@@ -20,10 +20,10 @@ from jax.flatten_util import ravel_pytree
 
 import dpbilevel as dpb
 from dpbilevel.errors import InvalidArgument, InvalidRecords, NotCharged
+from dpbilevel.execution.program import Program, Stage
 from dpbilevel.privacy.ledger import Ledger, Receipt
 from dpbilevel.privacy.noise import KeySchedule
 from dpbilevel.privacy.release import Contribution, Release
-from dpbilevel.program import Program, Stage
 from dpbilevel.records import Records, Sizes, check_traceable
 
 SENTINEL = 987654.0

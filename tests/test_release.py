@@ -18,6 +18,7 @@ from jax.flatten_util import ravel_pytree
 from scipy.stats import binomtest
 
 from dpbilevel.errors import InvalidArgument
+from dpbilevel.execution.program import Program, Stage
 from dpbilevel.privacy import release as release_module
 from dpbilevel.privacy.accounting import all_charges
 from dpbilevel.privacy.clipping import ROUNDING, clipped_sum
@@ -25,7 +26,6 @@ from dpbilevel.privacy.ledger import Receipt
 from dpbilevel.privacy.noise import KeySchedule, membership, standard_normal
 from dpbilevel.privacy.release import Contribution, Release, shared_noise
 from dpbilevel.privacy.sampling import FullBatch, Poisson
-from dpbilevel.program import Program, Stage
 from dpbilevel.records import Records, sealed
 
 

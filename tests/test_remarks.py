@@ -11,11 +11,11 @@ from report_data import made, review
 import dpbilevel as dpb
 from dpbilevel import estimators, solving
 from dpbilevel.estimators import base
-from dpbilevel.remarks import result_remarks
 from dpbilevel.report.html import html_report
 from dpbilevel.report.markdown import markdown_report
 from dpbilevel.report.run_file import read_run, write_run
-from dpbilevel.solution import Legend
+from dpbilevel.solution.remarks import result_remarks
+from dpbilevel.solution.solution import Legend
 
 HALF, FULL = np.array([0.5]), np.array([1.0])
 

@@ -178,7 +178,7 @@ def test_solutions_lie_in_the_ball_and_some_near_its_edge():
 
 def test_constants_feed_the_planner():
     constants = dpb.theory.representation_constants(1.0, map_norm=1.0, target_bound=1.0, ridge=0.5)
-    planned = dpb.theory.plan(constants, 10**6, 10, 100, dpb.Budget(1.0, 1e-7), 0.05, gap=1.0)
+    planned = dpb.paper.plan(constants, 10**6, 10, 100, dpb.Budget(1.0, 1e-7), 0.05, gap=1.0)
     assert planned.penalty >= constants.smallest_penalty()
 
 

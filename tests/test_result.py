@@ -13,10 +13,10 @@ import dpbilevel as dpb
 from dpbilevel import estimators, solving
 from dpbilevel.baselines import PrivateRandomSearch
 from dpbilevel.cli.wording import in_own_words
-from dpbilevel.outcome import Outcome, outcome
 from dpbilevel.report.html import html_report
 from dpbilevel.report.markdown import markdown_report
 from dpbilevel.report.run_file import read_run, write_run
+from dpbilevel.solution.outcome import Outcome, outcome
 
 STEPS = 200
 START = np.zeros(2, np.float32)

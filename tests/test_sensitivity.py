@@ -9,8 +9,8 @@ import pytest
 
 import dpbilevel as dpb
 from dpbilevel.constraints import into_ball
-from dpbilevel.facts import Facts
-from dpbilevel.methods.sensitivity import bounded_hypergradients
+from dpbilevel.methods.context import Facts
+from dpbilevel.methods.dp_bilevel.sensitivity import bounded_hypergradients
 from dpbilevel.problem import inspect
 
 BUDGET = dpb.Budget(1.0, 1e-5)

@@ -15,10 +15,10 @@ from every_method import BUDGET, METHODS, NUMBER, PROBLEM, SHORT, START, data, s
 
 import dpbilevel as dpb
 from dpbilevel import records as records_module
-from dpbilevel.precision import is_double
-from dpbilevel.program import Call, Program, Stage
+from dpbilevel.execution.program import Call, Program, Stage
+from dpbilevel.foundation.precision import is_double
+from dpbilevel.foundation.tracing import _jaxprs
 from dpbilevel.records import Records, sealed
-from dpbilevel.tracing import _jaxprs
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::dpbilevel.PrivacyLeakWarning", "ignore::dpbilevel.UtilityWarning", "ignore::dpbilevel.NotPrivateWarning"

@@ -191,7 +191,7 @@ def test_a_tiny_cell(tmp_path, monkeypatch):
 
 def test_every_constant_is_halved_and_doubled_and_put_back():
     found = constants.constants()
-    assert {"passes._COUNTS", "passes._PACES[1]", "hyper_steps._MEMORY", "tracking_loop._PHASE"} <= set(found)
+    assert {"passes._COUNTS", "passes._PACES[1]", "hyper_steps._MEMORY", "loop._PHASE"} <= set(found)
     assert not any(guard in title for title in found for guard in constants.GUARDS)
     assert constants.changed("_COUNTS", 0.05, "doubled") == 0.1
     assert constants.changed("_MEMORY", 0.9, "doubled") == pytest.approx(0.95)
@@ -209,7 +209,7 @@ def test_every_constant_is_halved_and_doubled_and_put_back():
 
 def test_the_page_of_constants(tmp_path):
     def left(variant):
-        return {"left": [[0.02 if variant.startswith("tracking_loop._PHASE d") else 0.01] * 4] * 2, "values": "1 → 2"}
+        return {"left": [[0.02 if variant.startswith("loop._PHASE d") else 0.01] * 4] * 2, "values": "1 → 2"}
 
     cells = {f"{variant} | {index}": left(variant) for variant in constants.variants() for index in constants.ENTRIES}
     out = tmp_path / "constants.json"
@@ -218,5 +218,5 @@ def test_the_page_of_constants(tmp_path):
     rows = [line for line in out.with_suffix(".md").read_text().splitlines() if line.startswith("| `")]
     assert len(rows) == len(constants.variants()) - 1
     assert [row for row in rows if " 1.00 | 1.00 to 1.00 |" not in row] == [
-        "| `tracking_loop._PHASE` | 1 → 2 | 2.00 | 2.00 to 2.00 |"
+        "| `loop._PHASE` | 1 → 2 | 2.00 | 2.00 to 2.00 |"
     ]

@@ -8,7 +8,7 @@ import pytest
 import twins
 from twins import TWINS
 
-from dpbilevel.tables import markdown_table
+from dpbilevel.foundation.tables import markdown_table
 
 PAGE = Path(__file__).parent.parent / "docs" / "twins.md"
 DETECTORS = {twin.detector.__name__: twin.detector for twin in TWINS}

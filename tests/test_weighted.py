@@ -230,7 +230,7 @@ def test_one_source_is_a_plain_model():
 
 def test_constants_feed_the_planner():
     constants = dpb.theory.weighted_constants("softmax", 1.0, weights=10, ridge=0.5, classes=10)
-    planned = dpb.theory.plan(constants, 10**6, 10, 100, dpb.Budget(1.0, 1e-7), 0.05, gap=1.0)
+    planned = dpb.paper.plan(constants, 10**6, 10, 100, dpb.Budget(1.0, 1e-7), 0.05, gap=1.0)
     assert planned.penalty >= constants.smallest_penalty()
 
 

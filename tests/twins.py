@@ -15,13 +15,13 @@ import pytest
 from test_release import leafwise_clipped_sum, realised_batch_sum, unclipped_sum
 
 from dpbilevel import problem as problem_module
-from dpbilevel.checkpoint import Checkpoint
+from dpbilevel.checkpoint.checkpoint import Checkpoint
+from dpbilevel.execution.program import Program
 from dpbilevel.privacy import accounting
 from dpbilevel.privacy import release as release_module
 from dpbilevel.privacy.ledger import Ledger, Receipt
 from dpbilevel.privacy.noise import standard_normal
 from dpbilevel.privacy.release import Release
-from dpbilevel.program import Program
 from dpbilevel.records import Records
 
 Patch = Callable[[pytest.MonkeyPatch], None]

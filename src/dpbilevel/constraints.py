@@ -16,8 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from dpbilevel.arguments import positive
 from dpbilevel.errors import InvalidArgument
+from dpbilevel.foundation.arguments import positive
 
 Tree = Any
 

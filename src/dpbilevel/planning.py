@@ -9,15 +9,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpbilevel.arguments import one_of
 from dpbilevel.constraints import Domain, contains
 from dpbilevel.errors import InvalidArgument, InvalidProblem
-from dpbilevel.facts import Facts
+from dpbilevel.execution.notices import noise_remarks, warn_beforehand
+from dpbilevel.execution.program import Program
+from dpbilevel.foundation.arguments import one_of
+from dpbilevel.foundation.precision import is_double, user_float
+from dpbilevel.foundation.tables import short
 from dpbilevel.inner.black_box import BlackBox
+from dpbilevel.methods.context import Facts
 from dpbilevel.methods.refit import Refit
-from dpbilevel.methods.tracking import Tracking
-from dpbilevel.notices import noise_remarks, warn_beforehand
-from dpbilevel.precision import is_double, user_float
+from dpbilevel.methods.tracking.tracking import Tracking
 from dpbilevel.privacy.accounting import Chargeable, all_charges, is_gaussian
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.calibration import for_exact_noise
@@ -26,9 +28,7 @@ from dpbilevel.privacy.release import Release
 from dpbilevel.privacy.sampling import Sampling
 from dpbilevel.privacy.spend import Privacy
 from dpbilevel.problem import BilevelProblem, inspect
-from dpbilevel.program import Program
 from dpbilevel.records import Sizes, answer_dimensions, check_traceable
-from dpbilevel.tables import short
 
 Tree = Any
 

@@ -15,10 +15,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dpbilevel.constants import Constants
 from dpbilevel.constraints import Domain, Everything, check_domain
 from dpbilevel.errors import InvalidProblem
-from dpbilevel.theory.constants import Constants
-from dpbilevel.tracing import closed_over_arrays, gradient_reads_record, trace_loss
+from dpbilevel.foundation.tracing import closed_over_arrays, gradient_reads_record, trace_loss
 
 Tree = Any
 Loss = Callable[[Tree, Tree, Tree], Any]  # one record's loss: (x, y, record) -> scalar

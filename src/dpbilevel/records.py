@@ -21,15 +21,15 @@ import numpy as np
 import numpy.typing as npt
 from jax.extend.core import ClosedJaxpr
 
-from dpbilevel.arguments import one_of
 from dpbilevel.errors import InvalidArgument, InvalidRecords
-from dpbilevel.means import mean_over_records
-from dpbilevel.precision import is_double, user_float
+from dpbilevel.execution.means import mean_over_records
+from dpbilevel.execution.program import Answer, Call, Means, Program, Randomness, Stage, State
+from dpbilevel.foundation.arguments import one_of
+from dpbilevel.foundation.precision import is_double, user_float
+from dpbilevel.foundation.tracing import without_addresses
 from dpbilevel.privacy.ledger import Receipt
 from dpbilevel.privacy.noise import KeySchedule
 from dpbilevel.privacy.release import Release
-from dpbilevel.program import Answer, Call, Means, Program, Randomness, Stage, State
-from dpbilevel.tracing import without_addresses
 
 Tree = Any
 

@@ -10,23 +10,23 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpbilevel.about import version
-from dpbilevel.arguments import one_of
-from dpbilevel.checkpoint import opened
+from dpbilevel.checkpoint.checkpoint import opened
 from dpbilevel.errors import InvalidArgument, NotPrivateWarning
+from dpbilevel.execution.notices import warn_afterwards, warn_beforehand
+from dpbilevel.execution.progress import counted, displayed
+from dpbilevel.foundation.about import version
+from dpbilevel.foundation.arguments import one_of
 from dpbilevel.methods.refit import Refit
-from dpbilevel.notices import warn_afterwards, warn_beforehand
-from dpbilevel.outcome import outcome
 from dpbilevel.planning import DEFAULT_METHOD, NOISES, Method, Plan, checked_start, prepare, with_caveats
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.discrete import check_sampler
 from dpbilevel.privacy.ledger import Ledger
 from dpbilevel.privacy.noise import KeySchedule
 from dpbilevel.problem import BilevelProblem
-from dpbilevel.progress import counted, displayed
 from dpbilevel.records import Records, sealed
-from dpbilevel.remarks import result_remarks
-from dpbilevel.solution import Solution
+from dpbilevel.solution.outcome import outcome
+from dpbilevel.solution.remarks import result_remarks
+from dpbilevel.solution.solution import Solution
 
 Tree = Any
 

@@ -14,13 +14,13 @@ import numpy as np
 import numpy.typing as npt
 from scipy.stats import binom
 
-from dpbilevel.arguments import one_of, printable
 from dpbilevel.audit.auditing import checked, verdict
 from dpbilevel.audit.bounds import one_run_lower_bound
 from dpbilevel.audit.case import by_role
 from dpbilevel.audit.runs import released_values
 from dpbilevel.audit.verdict import Audit
 from dpbilevel.errors import InvalidArgument
+from dpbilevel.foundation.arguments import one_of, printable
 from dpbilevel.methods.refit import Refit
 from dpbilevel.planning import DEFAULT_METHOD, Method, checked_start, prepare
 from dpbilevel.privacy.budget import Budget

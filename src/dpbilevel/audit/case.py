@@ -8,9 +8,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from dpbilevel.arguments import printable
 from dpbilevel.audit.runs import Arrays
 from dpbilevel.errors import DPBilevelError, InvalidArgument
+from dpbilevel.foundation.arguments import printable
 from dpbilevel.methods.refit import Refit
 from dpbilevel.planning import DEFAULT_METHOD, Method, Plan, checked_start, prepare
 from dpbilevel.privacy.budget import Budget

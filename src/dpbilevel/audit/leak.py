@@ -24,18 +24,18 @@ import numpy as np
 import numpy.typing as npt
 from scipy.stats import binomtest
 
-from dpbilevel.arguments import count, positive
 from dpbilevel.audit.attack import Attack, allowed_advantage
 from dpbilevel.audit.distinguisher import discriminant
 from dpbilevel.audit.runs import released_values, together
+from dpbilevel.constants import Constants
 from dpbilevel.errors import InvalidArgument
+from dpbilevel.foundation.arguments import count, positive
+from dpbilevel.foundation.precision import user_float
 from dpbilevel.planning import Method, plan
-from dpbilevel.precision import user_float
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.noise import KeySchedule
 from dpbilevel.problem import BilevelProblem
 from dpbilevel.records import Sizes
-from dpbilevel.theory.constants import Constants
 
 __all__ = ["Attack", "allowed_advantage", "exact_attack", "exact_hypergradient", "private_attack"]
 

@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dpbilevel.errors import InvalidArgument
+from dpbilevel.foundation.precision import is_double
 from dpbilevel.planning import Plan
-from dpbilevel.precision import is_double
 from dpbilevel.privacy.noise import KeySchedule
 from dpbilevel.privacy.release import Release
 from dpbilevel.records import sealed

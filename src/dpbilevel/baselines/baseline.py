@@ -3,13 +3,13 @@
 from abc import ABC, abstractmethod
 from typing import Any
 
-from dpbilevel.facts import Facts
+from dpbilevel.execution.program import Program
+from dpbilevel.methods.context import Facts
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.ledger import Ledger
 from dpbilevel.problem import BilevelProblem
-from dpbilevel.program import Program
 from dpbilevel.records import Records
-from dpbilevel.solution import Solution
+from dpbilevel.solution.solution import Solution
 from dpbilevel.solving import solve
 
 Tree = Any

@@ -15,8 +15,8 @@ import jax.numpy as jnp
 from dpbilevel.baselines.baseline import Baseline
 from dpbilevel.baselines.candidates import check_list, fitted
 from dpbilevel.baselines.runs import ScoredRuns
-from dpbilevel.facts import Facts
-from dpbilevel.program import Program, Stage, State
+from dpbilevel.execution.program import Program, Stage, State
+from dpbilevel.methods.context import Facts
 
 Tree = Any
 Numbers = dict[str, tuple[Any, str]]

@@ -12,17 +12,17 @@ from typing import Any
 
 import numpy as np
 
-from dpbilevel.arguments import count, positive
 from dpbilevel.baselines.runs import check_training
 from dpbilevel.baselines.untuned import FixedDefault
 from dpbilevel.errors import InvalidArgument, NotPrivateWarning
+from dpbilevel.foundation.arguments import count, positive
 from dpbilevel.methods.refit import Refit
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.ledger import Ledger
 from dpbilevel.privacy.noise import KeySchedule
 from dpbilevel.problem import BilevelProblem
 from dpbilevel.records import Records
-from dpbilevel.solution import Solution
+from dpbilevel.solution.solution import Solution
 from dpbilevel.solving import solve
 
 Tree = Any

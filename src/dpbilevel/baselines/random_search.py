@@ -20,27 +20,26 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpbilevel.about import version
 from dpbilevel.baselines.candidates import check_list, fitted, typed
 from dpbilevel.baselines.runs import ScoredRuns, with_mu
 from dpbilevel.constraints import project
 from dpbilevel.errors import InvalidArgument
-from dpbilevel.facts import Facts
-from dpbilevel.notices import warn_beforehand
-from dpbilevel.outcome import UNMEASURED
+from dpbilevel.execution.notices import warn_beforehand
+from dpbilevel.execution.program import Program, State
+from dpbilevel.foundation.about import version
+from dpbilevel.methods.context import Facts
 from dpbilevel.planning import Plan, checked_start, prepare, with_caveats
 from dpbilevel.privacy.accounting import Chargeable, all_charges
 from dpbilevel.privacy.budget import Budget
-from dpbilevel.privacy.declared import DeclaredRelease
-from dpbilevel.privacy.events import BestOfRuns
+from dpbilevel.privacy.declared import BestOfRuns, DeclaredRelease
 from dpbilevel.privacy.ledger import Ledger
 from dpbilevel.privacy.noise import KeySchedule
 from dpbilevel.privacy.selection import NumberOfRuns, run_mu
 from dpbilevel.privacy.spend import Privacy
 from dpbilevel.problem import BilevelProblem
-from dpbilevel.program import Program, State
 from dpbilevel.records import Records
-from dpbilevel.solution import Solution
+from dpbilevel.solution.outcome import UNMEASURED
+from dpbilevel.solution.solution import Solution
 from dpbilevel.solving import warn_if_not_private
 
 Tree = Any

@@ -17,16 +17,16 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from dpbilevel.arguments import positive
 from dpbilevel.errors import InvalidArgument, InvalidProblem
-from dpbilevel.facts import Facts
+from dpbilevel.execution.program import Program, Stage, State
+from dpbilevel.foundation.arguments import positive
+from dpbilevel.foundation.tracing import closed_over_arrays, trace_loss
+from dpbilevel.methods.context import Facts
 from dpbilevel.methods.refit import Refit
 from dpbilevel.privacy.accounting import gaussian_epsilon
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.calibration import calibrate, with_shares
 from dpbilevel.privacy.release import Contribution, Release
-from dpbilevel.program import Program, Stage, State
-from dpbilevel.tracing import closed_over_arrays, trace_loss
 
 Tree = Any
 Numbers = dict[str, tuple[Any, str]]

@@ -30,11 +30,11 @@ from dpbilevel.baselines.runs import (
 from dpbilevel.baselines.untuned import UpperRecordsOnly
 from dpbilevel.constraints import Simplex
 from dpbilevel.errors import InvalidArgument, InvalidProblem
-from dpbilevel.facts import Facts
+from dpbilevel.execution.program import Program, Stage, State
+from dpbilevel.methods.context import Facts
 from dpbilevel.methods.refit import Refit
 from dpbilevel.privacy.calibration import calibrate, with_shares
 from dpbilevel.privacy.release import Contribution, Release
-from dpbilevel.program import Program, Stage, State
 
 Tree = Any
 Numbers = dict[str, tuple[Any, str]]

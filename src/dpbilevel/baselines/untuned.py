@@ -10,9 +10,9 @@ from typing import Any
 from dpbilevel.baselines.baseline import Baseline
 from dpbilevel.baselines.runs import check_training, only_release
 from dpbilevel.errors import InvalidProblem
-from dpbilevel.facts import Facts
+from dpbilevel.execution.program import Program, Stage
+from dpbilevel.methods.context import Facts
 from dpbilevel.methods.refit import Refit
-from dpbilevel.program import Program, Stage
 from dpbilevel.records import Sizes
 
 Numbers = dict[str, tuple[Any, str]]

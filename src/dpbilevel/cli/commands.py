@@ -21,14 +21,14 @@ from dpbilevel.cli.table_file import open_table
 from dpbilevel.cli.tuning import run
 from dpbilevel.cli.wording import in_own_words
 from dpbilevel.errors import InvalidArgument
-from dpbilevel.files import write_whole
-from dpbilevel.hyperparameters import hyperparameters
+from dpbilevel.execution.progress import counted, displayed
+from dpbilevel.foundation.files import write_whole
+from dpbilevel.foundation.tables import short
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.ledger import Ledger
-from dpbilevel.progress import counted, displayed
 from dpbilevel.report.review import Review
 from dpbilevel.report.run_file import read_run
-from dpbilevel.tables import short
+from dpbilevel.solution.hyperparameters import hyperparameters
 
 _SHOWN = 15  # hyperparameters in the terminal; the report has all
 _ROLES = {"lower": "training (lower)", "upper": "validation (upper)", "both": "both"}

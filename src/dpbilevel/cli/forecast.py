@@ -10,10 +10,10 @@ import numpy as np
 from dpbilevel import estimators
 from dpbilevel.errors import InvalidArgument
 from dpbilevel.estimators.targets import TARGET_BOUND
-from dpbilevel.notices import TRAINING_LIMIT
+from dpbilevel.execution.notices import TRAINING_LIMIT
+from dpbilevel.paper.planner import TheoryPlan
+from dpbilevel.paper.planner import plan as theory_plan
 from dpbilevel.planning import Plan
-from dpbilevel.theory.planner import TheoryPlan
-from dpbilevel.theory.planner import plan as theory_plan
 
 _FAILURE = 0.05  # probability with which the theorems' bound may fail
 _TARGET = 0.1  # the hypergradient's norm that a person may hope for; losses have gradients of about one

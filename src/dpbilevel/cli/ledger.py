@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dpbilevel.errors import InvalidArgument
-from dpbilevel.privacy.books.entry import StoredEntry
-from dpbilevel.privacy.books.statement import Statement
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.ledger import Ledger
+from dpbilevel.privacy.stores.entry import StoredEntry
+from dpbilevel.privacy.stores.statement import Statement
 
 HEADERS = ("run", "when (UTC)", "who", "what", "epsilon", "delta", "mu", "version")
 _SUFFIXES = (".db", ".sqlite", ".sqlite3")
@@ -52,7 +52,7 @@ def ledger_url(text: str) -> str:
 
 def datasets(url: str) -> tuple[str, ...]:
     """The names of the data sets in a database, in the order in which they were begun."""
-    from dpbilevel.privacy.books.database import dataset_names
+    from dpbilevel.privacy.stores.database import dataset_names
 
     return dataset_names(ledger_url(url))
 

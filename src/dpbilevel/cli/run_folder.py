@@ -21,13 +21,13 @@ from typing import Any
 from dpbilevel.cli.ending import RunFailed, unforeseen
 from dpbilevel.cli.signals import NOTHING_SPENT, SIGNALS
 from dpbilevel.errors import DPBilevelError, InvalidArgument
-from dpbilevel.files import Reserved, write_whole
+from dpbilevel.foundation.files import Reserved, write_whole
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.ledger import Ledger, Receipt
 from dpbilevel.report.review import Review
 from dpbilevel.report.run_file import run_text, unfinished_text
 from dpbilevel.report.writing import write_report
-from dpbilevel.solution import Solution
+from dpbilevel.solution.solution import Solution
 
 RUN, PAGE, TEXT, SOLUTION = "run.json", "report.html", "report.md", "solution.json"
 _SPACE, _BEFORE = ".run.json.space", ".run.json.before"

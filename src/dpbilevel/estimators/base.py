@@ -11,7 +11,6 @@ import jax
 import numpy as np
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from dpbilevel.arguments import count, one_of, positive
 from dpbilevel.encoding.columns import Table, is_dictionary, read_table
 from dpbilevel.encoding.encoded_rows import EncodedRows, caveats_of
 from dpbilevel.errors import InvalidArgument, InvalidRecords, NotPrivateWarning, PrivacyLeakWarning, UtilityWarning
@@ -19,18 +18,19 @@ from dpbilevel.estimators.copies import CountedCopies
 from dpbilevel.estimators.rows import Scaling, check_finite, scaling
 from dpbilevel.estimators.settings import with_inherited_settings
 from dpbilevel.estimators.split import validation_rows
+from dpbilevel.execution.notices import warn_afterwards, warn_beforehand
+from dpbilevel.foundation.arguments import count, one_of, positive
 from dpbilevel.methods.refit import Refit
-from dpbilevel.notices import warn_afterwards, warn_beforehand
-from dpbilevel.outcome import outcome
 from dpbilevel.planning import DEFAULT_METHOD, Method, Plan, checked_start, prepare
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.ledger import Ledger
 from dpbilevel.privacy.noise import KeySchedule
 from dpbilevel.problem import BilevelProblem
 from dpbilevel.records import Records, Sizes
-from dpbilevel.remarks import result_remarks
 from dpbilevel.report.card import solution_card
-from dpbilevel.solution import Legend
+from dpbilevel.solution.outcome import outcome
+from dpbilevel.solution.remarks import result_remarks
+from dpbilevel.solution.solution import Legend
 from dpbilevel.solving import check_noise, solve, warn_if_not_private
 
 Tree = Any

@@ -11,17 +11,17 @@ from scipy.special import expit, softmax
 from sklearn.base import ClassifierMixin
 
 from dpbilevel.applications.regularization import regularization
-from dpbilevel.arguments import count
 from dpbilevel.estimators.base import PrivateEstimator
 from dpbilevel.estimators.groups import numbered_groups
 from dpbilevel.estimators.penalties import PenaltyEstimator
 from dpbilevel.estimators.rows import split_intercept, with_intercept
 from dpbilevel.estimators.split import split
 from dpbilevel.estimators.targets import check_kind, class_codes, column, declared_names
+from dpbilevel.foundation.arguments import count
 from dpbilevel.planning import Plan
 from dpbilevel.problem import BilevelProblem
 from dpbilevel.records import Sizes
-from dpbilevel.solution import Legend
+from dpbilevel.solution.solution import Legend
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

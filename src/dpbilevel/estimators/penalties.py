@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from dpbilevel.applications.regularization import PENALTIES
 from dpbilevel.estimators.base import PrivateEstimator
-from dpbilevel.notices import PASS_LIMIT
+from dpbilevel.execution.notices import PASS_LIMIT
 from dpbilevel.planning import Plan
 from dpbilevel.problem import BilevelProblem
 from dpbilevel.records import Sizes

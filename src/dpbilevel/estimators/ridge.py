@@ -10,17 +10,17 @@ from sklearn.base import RegressorMixin
 from sklearn.metrics import r2_score
 
 from dpbilevel.applications.regularization import regularization
-from dpbilevel.arguments import count
 from dpbilevel.estimators.base import PrivateEstimator
 from dpbilevel.estimators.groups import numbered_groups
 from dpbilevel.estimators.penalties import PenaltyEstimator
 from dpbilevel.estimators.rows import Scaling, split_intercept, with_intercept
 from dpbilevel.estimators.split import split
 from dpbilevel.estimators.targets import TARGET_BOUND, TargetScale, numbers, target_scale
+from dpbilevel.foundation.arguments import count
 from dpbilevel.planning import Plan
 from dpbilevel.problem import BilevelProblem
 from dpbilevel.records import Sizes
-from dpbilevel.solution import Legend
+from dpbilevel.solution.solution import Legend
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

@@ -8,7 +8,6 @@ import numpy as np
 import numpy.typing as npt
 
 from dpbilevel.applications.reweighting import source_weights
-from dpbilevel.arguments import count
 from dpbilevel.errors import InvalidArgument
 from dpbilevel.estimators.base import PrivateEstimator, shapes
 from dpbilevel.estimators.logistic import PrivateClassifier
@@ -24,10 +23,11 @@ from dpbilevel.estimators.targets import (
     numbers,
     target_scale,
 )
+from dpbilevel.foundation.arguments import count
 from dpbilevel.planning import Plan
 from dpbilevel.problem import BilevelProblem
 from dpbilevel.records import Sizes
-from dpbilevel.solution import Legend
+from dpbilevel.solution.solution import Legend
 
 Rows = npt.NDArray[np.float32]
 

@@ -18,12 +18,14 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.stats import norm
 
-from dpbilevel.about import version
-from dpbilevel.arguments import one_of, positive
 from dpbilevel.encoding.encoded_rows import caveats_of
 from dpbilevel.errors import InvalidArgument, PrivacyLeakWarning, UtilityWarning
 from dpbilevel.evaluation.heldout import checked_pair, classes_of
 from dpbilevel.evaluation.scoring import NORM, Metric, chosen_metrics, scored
+from dpbilevel.execution.program import Program, Stage
+from dpbilevel.foundation.about import version
+from dpbilevel.foundation.arguments import one_of, positive
+from dpbilevel.foundation.tables import text_table
 from dpbilevel.planning import check_delta
 from dpbilevel.privacy.accounting import all_charges
 from dpbilevel.privacy.budget import Budget
@@ -32,11 +34,9 @@ from dpbilevel.privacy.ledger import Ledger
 from dpbilevel.privacy.noise import KeySchedule
 from dpbilevel.privacy.release import Contribution, Release
 from dpbilevel.privacy.spend import Privacy
-from dpbilevel.program import Program, Stage
 from dpbilevel.records import Records
+from dpbilevel.solution.trees import encoded
 from dpbilevel.solving import check_noise, warn_if_not_private
-from dpbilevel.tables import text_table
-from dpbilevel.trees import encoded
 
 Tree = Any
 

@@ -19,7 +19,6 @@ import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 
-from dpbilevel.arguments import count, one_of, positive
 from dpbilevel.errors import InvalidArgument, InvalidRecords
 from dpbilevel.evaluation.heldout import (
     Array,
@@ -30,6 +29,7 @@ from dpbilevel.evaluation.heldout import (
     real_numbers,
     right,
 )
+from dpbilevel.foundation.arguments import count, one_of, positive
 
 Tree = Any
 Floats = npt.NDArray[np.float64]

@@ -21,13 +21,13 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from dpbilevel.arguments import count, positive
+from dpbilevel.constants import Constants
 from dpbilevel.constraints import Domain, into_ball, project
 from dpbilevel.errors import InvalidArgument
+from dpbilevel.execution.program import Stage, State
+from dpbilevel.foundation.arguments import count, positive
 from dpbilevel.privacy.release import Release
 from dpbilevel.privacy.sampling import FullBatch, Poisson, Sampling, check_sampling
-from dpbilevel.program import Stage, State
-from dpbilevel.theory.constants import Constants
 
 Tree = Any
 

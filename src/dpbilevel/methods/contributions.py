@@ -11,7 +11,7 @@ import jax
 import optax
 
 from dpbilevel.errors import InvalidProblem
-from dpbilevel.facts import Facts
+from dpbilevel.methods.context import Facts
 from dpbilevel.privacy.release import Contribution
 
 Tree = Any

@@ -18,19 +18,19 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from dpbilevel.arguments import count, positive
 from dpbilevel.errors import InvalidArgument
-from dpbilevel.facts import Facts
+from dpbilevel.execution.program import Program, Stage, State
+from dpbilevel.foundation.arguments import count, positive
+from dpbilevel.methods.context import Facts
 from dpbilevel.methods.contributions import Levels, by_role, shares_by_role
 from dpbilevel.methods.descent import Descent
 from dpbilevel.methods.joint import Part, Vector, joined, separated, shared
-from dpbilevel.methods.noiseless import noiseless_training
+from dpbilevel.methods.noiseless.noiseless import noiseless_training
 from dpbilevel.privacy.accounting import gaussian_epsilon
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.calibration import calibrate, with_shares
 from dpbilevel.privacy.release import Release
 from dpbilevel.privacy.sampling import FullBatch
-from dpbilevel.program import Program, Stage, State
 from dpbilevel.records import Sizes
 
 Tree = Any

@@ -18,15 +18,25 @@ import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from scipy.stats import norm
 
 from dpbilevel.errors import InvalidArgument
 from dpbilevel.privacy.concentrated import concentrated_delta, concentrated_epsilon
-from dpbilevel.privacy.events import ApproximateDP
 from dpbilevel.privacy.profiles import loss_distribution
 from dpbilevel.privacy.sampling import Poisson, Sampling, WithoutReplacement, WithReplacement
+
+
+class Declared(Protocol):
+    """What one call of a black box is declared to cost (`privacy/declared.py`); the charge keeps it as it is."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    @property
+    def epsilon(self) -> float: ...
+    @property
+    def delta(self) -> float: ...
 
 
 @dataclass(frozen=True)
@@ -39,7 +49,7 @@ class Charge:
     steps: int
     sampling: Sampling
     records: int | None = None  # of the role; fixed-size batches need it
-    declared: ApproximateDP | None = None  # of one call of a black box, which has no ratio
+    declared: Declared | None = None  # of one call of a black box, which has no ratio
     clip: float | None = None  # largest norm of what one record adds; None where a black box bounds it
     exact: bool = False  # integer noise: of it zCDP is known, and no mu-GDP
 

@@ -25,15 +25,15 @@ from decimal import ROUND_DOWN, Context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from dpbilevel.arguments import count, one_of
 from dpbilevel.errors import BudgetExceeded, DPBilevelError, InvalidArgument, NotCharged
+from dpbilevel.foundation.arguments import count, one_of
 from dpbilevel.privacy.accounting import Chargeable, all_charges, gaussian_epsilon
-from dpbilevel.privacy.books.address import Address
-from dpbilevel.privacy.books.entry import COMPOSITIONS, Book, Composition, Entry, MemoryBook, Page
-from dpbilevel.privacy.books.statement import Statement, write_statement
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.process import this_process
 from dpbilevel.privacy.spend import Privacy
+from dpbilevel.privacy.stores.address import Address
+from dpbilevel.privacy.stores.entry import COMPOSITIONS, Book, Composition, Entry, MemoryBook, Page
+from dpbilevel.privacy.stores.statement import Statement, write_statement
 
 if TYPE_CHECKING:  # at run time it would load JAX, which a look at a ledger can do without
     from dpbilevel.privacy.noise import KeySchedule
@@ -138,7 +138,7 @@ class Ledger:
         >>> dpb.Ledger.open(url, dataset="hospital-2026").total
         Budget(epsilon=3.0, delta=1e-06, adjacency='replace-one')
         """
-        from dpbilevel.privacy.books.database import opened
+        from dpbilevel.privacy.stores.database import opened
 
         if total is not None:
             _check_total(total)
@@ -150,7 +150,7 @@ class Ledger:
     @functools.cached_property
     def _book(self) -> Book:
         # Of a ledger that came in a pickle, when it is first asked: a model loads where its ledger cannot be reached.
-        from dpbilevel.privacy.books.database import reopened
+        from dpbilevel.privacy.stores.database import reopened
 
         return reopened(self._address)
 

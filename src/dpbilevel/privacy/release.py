@@ -20,9 +20,9 @@ import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
-from dpbilevel.arguments import count, non_negative, one_of, positive
 from dpbilevel.errors import InvalidArgument
-from dpbilevel.precision import is_double
+from dpbilevel.foundation.arguments import count, non_negative, one_of, positive
+from dpbilevel.foundation.precision import is_double
 from dpbilevel.privacy.accounting import Charge
 from dpbilevel.privacy.budget import ADJACENCIES, Adjacency
 from dpbilevel.privacy.clipping import LARGEST_CLIP, ROUNDING, SMALLEST_CLIP, clipped_sum

@@ -5,8 +5,8 @@ The number that a sum is divided by is public in every case: never the realised 
 
 from dataclasses import dataclass
 
-from dpbilevel.arguments import count, positive
 from dpbilevel.errors import InvalidArgument
+from dpbilevel.foundation.arguments import count, positive
 
 
 @dataclass(frozen=True)

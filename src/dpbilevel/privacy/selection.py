@@ -27,10 +27,10 @@ import numpy.typing as npt
 from scipy.optimize import brentq
 from scipy.stats import poisson
 
-from dpbilevel.arguments import positive
 from dpbilevel.errors import InvalidArgument
+from dpbilevel.foundation.arguments import positive
 from dpbilevel.privacy.accounting import Charge, gaussian_mu
-from dpbilevel.privacy.events import BestOfRuns
+from dpbilevel.privacy.declared import BestOfRuns
 
 Curve = npt.NDArray[np.float64]
 

@@ -7,12 +7,12 @@ from typing import Any
 import jax
 import numpy as np
 
-from dpbilevel.hyperparameters import hyperparameters
+from dpbilevel.foundation.tables import short
 from dpbilevel.privacy.accounting import Charge, is_gaussian
 from dpbilevel.report.guarantee import guarantee
 from dpbilevel.report.review import LinearModel, Review
-from dpbilevel.solution import Solution
-from dpbilevel.tables import short
+from dpbilevel.solution.hyperparameters import hyperparameters
+from dpbilevel.solution.solution import Solution
 
 Content = dict[str, Any]
 

@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from dpbilevel.foundation.tables import short
 from dpbilevel.privacy.accounting import Charge
 from dpbilevel.privacy.spend import rounded_up
 from dpbilevel.report.card_parts import privacy_status
-from dpbilevel.solution import Solution
-from dpbilevel.tables import short
+from dpbilevel.solution.solution import Solution
 
 _GROUPS = (2, 5, 10)  # rows of one person
 _FALSE_ALARMS = 0.05

@@ -4,13 +4,13 @@ from typing import Any
 
 import numpy as np
 
-from dpbilevel.hyperparameters import Hyperparameters, hyperparameters
-from dpbilevel.plot.courses import trajectory
 from dpbilevel.plot.dots import dots
 from dpbilevel.plot.spending import spend
 from dpbilevel.plot.svg import inline_svg
+from dpbilevel.plot.trajectories import trajectory
 from dpbilevel.report.elements import epsilon_text, number, text
-from dpbilevel.solution import Solution
+from dpbilevel.solution.hyperparameters import Hyperparameters, hyperparameters
+from dpbilevel.solution.solution import Solution
 
 _MANY = 5  # hyperparameters, from which a picture says more than a table
 _TOLD = 6  # of them in words

@@ -4,9 +4,10 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from dpbilevel.privacy.books.entry import Entry, Page, StoredEntry
+from dpbilevel.foundation.tables import short
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.spend import Privacy
+from dpbilevel.privacy.stores.entry import Entry, Page, StoredEntry
 from dpbilevel.report.card_parts import (
     BLUE,
     NOT_PRIVATE,
@@ -20,7 +21,6 @@ from dpbilevel.report.card_parts import (
     small_table,
 )
 from dpbilevel.report.elements import epsilon_text, number, text
-from dpbilevel.tables import short
 
 if TYPE_CHECKING:  # a look at a ledger can do without JAX
     from dpbilevel.planning import Plan

@@ -4,9 +4,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from dpbilevel.foundation.tables import short
 from dpbilevel.report.content import Content
 from dpbilevel.report.elements import epsilon_text, number
-from dpbilevel.tables import short
 
 
 def spend_words(told: Content) -> str:

@@ -4,12 +4,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from dpbilevel.errors import InvalidArgument
-from dpbilevel.files import write_whole
+from dpbilevel.foundation.files import write_whole
 from dpbilevel.report.html import html_report
 from dpbilevel.report.markdown import markdown_report
 from dpbilevel.report.review import Review
 from dpbilevel.report.run_file import run_text
-from dpbilevel.solution import Solution
+from dpbilevel.solution.solution import Solution
 
 _KINDS: dict[str, Callable[[Review], str]] = {".html": html_report, ".md": markdown_report, ".json": run_text}
 

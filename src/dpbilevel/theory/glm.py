@@ -27,9 +27,9 @@ from typing import Any
 
 import numpy as np
 
-from dpbilevel.arguments import one_of, positive
+from dpbilevel.constants import Constants
 from dpbilevel.errors import InvalidArgument
-from dpbilevel.theory.constants import Constants
+from dpbilevel.foundation.arguments import one_of, positive
 from dpbilevel.theory.forms import largest_cubic, largest_square
 from dpbilevel.theory.losses import loss_shape
 

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 from scipy.special import lambertw
 
-from dpbilevel.arguments import count, one_of, positive
 from dpbilevel.errors import InvalidArgument
+from dpbilevel.foundation.arguments import count, one_of, positive
 
 LOSSES = ("logistic", "softmax", "squared", "pseudo-huber", "poisson")
 

@@ -22,8 +22,8 @@ exact on the ball.
 
 import math
 
-from dpbilevel.arguments import positive
-from dpbilevel.theory.constants import Constants
+from dpbilevel.constants import Constants
+from dpbilevel.foundation.arguments import positive
 from dpbilevel.theory.forms import largest_cubic, largest_square
 from dpbilevel.theory.losses import loss_shape
 

@@ -21,8 +21,8 @@ of the simplex.
 
 from typing import Any
 
-from dpbilevel.arguments import count, positive
-from dpbilevel.theory.constants import Constants
+from dpbilevel.constants import Constants
+from dpbilevel.foundation.arguments import count, positive
 from dpbilevel.theory.forms import largest_cubic, largest_square
 from dpbilevel.theory.losses import LossShape, loss_shape
 
