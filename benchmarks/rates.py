@@ -141,7 +141,7 @@ class Setting:
         if self.scheme != "full" and self.budget.is_private:
             inner["steps"] = math.ceil((penalty / self.alpha) ** 2 / 5 / (self.n / 2))
             solver = dpb.DPLocSGD(**inner, sampling=dpb.Poisson(0.5))
-        return dpb.DPBilevel(inner=solver, penalty=penalty, steps=steps, step_size=STEP, sampling=sampling)
+        return dpb.DPBilevel(inner=solver, penalty_weight=penalty, steps=steps, step_size=STEP, sampling=sampling)
 
 
 def drawn(setting: Setting, seed: int) -> Arrays:
@@ -188,9 +188,9 @@ def batch_deviation(setting: Setting, seed: int) -> float:
 
 def sources(setting: Setting) -> dict[str, float]:
     """Sizes of the errors of one hypergradient, from the plan; and what is left at the output without any noise."""
-    numbers, penalty = solve(setting, 0).numbers, setting.method().penalty
+    parameters, penalty = solve(setting, 0).parameters, setting.method().penalty_weight
     names = ("lower solve", "penalised solve", "hypergradient")
-    lower, penalised, outer = (numbers[f"{name}: noise"][0] for name in names)
+    lower, penalised, outer = (parameters[f"{name}: noise"][0] for name in names)
     # Of two steps, 1 and 1/2, averaged: an error of 3/4 of the first answer's noise and 1/4 of the second's is left.
     solves = math.hypot(0.75, 0.25) * math.hypot(lower, penalised) * math.sqrt(setting.d_y)
     x = np.asarray(solve(setting, 0, private=False).x, np.float64)
@@ -249,9 +249,9 @@ class Experiment:
         values = np.array([[measured(s, seed, self.metric) for seed in range(self.seeds)] for s in settings])
         exponent = fitted(points, values)
         print(f"{self.name}, {self.metric}, in {self.against}: {exponent}", flush=True)
-        plans = [{"alpha": s.alpha, "penalty": s.method().penalty, "steps": s.method().steps} for s in settings]
-        numbers = {"grid": points, "plans": plans, "values": values.tolist(), "exponent": exponent}
-        return vars(self) | {"base": repr(self.base)} | numbers | {"verdict": verdict(exponent, self.bound)}
+        plans = [{"alpha": s.alpha, "penalty": s.method().penalty_weight, "steps": s.method().steps} for s in settings]
+        parameters = {"grid": points, "plans": plans, "values": values.tolist(), "exponent": exponent}
+        return vars(self) | {"base": repr(self.base)} | parameters | {"verdict": verdict(exponent, self.bound)}
 
 
 def grid(first: float, points: int, factor: int = 2) -> tuple[float, ...]:

@@ -172,7 +172,7 @@ class Runs:
         model.ledger.charge(planned.releases, planned.budget, "the same again")
         vars(model).update(self.fitted)
 
-    def _page(self, review: Review) -> str:
+    def _snapshot(self, review: Review) -> str:
         """The same page for the same content: drawing it is what takes time."""
         content = run_text(review)
         if content not in self.drawn:
@@ -198,7 +198,7 @@ class Runs:
                 mock.patch.dict(os.environ, {"SOURCE_DATE_EPOCH": "0"}),
                 mock.patch.object(tempfile, "tempdir", str(self.home / "elsewhere")),
                 mock.patch.object(tuning, "_fit", self._fit),
-                mock.patch.dict(writing._KINDS, {".html": self._page}),
+                mock.patch.dict(writing._KINDS, {".html": self._snapshot}),
             ):
                 app.main()
         except SystemExit as ended:

@@ -133,13 +133,13 @@ def tables(draw: Draw, folder: Path) -> Call:
 def _checkpoint() -> bytes:
     """Of a run that was cut off in its middle."""
     written: list[bytes] = []
-    true = checkpoint_file.write_whole
+    true = checkpoint_file.write_atomically
 
     def noted(path: Path, text: str, **options: Any) -> Any:
         written.append(text.encode())
         return true(path, text, **options)
 
-    with tempfile.TemporaryDirectory() as folder, mock.patch.object(checkpoint_file, "write_whole", noted):
+    with tempfile.TemporaryDirectory() as folder, mock.patch.object(checkpoint_file, "write_atomically", noted):
         _resumed(Path(folder) / "run.checkpoint", None)
     return written[len(written) // 2]
 

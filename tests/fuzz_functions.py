@@ -76,7 +76,17 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], dict[str, Any], tuple[str, ...]]]
     "DPBilevel": (
         dpb.DPBilevel,
         {"inner": dpb.DPLocGD()},
-        ("penalty", "steps", "step_size", "clip_norm", "upper_clip_norm", "split", "sampling", "output", "warm_start"),
+        (
+            "penalty_weight",
+            "steps",
+            "step_size",
+            "clip_norm",
+            "upper_clip_norm",
+            "split",
+            "sampling",
+            "output",
+            "warm_start",
+        ),
     ),
     "Tracking": (dpb.Tracking, {}, ("steps", "clip_norm", "sampling")),
     "Refit": (dpb.Refit, {}, ("steps", "learning_rate", "clip_norm", "share")),
@@ -103,7 +113,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], dict[str, Any], tuple[str, ...]]]
     "paper.plan": (
         paper.plan,
         _theory,
-        ("setting", "batch", "noise_ratio", "shares", "penalty", "diameter", "radius_factor", "strict"),
+        ("setting", "batch", "noise_ratio", "shares", "penalty_weight", "diameter", "radius_factor", "strict"),
     ),
     "theory.glm_constants": (
         theory.glm_constants,

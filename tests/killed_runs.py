@@ -93,7 +93,7 @@ def _uncharged(draws: random.Random) -> None:
     _in_the_loop(draws)
 
 
-TWINS = {"uncharged": _uncharged}
+MUTATIONS = {"uncharged": _uncharged}
 
 
 def _child(folder: Path, number: int, phase: str, draws: random.Random) -> None:
@@ -112,7 +112,7 @@ def _child(folder: Path, number: int, phase: str, draws: random.Random) -> None:
         return true(self, *arguments)
 
     Records.execute = noted  # type: ignore[method-assign]
-    (PHASES | TWINS)[phase](draws)
+    (PHASES | MUTATIONS)[phase](draws)
     sys.argv = [
         *("dpbilevel", *TUNE, "--epsilon", str(EPSILON)),
         *("--ledger", "people.db", "--dataset", DATASET, "--out", f"run-{number}"),

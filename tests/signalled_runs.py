@@ -112,7 +112,7 @@ def _python_handles() -> None:
     MOMENTS["at the first round"][1]()
 
 
-TWINS = {"twin": (ABORTED, _python_handles)}
+MUTATIONS = {"twin": (ABORTED, _python_handles)}
 
 
 def at_moment(folder: Path, number: int, moment: str) -> dict[str, Any]:
@@ -127,7 +127,7 @@ def at_moment(folder: Path, number: int, moment: str) -> dict[str, Any]:
             os.chdir(folder)
             os.dup2(os.open(said, os.O_WRONLY | os.O_CREAT), 2)
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-            (MOMENTS | TWINS)[moment][1]()
+            (MOMENTS | MUTATIONS)[moment][1]()
             sys.argv = ["dpbilevel", *_arguments(number)]
             app.main()
         except SystemExit as ended:
@@ -137,7 +137,7 @@ def at_moment(folder: Path, number: int, moment: str) -> dict[str, Any]:
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     found = {"moment": moment, "status": status, "said": said.read_text("utf-8"), **judged(folder, number, before)}
     wrong = faults(found, folder / f"run-{number}")
-    if not wrong and (found["charged"], found["state"]) != (MOMENTS | TWINS)[moment][0]:
+    if not wrong and (found["charged"], found["state"]) != (MOMENTS | MUTATIONS)[moment][0]:
         wrong.append("the signal was answered at another moment")
     return found | {"faults": wrong}
 

@@ -506,7 +506,7 @@ def test_outer_loop_contains_the_paper_as_a_special_case():
 CONSTANTS = bounds._EXAMPLE
 FACTS = {
     "constants": CONSTANTS,
-    "penalty": 20.0,
+    "penalty_weight": 20.0,
     "n": 10**6,
     "d_x": 10,
     "d_y": 100,

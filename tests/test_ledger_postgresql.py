@@ -55,7 +55,7 @@ def test_processes_race_fairly_and_twins_are_caught(url, tmp_path):
 def test_numbers_come_back_bit_for_bit(ledger):
     numbers = [0.1, 1 / 3, 5e-324, 2.2250738585072014e-308, 1.7976931348623157e308, float("inf"), 0.0]
     for number in numbers:
-        with ledger._book.writing() as (_, append):
+        with ledger._store.writing() as (_, append):
             append(Entry("any", number, number, number), dpb.Privacy({}, TOTAL))
     assert [entry.mu for entry in ledger.entries] == [entry.epsilon for entry in ledger.entries] == numbers
 
@@ -129,7 +129,7 @@ def test_a_connection_that_breaks_during_a_charge_gives_no_receipt(url, ledger, 
 
 def test_a_commit_is_durable_whatever_the_server_is_set_to(url, ledger):
     execute(url, "ALTER ROLE postgres SET synchronous_commit TO off")
-    with ledger._book._database.writing() as connection:
+    with ledger._store._database.writing() as connection:
         assert connection.exec_driver_sql("SHOW synchronous_commit").scalar_one() == "on"
         assert connection.exec_driver_sql("SHOW transaction_isolation").scalar_one() == "read committed"
 

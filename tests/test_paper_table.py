@@ -237,7 +237,7 @@ def test_the_check_flags_rows_that_do_not_answer(cell):
 
 
 def test_the_check_passes_what_exists():
-    kept = "[DPBilevel.penalty](../src/dpbilevel/methods/dp_bilevel/dp_bilevel.py) `tests/test_paper_table.py::page`"
+    kept = "[DPBilevel.steps](../src/dpbilevel/methods/dp_bilevel/dp_bilevel.py) `tests/test_paper_table.py::page`"
     assert dangling(kept) == ["tests/test_paper_table.py: no page in it"]  # a fixture is no test
     assert not dangling(
         "[README](../README.md) `tests/test_docs.py` [x](https://arxiv.org)\n\n## C1: A b\n\n[C1]: #c1-a-b"
@@ -364,7 +364,7 @@ def test_lemma_4_6_bounds_the_released_vector_and_not_the_gradient_of_a_summand(
         lower_hessian_lipschitz=0.0,
         strong_convexity=mu,
     )
-    assert penalty >= constants.smallest_penalty()
+    assert penalty >= constants.smallest_penalty_weight()
     assert max(abs(vector(x)) for x in np.linspace(-mu, mu, 21)) <= bounds.record_bound(constants)
     assert max(np.abs(slopes)) > kappa / 3 * bounds.record_bound(constants)
 

@@ -114,7 +114,7 @@ def test_names_keep_their_distance():
 
 
 def test_a_solution_without_a_course_is_refused():
-    with pytest.raises(dpb.InvalidArgument, match=r"^solution: its method released no course"):
+    with pytest.raises(dpb.InvalidArgument, match=r"^solution: its method released no trajectory"):
         dpb.plot.trajectory(solution("black box"))
 
 

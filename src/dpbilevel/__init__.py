@@ -10,13 +10,13 @@ TYPE_CHECKING = False  # as type checkers see it, it is not; `typing` itself tak
 _HOMES = {
     "Ball": "constraints",
     "Box": "constraints",
-    "Everything": "constraints",
+    "Unconstrained": "constraints",
     "NonNegative": "constraints",
     "Simplex": "constraints",
     "BilevelProblem": "problem",
     "Constants": "constants",
     "Records": "records",
-    "Sizes": "records",
+    "RecordShapes": "records",
     "BoundedEncoder": "encoding.encoder",
     "EncodedRows": "encoding.encoded_rows",
     "Budget": "privacy.budget",
@@ -80,7 +80,7 @@ if TYPE_CHECKING:
     __version__: str
     from dpbilevel import applications, audit, baselines, datasets, estimators, paper, plot, theory
     from dpbilevel.constants import Constants
-    from dpbilevel.constraints import Ball, Box, Everything, NonNegative, Simplex
+    from dpbilevel.constraints import Ball, Box, NonNegative, Simplex, Unconstrained
     from dpbilevel.encoding.encoded_rows import EncodedRows
     from dpbilevel.encoding.encoder import BoundedEncoder
     from dpbilevel.errors import (
@@ -112,6 +112,6 @@ if TYPE_CHECKING:
     from dpbilevel.privacy.sampling import FullBatch, Poisson, WithoutReplacement, WithReplacement
     from dpbilevel.privacy.spend import Privacy
     from dpbilevel.problem import BilevelProblem
-    from dpbilevel.records import Records, Sizes
+    from dpbilevel.records import Records, RecordShapes
     from dpbilevel.solution.solution import Solution
     from dpbilevel.solving import solve

@@ -39,7 +39,7 @@ class Constants:
     ...     lower_hessian_lipschitz=0.1,
     ...     strong_convexity=0.1,
     ... )
-    >>> constants.smallest_penalty()
+    >>> constants.smallest_penalty_weight()
     5.0
     """
 
@@ -65,28 +65,28 @@ class Constants:
                 "no function is more strongly convex than it is smooth (count the regulariser in both)"
             )
 
-    def smallest_penalty(self) -> float:
+    def smallest_penalty_weight(self) -> float:
         """The bound of Algorithm 1 on its penalty: max{2 L1f/mu_g, L0f/L0g, L1f/L1g}."""
         bounds = [2 * self.upper_smoothness / self.strong_convexity, self.upper_smoothness / self.lower_smoothness]
         if self.lower_lipschitz > 0:
             bounds.append(self.upper_lipschitz / self.lower_lipschitz)
         return max(bounds)
 
-    def penalised_strong_convexity(self, penalty: float) -> float:
+    def penalised_strong_convexity(self, penalty_weight: float) -> float:
         """Strong convexity of f/penalty + g in y: mu_g - L1f/penalty (the paper's lemma prints L1g: not so)."""
-        positive("penalty", penalty, "it is lambda, the weight of the lower level")
-        return self.strong_convexity - self.upper_smoothness / penalty
+        positive("penalty_weight", penalty_weight, "it is lambda, the weight of the lower level")
+        return self.strong_convexity - self.upper_smoothness / penalty_weight
 
-    def hyperobjective_smoothness(self, penalty: float) -> float:
+    def hyperobjective_smoothness(self, penalty_weight: float) -> float:
         """A smoothness constant L of the penalised hyperobjective, for every penalty of at least 2 L1f/mu_g."""
         mu = self.strong_convexity
-        if penalty < 2 * self.upper_smoothness / mu * (1 - 1e-12):
+        if penalty_weight < 2 * self.upper_smoothness / mu * (1 - 1e-12):
             raise InvalidArgument(
-                f"penalty={penalty!r}: must be at least 2 L1f/mu_g = {2 * self.upper_smoothness / mu!r}; below it the "
-                "penalised problem may not be convex"
+                f"penalty_weight={penalty_weight!r}: must be at least 2 L1f/mu_g = "
+                f"{2 * self.upper_smoothness / mu!r}; below it the penalised problem may not be convex"
             )
-        solution_lipschitz = (self.upper_smoothness + penalty * self.lower_smoothness) / (
-            penalty * mu - self.upper_smoothness
+        solution_lipschitz = (self.upper_smoothness + penalty_weight * self.lower_smoothness) / (
+            penalty_weight * mu - self.upper_smoothness
         )
         curvature = self.upper_smoothness + self.lower_hessian_lipschitz * self.upper_lipschitz / mu
         coupling = 2 * self.lower_smoothness / mu * (1 + self.lower_smoothness / mu)

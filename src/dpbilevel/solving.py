@@ -23,7 +23,7 @@ from dpbilevel.privacy.discrete import check_sampler
 from dpbilevel.privacy.ledger import Ledger
 from dpbilevel.privacy.noise import KeySchedule
 from dpbilevel.problem import BilevelProblem
-from dpbilevel.records import Records, sealed
+from dpbilevel.records import Records, isolated_jax_config
 from dpbilevel.solution.outcome import outcome
 from dpbilevel.solution.remarks import result_remarks
 from dpbilevel.solution.solution import Solution
@@ -148,7 +148,7 @@ def _released(
         y=values[1],
         privacy=replace(planned.privacy, void=planned.privacy.void or schedule.reproducible),
         history=history,
-        numbers=planned.numbers,
+        parameters=planned.parameters,
         sizes={role: records.sizes.count(role) for role in records.sizes.roles},
         method=repr(planned.method),
         version=version(),
@@ -183,7 +183,7 @@ def _plain(state: Tree) -> Tree:
 
     JAX marks some arrays as weakly typed, and computes otherwise with them.
     """
-    with sealed():
+    with isolated_jax_config():
         return jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)), state)
 
 

@@ -89,7 +89,7 @@ def verdict(
         confidence=confidence,
         runs=runs,
         records=sum(map(planned.sizes.count, planned.sizes.roles)),
-        releases=sum(release.steps for release in planned.releases),
+        releases=sum(release.uses for release in planned.releases),
         canaries=canaries,
     )
 

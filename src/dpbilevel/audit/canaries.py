@@ -27,7 +27,7 @@ from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.noise import membership
 from dpbilevel.privacy.release import ROLES
 from dpbilevel.problem import BilevelProblem
-from dpbilevel.records import Sizes
+from dpbilevel.records import RecordShapes
 
 Tree = Any
 
@@ -97,7 +97,7 @@ def one_run(
     key = schedule.keys("batch", 2**40, 1)[0]
     with jax.enable_x64(True):
         coins = np.asarray(membership(key, 0.5, number))
-    planned = prepare(problem, Sizes(**arrays), budget, method, start, refit)
+    planned = prepare(problem, RecordShapes(**arrays), budget, method, start, refit)
     valid = {role: np.ones(planned.sizes.count(role), bool) for role in arrays}
     if budget.adjacency == "zero-out":
         valid[role][:number] = coins

@@ -128,8 +128,12 @@ class OracleHyperparameters:
         runs = len(self.settings) * scales * self.repeats
         caveat = f"an oracle's: x was known in advance, and this is the best of {runs} runs that no ledger has charged"
         privacy = replace(solution.privacy, caveats=(*solution.privacy.caveats, caveat), void=True)
-        numbers = dict(solution.numbers) | {"weight scale": (scale, "of the lower records; the best of those tried")}
-        return replace(solution, privacy=privacy, numbers=numbers, method=f"OracleHyperparameters: {solution.method}")
+        parameters = dict(solution.parameters) | {
+            "weight scale": (scale, "of the lower records; the best of those tried")
+        }
+        return replace(
+            solution, privacy=privacy, parameters=parameters, method=f"OracleHyperparameters: {solution.method}"
+        )
 
 
 def oracle(

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpbilevel.errors import CheckpointRefused, InvalidArgument
-from dpbilevel.foundation.files import write_whole
+from dpbilevel.foundation.files import write_atomically
 
 FORMAT = "dpbilevel.checkpoint/1"
 
@@ -91,7 +91,7 @@ def write(path: Path, content: dict[str, Any]) -> None:
     """Put ``content`` in the place of what was there, on disk and readable by nobody else from its first byte on."""
     text = json.dumps(content, allow_nan=False, separators=(",", ":"))
     try:
-        write_whole(path, f"{FORMAT} {_mac(content, text)}\n{text}\n", owner_only=True)
+        write_atomically(path, f"{FORMAT} {_mac(content, text)}\n{text}\n", owner_only=True)
     except OSError as error:
         raise CheckpointRefused(
             f"checkpoint={str(path)!r}: cannot be written ({error.strerror}); what was there before still is: mend "

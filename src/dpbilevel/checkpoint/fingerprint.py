@@ -60,7 +60,7 @@ def fingerprint(
         "method": [without_addresses(repr(planned.method)).encode()],
         "plan": [
             plan_text(planned.privacy).encode(),
-            without_addresses(repr([dict(planned.numbers), planned.privacy.caveats])).encode(),
+            without_addresses(repr([dict(planned.parameters), planned.privacy.caveats])).encode(),
             repr(list(chunks)).encode(),
         ],
         "problem": list(_programs(planned, start, chunks)),

@@ -54,14 +54,14 @@ class Forecast:
             "theory": None
             if self.theory is None
             else {"gradient": self.theory.alpha, "vacuous": self.theory.vacuous, "rows_needed": self.theory_rows},
-            "numbers": {name: [_plain(value), why] for name, (value, why) in self.planned.numbers.items()},
+            "numbers": {name: [_plain(value), why] for name, (value, why) in self.planned.parameters.items()},
         }
 
 
 def forecast(planned: Plan) -> Forecast:
     """What follows from a plan."""
     rows = sum(map(planned.sizes.count, planned.sizes.roles))
-    ratio = float(planned.numbers.get("training: noise to signal", (0.0, ""))[0])  # none without noise
+    ratio = float(planned.parameters.get("training: noise to signal", (0.0, ""))[0])  # none without noise
     theory = _theory(planned, rows)
     needed = None
     if theory is not None:

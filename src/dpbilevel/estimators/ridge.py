@@ -19,7 +19,7 @@ from dpbilevel.estimators.targets import TARGET_BOUND, TargetScale, numbers, tar
 from dpbilevel.foundation.arguments import count
 from dpbilevel.planning import Plan
 from dpbilevel.problem import BilevelProblem
-from dpbilevel.records import Sizes
+from dpbilevel.records import RecordShapes
 from dpbilevel.solution.solution import Legend
 
 
@@ -104,6 +104,6 @@ class DPRidgeCV(PenaltyEstimator, PrivateRegressor):
         sizes = self._sizes(rows, columns + 1, [np.float32], [np.float32])
         return self._announced(self._problem(sizes, group_of), sizes)
 
-    def _problem(self, sizes: Sizes, group_of: Sequence[int]) -> BilevelProblem:
+    def _problem(self, sizes: RecordShapes, group_of: Sequence[int]) -> BilevelProblem:
         model: dict[str, Any] = {"columns": len(group_of), "groups": group_of, "target_bound": TARGET_BOUND}
         return self._in_reach(lambda penalties: regularization("squared", **model, penalties=penalties), sizes)

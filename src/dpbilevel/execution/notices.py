@@ -23,7 +23,7 @@ _TRAINING = f"training: {_RATIO}"
 
 
 def noise_remarks(
-    numbers: Mapping[str, tuple[Any, str]], releases: Sequence[Chargeable], records: int, budget: Budget
+    parameters: Mapping[str, tuple[Any, str]], releases: Sequence[Chargeable], records: int, budget: Budget
 ) -> tuple[str, ...]:
     """Where the noise of a plan will dominate: in the training of the model, and in the worst release of tuning.
 
@@ -37,15 +37,15 @@ def noise_remarks(
     if not budget.is_private:
         return ()
     remarks = []
-    if _TRAINING in numbers:
-        ratio = float(numbers[_TRAINING][0])
+    if _TRAINING in parameters:
+        ratio = float(parameters[_TRAINING][0])
         if ratio > TRAINING_LIMIT:
             remarks.append(
                 f"{records:,} records are few for epsilon = {budget.epsilon:g}: the planned noise to signal of a "
                 f"training step, sigma sqrt(d)/(n C), is {ratio:.2g}; more records, fewer columns or a larger epsilon "
                 f"make it smaller (below {TRAINING_LIMIT:g} is good)"
             )
-    ratio, what, has = max(_of_tuning(numbers, releases), default=(0.0, "", 0))
+    ratio, what, has = max(_of_tuning(parameters, releases), default=(0.0, "", 0))
     if ratio > PASS_LIMIT:
         remarks.append(
             f"Tuning has more noise than signal: the planned noise to signal of a step ({what}) is {ratio:.2g} with "
@@ -56,10 +56,10 @@ def noise_remarks(
 
 
 def _of_tuning(
-    numbers: Mapping[str, tuple[Any, str]], releases: Sequence[Chargeable]
+    parameters: Mapping[str, tuple[Any, str]], releases: Sequence[Chargeable]
 ) -> Iterator[tuple[float, str, int]]:
     """(ratio, what has it, how many records it reads) of every release that is not the training's."""
-    for name, (ratio, _) in numbers.items():
+    for name, (ratio, _) in parameters.items():
         what, _, kind = name.rpartition(": ")
         if kind != _RATIO or name == _TRAINING:
             continue

@@ -33,11 +33,11 @@ Means = Callable[[str, Callable[..., Any]], Callable[..., Any]]
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Stage:
-    """``steps`` uses of one release within a round.
+    """``uses_per_round`` uses of one release within a round.
 
     Args:
         release: what is asked; None for a stage that reads no records and costs nothing.
-        steps: uses per round.
+        uses_per_round: of the release.
         query: (state, carry, step) -> point at which the release is evaluated.
         update: (state, carry, answer, step) -> carry. ``state`` is what the round started the stage with.
         begin: state -> carry.
@@ -45,16 +45,16 @@ class Stage:
     """
 
     release: Release | None
-    steps: int
+    uses_per_round: int
     query: Callable[[State, Tree, jax.Array], Tree]
     update: Callable[[State, Tree, Tree, jax.Array], Tree]
     begin: Callable[[State], Tree]
     end: Callable[[State, Tree], State]
 
     @property
-    def uses(self) -> int:
-        """Uses of the release in one round."""
-        return 0 if self.release is None else self.steps
+    def keys_per_round(self) -> int:
+        """Noise keys that a round of it needs: one for each use of the release."""
+        return 0 if self.release is None else self.uses_per_round
 
     def run(self, answer: Answer, state: State, keys: jax.Array) -> State:
         """All steps of the stage; ``keys`` has one row of keys, or of exact noise, for each use."""
@@ -67,9 +67,9 @@ class Stage:
             return self.update(state, carry, noisy, index), None
 
         carry = self.begin(state)
-        indices = jnp.arange(self.steps, dtype=jnp.int32)
+        indices = jnp.arange(self.uses_per_round, dtype=jnp.int32)
         if self.release is None:
-            keys = jnp.zeros((self.steps, 0), jnp.uint32)
+            keys = jnp.zeros((self.uses_per_round, 0), jnp.uint32)
         carry, _ = jax.lax.scan(step, carry, (indices, keys))
         return self.end(state, carry)
 
@@ -85,10 +85,10 @@ class Call:
 
     release: DeclaredRelease
     run: Callable[[State, Mapping[str, Tree]], State]
-    steps: int = 1
+    uses_per_round: int = 1
 
     @property
-    def uses(self) -> int:
+    def keys_per_round(self) -> int:
         """Noise keys that a round of it needs: none, a black box draws its own randomness."""
         return 0
 
@@ -107,16 +107,16 @@ class NoiselessStage:
 
     release: Release
     run: Callable[[Means, State], State]
-    steps: int = 1
+    uses_per_round: int = 1
 
     def __post_init__(self) -> None:
-        if self.release.noise != 0:
+        if self.release.noise_std != 0:
             raise InvalidProblem(
                 f"release {self.release.name!r}: has noise; exact means are for runs with an infinite epsilon"
             )
 
     @property
-    def uses(self) -> int:
+    def keys_per_round(self) -> int:
         """Noise keys that a round of it needs: none."""
         return 0
 
@@ -142,14 +142,16 @@ class Program:
     def __post_init__(self) -> None:
         object.__setattr__(self, "stages", tuple(self.stages))  # what is charged can no longer be changed by the caller
         for stage in self.stages:
-            if stage.release is not None and stage.release.steps != self.rounds * stage.steps:
+            if stage.release is not None and stage.release.uses != self.rounds * stage.uses_per_round:
                 raise InvalidProblem(
-                    f"release {stage.release.name!r}: declares {stage.release.steps} uses, the program makes "
-                    f"{self.rounds * stage.steps}; declare rounds * steps"
+                    f"release {stage.release.name!r}: declares {stage.release.uses} uses, the program makes "
+                    f"{self.rounds * stage.uses_per_round}; declare rounds * uses_per_round"
                 )
-        hardened = [_is_hardened(stage) for stage in self.stages if stage.release is not None]
-        if any(hardened) and not all(hardened):
-            raise InvalidProblem("stages: some have exact noise and others have not; `hardened` makes it all or none")
+        discretized = [_is_discretized(stage) for stage in self.stages if stage.release is not None]
+        if any(discretized) and not all(discretized):
+            raise InvalidProblem(
+                "stages: some have exact noise and others have not; `discretized` makes it all or none"
+            )
 
     @property
     def releases(self) -> tuple[Chargeable, ...]:
@@ -162,23 +164,23 @@ class Program:
         return not any(isinstance(stage, Call) for stage in self.stages)
 
     @property
-    def uses_per_round(self) -> int:
-        """Uses of any release in one round: each has an index of its own in the key schedule."""
-        return sum(stage.uses for stage in self.stages)
+    def keys_per_round(self) -> int:
+        """Noise keys of one round, for the uses of all releases: each has an index of its own in the key schedule."""
+        return sum(stage.keys_per_round for stage in self.stages)
 
     def take(self, receipt: Receipt, schedule: KeySchedule, rounds: int) -> int:
         """Take the next rounds off a receipt; returns the index of their first use in the key schedule."""
         for stage in self.stages:
             if stage.release is not None:
-                receipt.redeem(stage.release, rounds * stage.steps)
-        return receipt.advance(schedule, rounds * self.uses_per_round)
+                receipt.redeem(stage.release, rounds * stage.uses_per_round)
+        return receipt.advance(schedule, rounds * self.keys_per_round)
 
     @property
     def is_exact(self) -> bool:
         """Whether all noise is exact. A program that reads no records has none."""
-        return any(_is_hardened(stage) for stage in self.stages)
+        return any(_is_discretized(stage) for stage in self.stages)
 
-    def hardened(self, dimensions: Mapping[Release, int]) -> "Program":
+    def discretized(self, dimensions: Mapping[Release, int]) -> "Program":
         """The same program with exact noise in every release, given how many numbers an answer of each has."""
         stages = []
         for stage in self.stages:
@@ -188,39 +190,43 @@ class Program:
                     '(leave noise="float")'
                 )
             release = stage.release
-            stages.append(stage if release is None else replace(stage, release=release.hardened(dimensions[release])))
+            stages.append(
+                stage if release is None else replace(stage, release=release.discretized(dimensions[release]))
+            )
         return replace(self, stages=stages)
 
     def randomness(self, schedule: KeySchedule, first: int, rounds: int) -> Randomness:
         """What some rounds draw, from a first use on: exact noise, or keys of which noise is made."""
-        return self.noise(rounds) if self.is_exact else self.keys(schedule, first, rounds)
+        return self.draws(rounds) if self.is_exact else self.keys(schedule, first, rounds)
 
-    def noise(self, rounds: int) -> tuple[npt.NDArray[np.uint32], ...]:
+    def draws(self, rounds: int) -> tuple[npt.NDArray[np.uint32], ...]:
         """Exact noise of some rounds, drawn now: for each stage integers of shape (rounds, uses, numbers).
 
         Each is given as its two halves, for 64-bit integers would not survive code that is traced in 32 bits.
         """
         drawn = []
-        for stage, shape in zip(self.stages, self.noise_shapes(rounds), strict=True):
+        for stage, shape in zip(self.stages, self.draw_shapes(rounds), strict=True):
             integers = np.zeros(0, np.int64)
-            if stage.uses and isinstance(stage.release, Release):
+            if stage.keys_per_round and isinstance(stage.release, Release):
                 integers = discrete_gaussian(stage.release.scale, math.prod(shape[:-1]))
             drawn.append(integers.astype("<i8").view("<u4").reshape(shape))
         return tuple(drawn)
 
-    def noise_shapes(self, rounds: int) -> tuple[tuple[int, ...], ...]:
-        """The shapes of `noise`."""
+    def draw_shapes(self, rounds: int) -> tuple[tuple[int, ...], ...]:
+        """The shapes of `draws`."""
         grids = [stage.release.grid if isinstance(stage.release, Release) else None for stage in self.stages]
         numbers = [0 if grid is None else grid.dimension for grid in grids]
-        return tuple((rounds, stage.uses, number, 2) for stage, number in zip(self.stages, numbers, strict=True))
+        return tuple(
+            (rounds, stage.keys_per_round, number, 2) for stage, number in zip(self.stages, numbers, strict=True)
+        )
 
     def keys(self, schedule: KeySchedule, first: int, rounds: int) -> npt.NDArray[np.uint32]:
         """The noise and batch keys of some rounds, from a first use on: shape (rounds, uses per round, 2, 2)."""
         if self.is_exact:
             raise InvalidArgument("program: has exact noise, which is drawn and not made from keys")
-        number = rounds * self.uses_per_round
+        number = rounds * self.keys_per_round
         pairs = [schedule.keys(purpose, first, number) for purpose in ("noise", "batch")]
-        return np.stack(pairs, axis=1).reshape(rounds, self.uses_per_round, 2, 2)
+        return np.stack(pairs, axis=1).reshape(rounds, self.keys_per_round, 2, 2)
 
     def loop(self, answer: Answer, state: State, keys: Randomness, means: Means | None = None) -> tuple[State, Tree]:
         """Run as many rounds as there are keys; returns the state and the history of these rounds."""
@@ -233,13 +239,13 @@ class Program:
                     state = stage.run(means, state)
                     continue
                 assert isinstance(stage, Stage), "a program with calls has no compiled loop"
-                mine = round_keys[index] if self.is_exact else round_keys[first : first + stage.uses]
+                mine = round_keys[index] if self.is_exact else round_keys[first : first + stage.keys_per_round]
                 state = stage.run(answer, state, mine)
-                first += stage.uses
+                first += stage.keys_per_round
             return state, self.observe(state)
 
         return jax.lax.scan(one_round, state, keys)
 
 
-def _is_hardened(stage: Stage | Call | NoiselessStage) -> bool:
+def _is_discretized(stage: Stage | Call | NoiselessStage) -> bool:
     return isinstance(stage.release, Release) and stage.release.grid is not None

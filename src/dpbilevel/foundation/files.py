@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 
-def write_whole(path: str | Path, text: str, *, owner_only: bool = False) -> Path:
+def write_atomically(path: str | Path, text: str, *, owner_only: bool = False) -> Path:
     """Write UTF-8 text to a temporary file beside ``path``, flush it to the disk, and put it in the place of ``path``.
 
     Lines end as the text has them, on every system, so that the same text is the same bytes. With ``owner_only``, it is

@@ -52,9 +52,9 @@ def trace_loss(name: str, loss: Callable[..., Any], *shapes: Tree) -> tuple[Clos
             whose = " for one record"
             remedy = "it is called with a single record (no leading axis), so reduce over features and classes"
         raise InvalidProblem(f"{name}: must return one real number{whose}, not {described}; {remedy}")
-    _refuse_side_doors(name, value)  # before gradients are taken, whose own complaint would be less clear
+    _refuse_side_channels(name, value)  # before gradients are taken, whose own complaint would be less clear
     gradients = jax.make_jaxpr(jax.grad(loss, (0, 1)))(*shapes)
-    _refuse_side_doors(name, gradients)
+    _refuse_side_channels(name, gradients)
     return value, gradients
 
 
@@ -67,7 +67,7 @@ def _is_tree_of_arrays(returned: Any) -> bool:
     return True
 
 
-def _refuse_side_doors(name: str, traced: ClosedJaxpr) -> None:
+def _refuse_side_channels(name: str, traced: ClosedJaxpr) -> None:
     primitives = {equation.primitive.name for jaxpr, _ in _jaxprs(traced) for equation in jaxpr.eqns}
     if traced.effects or any("callback" in primitive for primitive in primitives):
         raise InvalidProblem(

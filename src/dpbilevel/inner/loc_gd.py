@@ -177,7 +177,7 @@ class DPLocGD:
 
         return Stage(
             release=release,
-            steps=schedule.total_steps,
+            uses_per_round=schedule.total_steps,
             begin=begin,
             query=point,
             update=update,
@@ -209,7 +209,7 @@ class DPLocSGD(DPLocGD):
 
 
 def _descend(y: Tree, gradient: Tree, size: jax.Array) -> Tree:
-    return jax.tree.map(lambda leaf, slope: (leaf - size * slope).astype(leaf.dtype), y, gradient)
+    return jax.tree.map(lambda leaf, direction: (leaf - size * direction).astype(leaf.dtype), y, gradient)
 
 
 def _choose(condition: jax.Array, one: Tree, other: Tree) -> Tree:

@@ -7,11 +7,11 @@ import jax
 
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.problem import BilevelProblem, Inspection
-from dpbilevel.records import Sizes
+from dpbilevel.records import RecordShapes
 
 
 @dataclass(frozen=True, eq=False)
-class Facts:
+class PublicContext:
     """The public facts of a run.
 
     Attributes:
@@ -24,7 +24,7 @@ class Facts:
 
     problem: BilevelProblem
     inspection: Inspection
-    sizes: Sizes
+    sizes: RecordShapes
     budget: Budget
     point: tuple[Any, Any]
 

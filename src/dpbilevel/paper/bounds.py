@@ -43,24 +43,24 @@ def record_bound(constants: Constants) -> float:
     return constants.upper_lipschitz * (1 + _condition(constants))
 
 
-def solution_distance(constants: Constants, penalty: float) -> float:
+def solution_distance(constants: Constants, penalty_weight: float) -> float:
     """||y^lambda - y*|| <= L0f/(lambda mu_g): Lemma "ylam close".
 
-    >>> round(solution_distance(_EXAMPLE, penalty=10.0), 6)
+    >>> round(solution_distance(_EXAMPLE, penalty_weight=10.0), 6)
     1.0
     """
-    return constants.upper_lipschitz / (penalty * constants.strong_convexity)
+    return constants.upper_lipschitz / (penalty_weight * constants.strong_convexity)
 
 
-def value_loss(constants: Constants, penalty: float) -> float:
+def value_loss(constants: Constants, penalty_weight: float) -> float:
     """F - L*_lambda lies between 0 and L0f^2/(2 lambda mu_g): Lemma "kwon" (i), explicit.
 
     At distance r of y* the penalised value is at least F - L0f r + lambda mu_g r^2/2.
 
-    >>> round(value_loss(_EXAMPLE, penalty=10.0), 6)
+    >>> round(value_loss(_EXAMPLE, penalty_weight=10.0), 6)
     0.5
     """
-    return constants.upper_lipschitz**2 / (2 * penalty * constants.strong_convexity)
+    return constants.upper_lipschitz**2 / (2 * penalty_weight * constants.strong_convexity)
 
 
 def bias_constant(constants: Constants) -> float:
@@ -77,14 +77,14 @@ def bias_constant(constants: Constants) -> float:
     return math.hypot(1, _condition(constants)) * upper / mu * remainder
 
 
-def solution_lipschitz(constants: Constants, penalty: float) -> float:
+def solution_lipschitz(constants: Constants, penalty_weight: float) -> float:
     """c_y = (L1f + lambda L1g)/(lambda mu_g - L1f), a Lipschitz constant of x -> y^lambda(x): Lemma "ylam Lip".
 
-    >>> round(solution_lipschitz(_EXAMPLE, penalty=10.0), 6)
+    >>> round(solution_lipschitz(_EXAMPLE, penalty_weight=10.0), 6)
     5.0
     """
-    return (constants.upper_smoothness + penalty * constants.lower_smoothness) / (
-        penalty * constants.strong_convexity - constants.upper_smoothness
+    return (constants.upper_smoothness + penalty_weight * constants.lower_smoothness) / (
+        penalty_weight * constants.strong_convexity - constants.upper_smoothness
     )
 
 
@@ -99,20 +99,20 @@ def lower_sensitivity(constants: Constants, n: int, multiple: float = 2.0) -> fl
     return multiple * constants.lower_lipschitz / (constants.strong_convexity * n)
 
 
-def penalised_sensitivity(constants: Constants, penalty: float, n: int, multiple: float = 2.0) -> float:
+def penalised_sensitivity(constants: Constants, penalty_weight: float, n: int, multiple: float = 2.0) -> float:
     """How far y^lambda moves with one record: 2 (L0g + C/lambda)/((mu_g - L1f/lambda) n).
 
     C/lambda is L0f/lambda, for f_i, plus L1g L0f/(lambda mu_g), for g_i between Y and y^lambda. Without the latter the
     bound is false unless L0g holds on Y widened by L0f/(lambda mu_g): g_i = (1 + s_i a) y^2/2, f = -y has Y = {0}.
 
-    >>> round(penalised_sensitivity(_EXAMPLE, penalty=10.0, n=1000), 6)
+    >>> round(penalised_sensitivity(_EXAMPLE, penalty_weight=10.0, n=1000), 6)
     0.038667
     """
-    slope = constants.lower_lipschitz + record_bound(constants) / penalty
-    return multiple * slope / (constants.penalised_strong_convexity(penalty) * n)
+    slope = constants.lower_lipschitz + record_bound(constants) / penalty_weight
+    return multiple * slope / (constants.penalised_strong_convexity(penalty_weight) * n)
 
 
-def inexactness(constants: Constants, penalty: float, lower_error: float, penalised_error: float) -> float:
+def inexactness(constants: Constants, penalty_weight: float, lower_error: float, penalised_error: float) -> float:
     """beta of Lemma "inexact grad": (L1f + lambda L1g) e_lambda + lambda L1g e_*, for solves that are off by e.
 
     It bounds the distance of grad L*_lambda from the mean of the records' vectors, clipped to `record_bound` or not.
@@ -120,7 +120,7 @@ def inexactness(constants: Constants, penalty: float, lower_error: float, penali
     >>> round(inexactness(_EXAMPLE, 10.0, lower_error=0.1, penalised_error=0.2), 6)
     1.1
     """
-    slope = penalty * constants.lower_smoothness
+    slope = penalty_weight * constants.lower_smoothness
     return (constants.upper_smoothness + slope) * penalised_error + slope * lower_error
 
 
@@ -215,7 +215,7 @@ FORMULAS = {
     OUTER: "(alpha_L/delta) sigma (sqrt(d_x) + sqrt(2 ln(events/gamma))): Proposition outer alg",
     BATCH: "(alpha_L/delta) C (sqrt(2 l/b) + 4 l/(3b)), l = ln(2 events/gamma): Lemma inexact grad minib, mended",
     GENERALISATION: "(V/sqrt(n)) (2 + sqrt(2 ln(events/gamma) + 2 d_x ln(1 + 4 L_F R sqrt(n)/V))): Lemma uc, mended",
-    "penalty": "lambda >= max{2 L1f/mu_g, L0f/L0g, L1f/L1g}, for the smallest alpha: Lemma sc and lip",
+    "penalty_weight": "lambda >= max{2 L1f/mu_g, L0f/L0g, L1f/L1g}, for the smallest alpha: Lemma sc and lip",
     "steps": "T, for the smallest alpha: Proposition outer alg",
     "step_size": "eta = 1/(2L), L the smoothness of L*_lambda: Lemma kwon (iii)",
     "clip_norm": "C = L0f (1 + L1g/mu_g): Lemma Li improved Lip",
@@ -236,7 +236,7 @@ class Guarantee:
     """
 
     constants: Constants
-    penalty: float
+    penalty_weight: float
     n: int
     d_x: int
     d_y: int
@@ -253,14 +253,14 @@ class Guarantee:
     @functools.cached_property
     def smoothness(self) -> float:
         """L, of L*_lambda."""
-        return self.constants.hyperobjective_smoothness(self.penalty)
+        return self.constants.hyperobjective_smoothness(self.penalty_weight)
 
     @functools.cached_property
     def _first_noises(self) -> tuple[float, float, float]:
         ratio = 1.0 if self.batch is None else min(self.n / self.batch, self.noise_ratio or math.inf)
         sensitivities = (
             lower_sensitivity(self.constants, self.n, self.multiple),
-            penalised_sensitivity(self.constants, self.penalty, self.n, self.multiple),
+            penalised_sensitivity(self.constants, self.penalty_weight, self.n, self.multiple),
             self.multiple * record_bound(self.constants) / self.n * ratio,
         )
         lower, penalised, outer = (
@@ -277,21 +277,21 @@ class Guarantee:
 
     def terms(self, steps: int) -> dict[str, float]:
         """Alpha by cause; the outer loop multiplies every error of the oracle by alpha_L/delta (4 in the paper)."""
-        constants, penalty = self.constants, self.penalty
+        constants, penalty_weight = self.constants, self.penalty_weight
         events = (3 if self.batch is None else 4) * steps + (2 if self.population else 0)
         probability = self.gamma / events
         lower, penalised, outer = self.noises(steps)
         length = gaussian_norm(self.d_y, probability)
         errors = {
-            INNER: inexactness(constants, penalty, lower * length, penalised * length),
+            INNER: inexactness(constants, penalty_weight, lower * length, penalised * length),
             OUTER: outer * gaussian_norm(self.d_x, probability),
         }
         if self.batch is not None:
             errors[BATCH] = batch_deviation(constants, self.batch, probability)
         total = sum(errors.values())
-        fall = self.gap + value_loss(constants, penalty)
+        fall = self.gap + value_loss(constants, penalty_weight)
         amplified = gradient_mapping(total, self.smoothness * fall / steps) / total
-        terms = {BIAS: bias_constant(constants) / penalty} | {name: amplified * e for name, e in errors.items()}
+        terms = {BIAS: bias_constant(constants) / penalty_weight} | {name: amplified * e for name, e in errors.items()}
         if self.population:
             # No step is longer than eta times the clipped mean, its batch deviation and the noise.
             longest = record_bound(constants) + errors[OUTER] + errors.get(BATCH, 0.0)

@@ -35,7 +35,7 @@ from dpbilevel.paper.bounds import (
 from dpbilevel.paper.preconditions import Precondition, theorem_preconditions
 from dpbilevel.paper.question import Question, SpendingLimit
 
-_NUMBERS = ("penalty", "steps", "step_size", "clip_norm", "noise", "lower_noise", "penalised_noise", "rounds")
+_NUMBERS = ("penalty_weight", "steps", "step_size", "clip_norm", "noise", "lower_noise", "penalised_noise", "rounds")
 _MOST_RECORDS = 10**30  # far beyond any data set: an alpha that is out of reach there is out of reach
 
 
@@ -52,7 +52,7 @@ class TheoryPlan:
         question: what was asked.
         alpha: the guarantee; the sum of ``terms``.
         terms: alpha by cause: penalty bias, inner error, outer noise, batch, generalisation.
-        penalty, steps, step_size, clip_norm: lambda, T, eta, and C, the bound on each record's vector.
+        penalty_weight, steps, step_size, clip_norm: lambda, T, eta, and C, the bound on each record's vector.
         noise: sigma, standard deviation of the Gaussian on the mean of the records' vectors, in each outer step.
         lower_noise, penalised_noise: the same on y* and y^lambda, in each solve.
         radii: R_0, ..., R_{M-1} of DP-Loc-GD, for either solve, instead of output perturbation (not proved).
@@ -62,7 +62,7 @@ class TheoryPlan:
     question: Question
     alpha: float
     terms: dict[str, float] = field(hash=False)
-    penalty: float
+    penalty_weight: float
     steps: int
     step_size: float
     clip_norm: float
@@ -107,7 +107,7 @@ class TheoryPlan:
                 stuck = _solve(replace(self.question, n=high), mu)
                 raise InvalidArgument(
                     f"alpha={alpha!r}: no number of records reaches it; {stuck.alpha:.4g} remains, {stuck.binds} above "
-                    "all (raise batch, lower noise_ratio, or let penalty be None)"
+                    "all (raise batch, lower noise_ratio, or let penalty_weight be None)"
                 )
             low, high = high, 2 * high
         while high - low > 1:
@@ -140,8 +140,9 @@ class TheoryPlan:
     def __repr__(self) -> str:
         asked, worth = self.question, ", vacuous" if self.vacuous else ""
         return (
-            f"TheoryPlan({asked.setting}, n={asked.n}: alpha={self.alpha:.4g}{worth}, binds={self.binds!r}, penalty="
-            f"{self.penalty:.4g}, noise={self.noise:.4g}, step_size={self.step_size:.4g}, steps={self.steps})"
+            f"TheoryPlan({asked.setting}, n={asked.n}: alpha={self.alpha:.4g}{worth}, binds={self.binds!r}, "
+            f"penalty_weight={self.penalty_weight:.4g}, noise={self.noise:.4g}, step_size={self.step_size:.4g}, "
+            f"steps={self.steps})"
         )
 
 
@@ -158,7 +159,7 @@ def plan(
     batch: int | None = None,
     noise_ratio: float | None = None,
     shares: tuple[float, float, float] = (1.0, 1.0, 1.0),
-    penalty: float | None = None,
+    penalty_weight: float | None = None,
     diameter: float | None = None,
     radius_factor: float = 1.0,
     strict: bool = False,
@@ -179,7 +180,7 @@ def plan(
             default: no amplification, proved for Poisson batches and batches without replacement. 1.0, what Theorem 2
             supposes, is the limit of many steps, batch sqrt(T) >> n mu; an accountant tells the value in between.
         shares: how mu^2 is divided between lower solves, penalised solves and outer steps.
-        penalty: lambda; the best one by default.
+        penalty_weight: lambda; the best one by default.
         diameter: of the domain of x, for "population"; by default the distance that T steps can go.
         radius_factor: c in the radii of DP-Loc-GD, hidden in the paper's Theta(.); alpha does not depend on it.
         strict: raise where a precondition of the paper's theorem fails, instead of reporting it.
@@ -213,7 +214,7 @@ def plan(
         batch=batch,
         noise_ratio=noise_ratio,
         shares=shares,
-        penalty=penalty,
+        penalty_weight=penalty_weight,
         diameter=diameter,
         radius_factor=radius_factor,
     )
@@ -274,20 +275,20 @@ def _computed(question: Question, mu: float) -> TheoryPlan:
     facts: dict[str, Any] = {name: getattr(question, name) for name in shared}
     multiple = {"replace-one": 2.0, "zero-out": 1.0}[budget.adjacency]
     facts |= {"mu": mu, "multiple": multiple, "population": question.setting == "population"}
-    penalty = question.penalty
-    if penalty is None:
-        penalty = _best_penalty(question, lambda value: Guarantee(penalty=value, **facts).best()[1])
-    guarantee = Guarantee(penalty=penalty, **facts)
+    penalty_weight = question.penalty_weight
+    if penalty_weight is None:
+        penalty_weight = _best_penalty(question, lambda value: Guarantee(penalty_weight=value, **facts).best()[1])
+    guarantee = Guarantee(penalty_weight=penalty_weight, **facts)
     steps, alpha = guarantee.best()
     lower_noise, penalised_noise, noise = guarantee.noises(steps)
-    start = 2 * constants.lower_lipschitz / constants.strong_convexity + solution_distance(constants, penalty)
+    start = 2 * constants.lower_lipschitz / constants.strong_convexity + solution_distance(constants, penalty_weight)
     scale = max(lower_noise, penalised_noise)
     below = Precondition("delta <= 1/n", budget.delta or 0.0, 1 / question.n, "a larger one may publish a record")
     return TheoryPlan(
         question=question,
         alpha=alpha,
         terms=guarantee.terms(steps),
-        penalty=penalty,
+        penalty_weight=penalty_weight,
         steps=steps,
         step_size=1 / (2 * guarantee.smoothness),
         clip_norm=record_bound(constants),
@@ -306,14 +307,14 @@ def _best_penalty(question: Question, alpha: Callable[[float], float]) -> float:
     constants = question.constants
     bias = bias_constant(constants)
     # Without L1f and L0g nothing bounds lambda from below; this one at most doubles the gap.
-    low = constants.smallest_penalty() or value_loss(constants, 1.0) / question.gap
+    low = constants.smallest_penalty_weight() or value_loss(constants, 1.0) / question.gap
     last, gain, scan = low, 1.0, {low: alpha(low)}
     # Once the bias is a millionth of alpha, and alpha falls no more, a larger lambda has nothing left to win.
     while bias / last > 1e-6 * scan[last] or gain > 1e-7:
         before, last = last, last * 10**0.25
         scan[last] = alpha(last)
         gain = 1 - scan[last] / scan[before]
-    best = min(scan, key=lambda penalty: scan[penalty])
+    best = min(scan, key=lambda penalty_weight: scan[penalty_weight])
     span = (math.log(max(low, best / 2)), math.log(best * 2))
     found = minimize_scalar(lambda log: alpha(math.exp(log)), bounds=span, method="bounded", options={"xatol": 1e-7})
     return math.exp(found.x) if found.fun < scan[best] else best

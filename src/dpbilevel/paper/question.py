@@ -40,7 +40,7 @@ class Question:
     batch: int | None
     noise_ratio: float | None
     shares: tuple[float, float, float]
-    penalty: float | None
+    penalty_weight: float | None
     diameter: float | None
     radius_factor: float
 
@@ -64,7 +64,7 @@ class Question:
             "gamma": "it is the probability that alpha may fail (try 0.05)",
             "gap": "it bounds F(x_0) - inf F for every data set",
             "radius_factor": "it scales the radii of DP-Loc-GD (try 1.0)",
-            "penalty": "it is lambda, the weight of the lower level (try None for the best one)",
+            "penalty_weight": "it is lambda, the weight of the lower level (try None for the best one)",
             "diameter": "it bounds the diameter of the domain of x (try None for the distance of all steps)",
             "noise_ratio": "it is the outer noise over full batch's (try None for no amplification)",
         }.items():
@@ -96,9 +96,10 @@ class Question:
         if constants.upper_smoothness == 0 == constants.lower_hessian_lipschitz:
             affine = "upper_smoothness=0.0 with lower_hessian_lipschitz=0.0 makes F affine and the step 1/(2L) infinite"
             raise InvalidArgument(f"constants: {affine} (declare a positive upper_smoothness: it is an upper bound)")
-        smallest = constants.smallest_penalty()
-        if self.penalty is not None and self.penalty < smallest:
+        smallest = constants.smallest_penalty_weight()
+        if self.penalty_weight is not None and self.penalty_weight < smallest:
             raise InvalidArgument(
-                f"penalty={self.penalty!r}: must be at least max{{2 L1f/mu_g, L0f/L0g, L1f/L1g}} = {smallest:.6g}; it "
-                f"falls short by a factor {smallest / self.penalty:.4g} (try None for the best one)"
+                f"penalty_weight={self.penalty_weight!r}: must be at least max{{2 L1f/mu_g, L0f/L0g, L1f/L1g}} = "
+                f"{smallest:.6g}; it falls short by a factor {smallest / self.penalty_weight:.4g} (try "
+                "None for the best one)"
             )

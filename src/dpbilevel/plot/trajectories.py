@@ -1,4 +1,4 @@
-"""The course of the hyperparameters, round by round, with what was returned in the end."""
+"""The trajectory of the hyperparameters, round by round, with what was returned in the end."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -33,20 +33,20 @@ class _Bundle:
 
 
 def trajectory(solution: Solution, ax: "Axes | None" = None) -> "Axes":
-    """The released course of every hyperparameter; rings mark what was returned.
+    """The released trajectory of every hyperparameter; rings mark what was returned.
 
     Where there are many, those that end farthest from the middle have a colour and a name, the others are grey.
 
     Args:
-        solution: of a method that releases a course, as `Tracking` and `DPBilevel` do.
+        solution: of a method that releases a trajectory, as `Tracking` and `DPBilevel` do.
         ax: Axes to draw on; new ones by default.
     """
     told = hyperparameters(drawable(solution))
-    if told.course is None:
-        raise InvalidArgument("solution: its method released no course of x, so that there is nothing to draw")
+    if told.trajectory is None:
+        raise InvalidArgument("solution: its method released no trajectory of x, so that there is nothing to draw")
     tried = "score" in solution.history  # candidates have no order: no line leads from one to the next
     with drawing(ax, height=3.3) as ax:
-        rounds = np.arange(1, len(told.course) + 1)
+        rounds = np.arange(1, len(told.trajectory) + 1)
         ax.set_yscale("log" if told.logarithmic else "linear")
         ax.set_xlim(min(1, len(rounds) - 1), max(len(rounds), 2))
         ax.set_ylim(*_limits(told))
@@ -57,10 +57,10 @@ def trajectory(solution: Solution, ax: "Axes | None" = None) -> "Axes":
         named = _most_telling(bundles)
         others = [column for bundle in bundles if bundle not in named for column in bundle.members]
         for column in others[:: max(1, -(-len(others) // _DRAWN))]:
-            _line(ax, rounds, told.course[:, column], tried, color=FAINT, linewidth=0.8, zorder=1.5)
+            _line(ax, rounds, told.trajectory[:, column], tried, color=FAINT, linewidth=0.8, zorder=1.5)
         for bundle, look in zip(named, looks(), strict=False):
             for column in bundle.members[:_ALIKE]:
-                _line(ax, rounds, told.course[:, column], tried, zorder=2.5, **look)
+                _line(ax, rounds, told.trajectory[:, column], tried, zorder=2.5, **look)
                 ax.plot(at, told.values[column], "o", color=look["color"], fillstyle="none", clip_on=False, zorder=4)
         _names(ax, told, named)
         if told.chosen is not None:
@@ -72,17 +72,17 @@ def trajectory(solution: Solution, ax: "Axes | None" = None) -> "Axes":
     return ax
 
 
-def _line(ax: "Axes", rounds: npt.NDArray[Any], course: npt.NDArray[Any], tried: bool, **look: Any) -> None:
+def _line(ax: "Axes", rounds: npt.NDArray[Any], values: npt.NDArray[Any], tried: bool, **look: Any) -> None:
     step = max(1, -(-len(rounds) // _POINTS))
     kept = sorted({*range(0, len(rounds), step), len(rounds) - 1})
     if tried or len(rounds) == 1:
         look |= {"linestyle": "none", "marker": "."}
-    ax.plot(rounds[kept], course[kept], **look)
+    ax.plot(rounds[kept], values[kept], **look)
 
 
 def _limits(told: Hyperparameters) -> tuple[float, float]:
     """All values, with a little air."""
-    shown = np.append([] if told.course is None else told.course, told.values)
+    shown = np.append([] if told.trajectory is None else told.trajectory, told.values)
     shown = shown[np.isfinite(shown) & ((shown > 0) | (not told.logarithmic))]
     if not len(shown):
         return (0.1, 10.0) if told.logarithmic else (0.0, 1.0)

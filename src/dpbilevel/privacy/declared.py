@@ -92,16 +92,16 @@ Event = GaussianDP | ApproximateDP
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class DeclaredRelease:
-    """``steps`` calls of a black box.
+    """``uses`` calls of a black box.
 
     Args:
         name: what the ledger and the report call it.
         roles: role to the public number of its records; the black box reads all of them in every call.
         event: what one call costs each record.
-        steps: calls in the whole run.
+        uses: calls in the whole run.
         adjacency: the neighbouring relation that the event refers to.
 
-    >>> release = DeclaredRelease(name="training", roles={"lower": 100}, event=GaussianDP(0.1), steps=25)
+    >>> release = DeclaredRelease(name="training", roles={"lower": 100}, event=GaussianDP(0.1), uses=25)
     >>> release.charges()[0].mu
     0.5
     """
@@ -109,11 +109,11 @@ class DeclaredRelease:
     name: str
     roles: Mapping[str, int]
     event: Event
-    steps: int
+    uses: int
     adjacency: Adjacency = "replace-one"
 
     def __post_init__(self) -> None:
-        count("steps", self.steps, "it is the number of calls in the whole run")
+        count("uses", self.uses, "it is the number of calls in the whole run")
         one_of("adjacency", self.adjacency, ADJACENCIES, "it says which data sets count as neighbours")
         if not self.roles:
             raise InvalidArgument("roles: must name at least one role that the black box reads")
@@ -132,5 +132,5 @@ class DeclaredRelease:
 
     def _charge(self, role: str, number: int) -> Charge:
         if isinstance(self.event, ApproximateDP):
-            return Charge(self.name, role, 0.0, self.steps, FullBatch(), number, self.event)
-        return Charge(self.name, role, self.event.mu, self.steps, FullBatch(), number)
+            return Charge(self.name, role, 0.0, self.uses, FullBatch(), number, self.event)
+        return Charge(self.name, role, self.event.mu, self.uses, FullBatch(), number)

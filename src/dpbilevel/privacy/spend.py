@@ -210,7 +210,7 @@ class Privacy:
                         {
                             "release": charge.release,
                             "sensitivity_over_noise": charge.ratio,
-                            "steps": charge.steps,
+                            "steps": charge.uses,
                             "sampling": type(charge.sampling).__name__,
                             "sampling_parameters": asdict(charge.sampling),
                             "records": charge.records,
@@ -241,7 +241,7 @@ class Privacy:
                     release=item["release"],
                     role=role,
                     ratio=float(item["sensitivity_over_noise"]),
-                    steps=int(item["steps"]),
+                    uses=int(item["steps"]),
                     sampling=_SAMPLINGS[item["sampling"]](**item["sampling_parameters"]),
                     records=item["records"],
                     declared=declared_event(item.get("declared")),

@@ -15,7 +15,7 @@ import jax
 from dpbilevel.errors import InvalidArgument
 from dpbilevel.foundation.about import version
 from dpbilevel.foundation.arguments import one_of
-from dpbilevel.foundation.files import write_whole
+from dpbilevel.foundation.files import write_atomically
 from dpbilevel.planning import Plan, checked_start
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.report.content import content, plain
@@ -34,7 +34,7 @@ _NOTICES = {
 
 def write_run(review: Review, path: str | Path) -> Path:
     """Write a finished run: what the report says, and the whole solution. The same review gives the same bytes."""
-    return write_whole(path, run_text(review))
+    return write_atomically(path, run_text(review))
 
 
 def run_text(review: Review) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from dpbilevel.errors import InvalidArgument
-from dpbilevel.foundation.files import write_whole
+from dpbilevel.foundation.files import write_atomically
 from dpbilevel.report.html import html_report
 from dpbilevel.report.markdown import markdown_report
 from dpbilevel.report.review import Review
@@ -25,4 +25,4 @@ def write_report(made: Solution | Review, path: str | Path) -> Path:
     if suffix not in _KINDS:
         raise InvalidArgument(f"path={str(path)!r}: must end in .html, .md or .json; the ending says what is written")
     review = made if isinstance(made, Review) else Review(solution=made)
-    return write_whole(path, _KINDS[suffix](review))
+    return write_atomically(path, _KINDS[suffix](review))

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from dpbilevel.constraints import project
 from dpbilevel.methods.tracking.tracking import Tracking
-from dpbilevel.records import sealed
+from dpbilevel.records import isolated_jax_config
 
 Tree = Any
 Numbers = npt.NDArray[np.float64]
@@ -61,43 +61,43 @@ class Diagnostics:
         return float(np.median(self.history["unsettled"][self.quarters[-1]])) <= _UNSETTLED
 
     @cached_property
-    def slope_left(self) -> float:
+    def gradient_left(self) -> float:
         """The last quarter's hypergradient against the largest of a quarter; 0 where noise explains it.
 
         The largest over the arrays of x, which have units of their own. What leads out of the domain does not count.
         """
         if not self.finite:
             return 1.0
-        found = [self._slopes(quarter) for quarter in self.quarters]
+        found = [self._gradients(quarter) for quarter in self.quarters]
         largest = np.max([[size for size, _ in parts] for parts in found], axis=0)
         return max(beyond / most if most > 0 else 0.0 for (_, beyond), most in zip(found[-1], largest, strict=True))
 
     @property
     def at_rest(self) -> bool:
         """Whether x was where its hypergradient vanishes, as far as noise shows."""
-        return self.slope_left <= _AT_REST
+        return self.gradient_left <= _AT_REST
 
-    def _slopes(self, quarter: npt.NDArray[np.intp]) -> list[tuple[float, float]]:
+    def _gradients(self, quarter: npt.NDArray[np.intp]) -> list[tuple[float, float]]:
         """For each array of x: the size of its mean hypergradient, and what of it is not noise and in bounds."""
-        slopes = [leaf[quarter].reshape(len(quarter), -1) for leaf in leaves(self.history["hypergradient"])]
+        gradients = [leaf[quarter].reshape(len(quarter), -1) for leaf in leaves(self.history["hypergradient"])]
         points = [leaf[quarter[-1]] for leaf in leaves(self.history["x"])]
         lengths = []
         for first, point in zip(leaves(self.start), points, strict=True):
             lengths.append(_norm(point - first) or _norm(point) or 1.0)
-        means = [slope.mean(axis=0) for slope in slopes]
+        means = [gradient.mean(axis=0) for gradient in gradients]
         units = [length / (_norm(mean) or 1.0) for length, mean in zip(lengths, means, strict=True)]
         # A step as long as the way so far: which part of it the domain allows.
         ahead = [
             point - unit * mean.reshape(point.shape) for point, unit, mean in zip(points, units, means, strict=True)
         ]
-        with sealed():
+        with isolated_jax_config():
             tree = jax.tree.unflatten(jax.tree.structure(self.start), ahead)
             tree = jax.tree.map(lambda leaf, first: jnp.asarray(leaf, first.dtype), tree, self.start)
             allowed = leaves(project(self.domain, tree))
         found = []
-        for slope, mean, point, unit, there in zip(slopes, means, points, units, allowed, strict=True):
+        for gradient, mean, point, unit, there in zip(gradients, means, points, units, allowed, strict=True):
             size = min(_norm(mean), _norm(there - point) / unit)
-            batches = np.array([part.mean(axis=0) for part in np.array_split(slope, min(_BATCHES, len(slope)))])
+            batches = np.array([part.mean(axis=0) for part in np.array_split(gradient, min(_BATCHES, len(gradient)))])
             noise = float(batches.var(axis=0, ddof=1).sum()) / len(batches)
             share = max(0.0, 1 - noise * (1 + _DEVIATIONS * math.sqrt(2 / mean.size)) / (_norm(mean) ** 2 or 1.0))
             found.append((_norm(mean), size * math.sqrt(share)))

@@ -1,4 +1,4 @@
-"""The x of a solution as people read it: a name for every number, and the course that it took to get there."""
+"""The x of a solution as people read it: a name for every number, and the trajectory that led to it."""
 
 import itertools
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ class Hyperparameters:
         names: one for each number.
         values: as returned, and exp(x) where x holds logarithms.
         logarithmic: whether they spread over orders of magnitude.
-        course: (rounds, numbers), what was released after every round; None where a method releases no course.
+        trajectory: (rounds, numbers), what was released after every round; None where a method releases no trajectory.
         chosen: the round, counted from one, whose iterate was returned; None where no single one was.
         returned: in words, what the returned values are; empty where the method does not say.
     """
@@ -32,7 +32,7 @@ class Hyperparameters:
     names: tuple[str, ...]
     values: Numbers
     logarithmic: bool
-    course: Numbers | None
+    trajectory: Numbers | None
     chosen: int | None
     returned: str
 
@@ -47,7 +47,7 @@ def hyperparameters(solution: Solution) -> Hyperparameters:
     ...     y=0.0,
     ...     privacy=dpb.Privacy({}, dpb.Budget(1.0, 1e-6)),
     ...     history={},
-    ...     numbers={},
+    ...     parameters={},
     ...     sizes={},
     ...     method="",
     ...     version="",
@@ -62,9 +62,9 @@ def hyperparameters(solution: Solution) -> Hyperparameters:
     quantity, logarithmic = "hyperparameter", False
     if solution.legend is not None and len(solution.legend.names) == len(names):
         quantity, names, logarithmic = solution.legend.quantity, solution.legend.names, solution.legend.logarithmic
-    course = _course(solution.history.get("x"), len(names))
-    output, reason = solution.numbers.get("output", ("", ""))
-    chosen = None if course is None or output == "average" else _round_of(course, values)
+    trajectory = _trajectory(solution.history.get("x"), len(names))
+    output, reason = solution.parameters.get("output", ("", ""))
+    chosen = None if trajectory is None or output == "average" else _round_of(trajectory, values)
 
     def shown(numbers: Numbers) -> Numbers:
         with np.errstate(over="ignore"):  # an infinite penalty is one, and is shown as such
@@ -75,7 +75,7 @@ def hyperparameters(solution: Solution) -> Hyperparameters:
         names=names,
         values=shown(values),
         logarithmic=logarithmic,
-        course=None if course is None else shown(course),
+        trajectory=None if trajectory is None else shown(trajectory),
         chosen=chosen,
         returned=reason,
     )
@@ -97,16 +97,16 @@ def named_numbers(root: str, tree: Tree) -> list[tuple[str, float]]:
     return named
 
 
-def _course(history: Tree, numbers: int) -> Numbers | None:
+def _trajectory(history: Tree, numbers: int) -> Numbers | None:
     """One row for each round, one column for each number of x, in the order of its leaves."""
     leaves = [np.asarray(leaf, np.float64) for leaf in jax.tree.leaves(history)]
     if not leaves or any(leaf.size == 0 or leaf.ndim == 0 for leaf in leaves) or len(set(map(len, leaves))) != 1:
         return None
-    course = np.concatenate([leaf.reshape(len(leaf), -1) for leaf in leaves], axis=1)
-    return course if course.shape[1] == numbers else None
+    trajectory = np.concatenate([leaf.reshape(len(leaf), -1) for leaf in leaves], axis=1)
+    return trajectory if trajectory.shape[1] == numbers else None
 
 
-def _round_of(course: Numbers, values: Numbers) -> int | None:
+def _round_of(trajectory: Numbers, values: Numbers) -> int | None:
     """The first round that ended at exactly these values."""
-    (same,) = np.nonzero((course == values).all(axis=1))
+    (same,) = np.nonzero((trajectory == values).all(axis=1))
     return int(same[0]) + 1 if len(same) else None

@@ -65,16 +65,16 @@ def _without_diagnostics(planned: Plan, moved: bool) -> str:
     ran = f"Ran all {rounds:,} rounds" if rounds > 1 else "Ran its one round"
     if moved:
         return f"{ran}; {UNMEASURED}."
-    if "output" in planned.numbers:
-        rule, _ = planned.numbers["output"]
+    if "output" in planned.parameters:
+        rule, _ = planned.parameters["output"]
         return f"{ran} and returned the starting point (output rule: {rule}); {UNMEASURED}."
     return "Trained at the starting point of x; nothing was tuned."
 
 
-def _without_noise(planned: Plan, start: Tree, x: Tree, course: Tree) -> str:
+def _without_noise(planned: Plan, start: Tree, x: Tree, trajectory: Tree) -> str:
     rounds = planned.program.rounds
     steps = np.zeros(rounds, bool)
-    for first, leaf in zip(leaves(start), leaves(course), strict=True):
+    for first, leaf in zip(leaves(start), leaves(trajectory), strict=True):
         steps |= np.diff(leaf.reshape(rounds, -1), axis=0, prepend=first.reshape(1, -1)).any(axis=1)
     last = int(np.flatnonzero(steps)[-1]) + 1 if steps.any() else 0
     if last == 0:
@@ -111,7 +111,7 @@ def _tuned(planned: Plan, x: Tree, told: Diagnostics) -> Outcome:
     edge = _edge(planned, x)
     if told.at_rest and told.settled:
         return Outcome(f"Tuned: {fell}, and x had come to rest at the noise floor{edge}.")
-    still = f"x was still on its way, with a hypergradient of {told.slope_left:.0%} of the largest,"
+    still = f"x was still on its way, with a hypergradient of {told.gradient_left:.0%} of the largest,"
     still = "the model had not settled" if told.at_rest else still
     advice = f"try Tracking(steps={2 * told.steps})"
     return Outcome(f"Tuned in part: {fell}, and {still} when the steps ran out{edge}; {advice}.")

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from dpbilevel.errors import InvalidArgument
-from dpbilevel.foundation.files import write_whole
+from dpbilevel.foundation.files import write_atomically
 from dpbilevel.foundation.tables import text_table
 from dpbilevel.privacy.spend import Privacy
 from dpbilevel.solution.trees import decoded, encoded
@@ -43,7 +43,7 @@ class Solution:
         y: model (lower variable), trained at ``x``.
         privacy: what was spent, on whom, under which relation.
         history: the released trajectory, one entry a round.
-        numbers: every number of the plan with the reason for it.
+        parameters: every number of the plan with the reason for it.
         sizes: number of records by role (public).
         method: the method and its settings, in words.
         version: of the library.
@@ -58,7 +58,7 @@ class Solution:
     y: Tree
     privacy: Privacy
     history: Mapping[str, Tree]
-    numbers: Mapping[str, tuple[Any, str]]
+    parameters: Mapping[str, tuple[Any, str]]
     sizes: Mapping[str, int]
     method: str
     version: str
@@ -73,7 +73,7 @@ class Solution:
                 role,
                 f"{self.sizes[role]:,}",
                 charge.release,
-                f"{charge.steps:,}",
+                f"{charge.uses:,}",
                 f"{charge.ratio:.3g}",
                 f"{charge.mu:.4g}",
             ]
@@ -90,7 +90,7 @@ class Solution:
 
     def save(self, path: str | Path) -> Path:
         """Write everything as JSON (released values only); `load` reads it back."""
-        return write_whole(path, json.dumps(self.to_json(), indent=1, allow_nan=False) + "\n")
+        return write_atomically(path, json.dumps(self.to_json(), indent=1, allow_nan=False) + "\n")
 
     def to_json(self) -> dict[str, Any]:
         """Everything as a value of standard JSON, exactly: floats keep every bit."""
@@ -104,7 +104,7 @@ class Solution:
             "y": encoded(self.y),
             "history": encoded(dict(self.history)),
             "legend": None if self.legend is None else {**asdict(self.legend), "names": list(self.legend.names)},
-            "numbers": encoded({name: list(pair) for name, pair in self.numbers.items()}),
+            "numbers": encoded({name: list(pair) for name, pair in self.parameters.items()}),
             "remarks": list(self.remarks),
             "result": self.result,
         }
@@ -140,7 +140,7 @@ class Solution:
             y=decoded(content["y"]),
             privacy=Privacy.from_json(decoded(content["privacy"])),
             history=decoded(content["history"]),
-            numbers={name: (pair[0], pair[1]) for name, pair in decoded(content["numbers"]).items()},
+            parameters={name: (pair[0], pair[1]) for name, pair in decoded(content["numbers"]).items()},
             sizes=content["sizes"],
             method=content["method"],
             version=content["version"],

@@ -14,7 +14,7 @@ import numpy as np
 from dpbilevel.constraints import Box, NonNegative, project
 from dpbilevel.errors import InvalidProblem
 from dpbilevel.foundation.precision import user_float
-from dpbilevel.methods.context import Facts
+from dpbilevel.methods.context import PublicContext
 
 Tree = Any
 
@@ -22,28 +22,28 @@ _FAR = 1e3  # beyond the edge of any box in practice; further edges are not look
 _DIRECTIONS = 4
 
 
-def check_curvature(facts: Facts) -> None:
+def check_curvature(context: PublicContext) -> None:
     """Raise where the edge of a box of hyperparameters takes the lower level's curvature away."""
-    sets = jax.tree.leaves(facts.problem.domain, is_leaf=lambda leaf: isinstance(leaf, Box | NonNegative))
+    sets = jax.tree.leaves(context.problem.domain, is_leaf=lambda leaf: isinstance(leaf, Box | NonNegative))
     if not any(isinstance(leaf, Box | NonNegative) for leaf in sets):
         return
-    x_shape, y_shape = facts.point
-    y, record = _filled(y_shape, 0.0), _filled(facts.sizes.record("lower"), 0.0)
-    edge = project(facts.problem.domain, _filled(x_shape, -_FAR))
-    inside = project(facts.problem.domain, _filled(x_shape, 1.0))
-    if _curvature(facts, inside, y, record) > 0 and _curvature(facts, edge, y, record) <= 0:
+    x_shape, y_shape = context.point
+    y, record = _filled(y_shape, 0.0), _filled(context.sizes.record("lower"), 0.0)
+    edge = project(context.problem.domain, _filled(x_shape, -_FAR))
+    inside = project(context.problem.domain, _filled(x_shape, 1.0))
+    if _curvature(context, inside, y, record) > 0 and _curvature(context, edge, y, record) <= 0:
         raise InvalidProblem(
-            f"domain={facts.problem.domain!r}: reaches an x at which the lower level is not strongly convex in y; keep "
-            "the weight of its regulariser away from zero (try Box(0.01, 10.0), or log-coordinates in a Box), or add "
-            "(w/2)||y||^2 with a fixed w to lower_term"
+            f"domain={context.problem.domain!r}: reaches an x at which the lower level is not strongly convex in y; "
+            "keep the weight of its regulariser away from zero (try Box(0.01, 10.0), or log-coordinates in a Box), or "
+            "add (w/2)||y||^2 with a fixed w to lower_term"
         )
 
 
-def _curvature(facts: Facts, x: Tree, y: Tree, record: Tree) -> float:
+def _curvature(context: PublicContext, x: Tree, y: Tree, record: Tree) -> float:
     """The smallest second derivative of g0 + g_i in y that a few directions see."""
-    term, loss = facts.problem.term("lower"), facts.problem.lower_loss
+    term, loss = context.problem.term("lower"), context.problem.lower_loss
 
-    def slope(at: Tree) -> Tree:
+    def gradient(at: Tree) -> Tree:
         return jax.grad(lambda y: term(x, y) + loss(x, y, record))(at)
 
     curvatures = []
@@ -51,7 +51,7 @@ def _curvature(facts: Facts, x: Tree, y: Tree, record: Tree) -> float:
         # Fixed directions of no particular kind: only privacy/noise.py may draw.
         direction = jax.tree.map(lambda leaf: jnp.cos(index * (1.0 + jnp.arange(leaf.size))).reshape(leaf.shape), y)  # noqa: B023
         direction = jax.tree.map(lambda leaf, like: leaf.astype(like.dtype), direction, y)
-        _, changed = jax.jvp(slope, (y,), (direction,))
+        _, changed = jax.jvp(gradient, (y,), (direction,))
         pairs = zip(jax.tree.leaves(direction), jax.tree.leaves(changed), strict=True)
         curvatures.append(sum(float(jnp.vdot(a, b)) for a, b in pairs))
     return float(np.min(curvatures))

@@ -26,10 +26,10 @@ from dpbilevel.execution.program import Program, Stage, State
 from dpbilevel.foundation.arguments import count, one_of, positive
 from dpbilevel.inner.black_box import BlackBox
 from dpbilevel.inner.loc_gd import DPLocGD
-from dpbilevel.methods.context import Facts
+from dpbilevel.methods.context import PublicContext
 from dpbilevel.methods.contributions import by_role, shares_by_role
 from dpbilevel.methods.dp_bilevel.sensitivity import WAYS, ClipNorm, bounded_hypergradients
-from dpbilevel.methods.dp_bilevel.solves import LOWER, PENALISED, BlackBoxSolves, LocalisedSolves, Numbers
+from dpbilevel.methods.dp_bilevel.solves import LOWER, PENALISED, BlackBoxSolves, LocalisedSolves, Parameters
 from dpbilevel.paper.split import PaperSplit
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.calibration import calibrate, with_shares
@@ -55,7 +55,7 @@ class DPBilevel:
 
     Args:
         inner: the private solver of the lower level: `DPLocGD`, `DPLocSGD`, or a `BlackBox` trainer.
-        penalty: lambda; at least max{2 L1f/mu_g, L0f/L0g, L1f/L1g} where constants are declared.
+        penalty_weight: lambda; at least max{2 L1f/mu_g, L0f/L0g, L1f/L1g} where constants are declared.
         steps: T, outer steps.
         step_size: eta; 1/(2L) from ``problem.constants`` by default.
         clip_norm: bound on each lower record's part of G_t, penalty included; "certified" or "released" compute it
@@ -73,7 +73,7 @@ class DPBilevel:
     """
 
     inner: DPLocGD | BlackBox
-    penalty: float = 10.0
+    penalty_weight: float = 10.0
     steps: int = 20
     step_size: float | None = None
     clip_norm: ClipNorm = 1.0
@@ -94,7 +94,7 @@ class DPBilevel:
             raise InvalidArgument(
                 'split="paper": fixes the noise of both solves, and a black box brings its own; leave split out'
             )
-        positive("penalty", self.penalty, "it is lambda, the weight of the lower level (try 10.0)")
+        positive("penalty_weight", self.penalty_weight, "it is lambda, the weight of the lower level (try 10.0)")
         count("steps", self.steps, "it is the number of outer steps (try 20)")
         if isinstance(self.clip_norm, str):
             one_of("clip_norm", self.clip_norm, WAYS, "or a number, the bound itself (try 1.0)")
@@ -114,21 +114,21 @@ class DPBilevel:
         for share in self.split if isinstance(self.split, tuple) else ():
             positive("split", share, "it shares mu^2 between lower solves, penalised solves and hypergradients")
 
-    def program(self, facts: Facts) -> tuple[Program, Numbers]:
+    def program(self, context: PublicContext) -> tuple[Program, Parameters]:
         """Declare all releases and write the algorithm out as a program; no record is involved."""
-        budget = facts.budget
-        step_size, numbers = self._outer_numbers(facts.problem)
-        bounded = bounded_hypergradients(facts, self.penalty, self.clip_norm, self.upper_clip_norm)
-        solves = self._solves(facts, bounded.near)
-        contributions = solves.contributions() | {_HYPERGRADIENT: by_role(bounded.levels, facts)}
-        shares, split_numbers = self._shares(contributions, budget)
+        budget = context.budget
+        step_size, parameters = self._outer_parameters(context.problem)
+        bounded = bounded_hypergradients(context, self.penalty_weight, self.clip_norm, self.upper_clip_norm)
+        solves = self._solves(context, bounded.near)
+        contributions = solves.contributions() | {_HYPERGRADIENT: by_role(bounded.levels, context)}
+        shares, split_parameters = self._shares(contributions, budget)
 
         def declare(name: str, uses: int, sampling: Sampling) -> Release:
             release = Release(
                 name=name,
                 contributions=contributions[name],
-                noise=1.0,
-                steps=uses,
+                noise_std=1.0,
+                uses=uses,
                 sampling=sampling,
                 adjacency=budget.adjacency,
             )
@@ -140,21 +140,25 @@ class DPBilevel:
         if isinstance(self.split, tuple):
             declared = list(calibrate(declared, budget, solves.fixed))
         releases = {release.name: release for release in declared}
-        stages, solve_numbers = solves.stages(releases)
-        stages.append(self._hypergradient_stage(facts, releases.get(_HYPERGRADIENT), step_size, bounded.scale))
-        numbers |= split_numbers | solve_numbers | _release_numbers(facts, releases, shares, bounded.reason)
+        stages, solve_parameters = solves.stages(releases)
+        stages.append(self._hypergradient_stage(context, releases.get(_HYPERGRADIENT), step_size, bounded.scale))
+        parameters |= (
+            split_parameters | solve_parameters | _release_parameters(context, releases, shares, bounded.reason)
+        )
         program = Program(
             rounds=self.steps, stages=stages, start=_start, observe=lambda state: state["seen"], finish=self._finish
         )
-        return program, numbers
+        return program, parameters
 
-    def _solves(self, facts: Facts, near: Callable[[Tree, Tree], Tree]) -> LocalisedSolves | BlackBoxSolves:
+    def _solves(self, context: PublicContext, near: Callable[[Tree, Tree], Tree]) -> LocalisedSolves | BlackBoxSolves:
         if isinstance(self.inner, BlackBox):
-            return BlackBoxSolves(facts=facts, inner=self.inner, penalty=self.penalty, rounds=self.steps, near=near)
+            return BlackBoxSolves(
+                context=context, inner=self.inner, penalty_weight=self.penalty_weight, rounds=self.steps, near=near
+            )
         return LocalisedSolves(
-            facts=facts,
+            context=context,
             inner=self.inner,
-            penalty=self.penalty,
+            penalty_weight=self.penalty_weight,
             rounds=self.steps,
             warm_start=self.warm_start,
             near=near,
@@ -162,7 +166,7 @@ class DPBilevel:
 
     def _shares(
         self, contributions: Mapping[str, Mapping[str, Contribution]], budget: Budget
-    ) -> tuple[dict[str, dict[str, float]], Numbers]:
+    ) -> tuple[dict[str, dict[str, float]], Parameters]:
         """release -> role -> share of mu^2."""
         if isinstance(self.split, tuple):
             weights = dict(zip((LOWER, PENALISED, _HYPERGRADIENT), self.split, strict=True))
@@ -180,21 +184,21 @@ class DPBilevel:
         chosen = state["last" if self.output == "last" else "best"]
         return chosen["x"], chosen["y"]
 
-    def _outer_numbers(self, problem: BilevelProblem) -> tuple[float, Numbers]:
+    def _outer_parameters(self, problem: BilevelProblem) -> tuple[float, Parameters]:
         constants = problem.constants
         penalty_reason = "as given"
         if constants is not None:
-            smallest = constants.smallest_penalty()
-            if self.penalty < smallest:
+            smallest = constants.smallest_penalty_weight()
+            if self.penalty_weight < smallest:
                 raise InvalidArgument(
-                    f"penalty={self.penalty!r}: must be at least {smallest!r} = max{{2 L1f/mu_g, L0f/L0g, L1f/L1g}} "
-                    "of the declared constants; raise it to that bound"
+                    f"penalty_weight={self.penalty_weight!r}: must be at least {smallest!r} = "
+                    "max{2 L1f/mu_g, L0f/L0g, L1f/L1g} of the declared constants; raise it to that bound"
                 )
             penalty_reason = f"as given; Algorithm 1 asks for at least {smallest:.4g}"
         if self.step_size is not None:
             step_size, reason = self.step_size, "as given"
         elif constants is not None:
-            smoothness = constants.hyperobjective_smoothness(self.penalty)
+            smoothness = constants.hyperobjective_smoothness(self.penalty_weight)
             if smoothness == 0:
                 raise InvalidArgument("step_size=None: the constants make the hyperobjective linear; give a number")
             step_size = 1 / (2 * smoothness)
@@ -205,29 +209,29 @@ class DPBilevel:
                 "(try a tenth of the distance you expect x to travel, over the size of the hypergradient)"
             )
         return step_size, {
-            "penalty": (self.penalty, penalty_reason),
+            "penalty": (self.penalty_weight, penalty_reason),
             "outer steps": (self.steps, "as given"),
             "step size": (step_size, reason),
             "output": (self.output, _OUTPUTS[self.output]),
         }
 
     def _hypergradient_stage(
-        self, facts: Facts, release: Release | None, step_size: float, scale: Callable[[Tree, Tree], Any]
+        self, context: PublicContext, release: Release | None, step_size: float, scale: Callable[[Tree, Tree], Any]
     ) -> Stage:
-        reads, sizes = facts.inspection.hypergradient_reads, facts.sizes
+        reads, sizes = context.inspection.hypergradient_reads, context.sizes
         free = {
-            level: free_gradient(facts.problem, level, level in reads, sizes.record(level))
+            level: free_gradient(context.problem, level, level in reads, sizes.record(level))
             for level in ("upper", "lower")
         }
 
         def update(state: State, carry: Tree, answer: Tree, step: jax.Array) -> State:
             x, y, z = state["x"], state["y"], state["z"]
             difference = optax.tree.sub(free["lower"](x, z), free["lower"](x, y))
-            gradient = optax.tree.add(free["upper"](x, z), optax.tree.scale(self.penalty, difference))
+            gradient = optax.tree.add(free["upper"](x, z), optax.tree.scale(self.penalty_weight, difference))
             if answer is not None:
                 gradient = optax.tree.add(gradient, optax.tree.scale(scale(y, z), answer))
             moved = jax.tree.map(lambda leaf, g: (leaf - step_size * g).astype(leaf.dtype), x, gradient)
-            moved = project(facts.problem.domain, moved)
+            moved = project(context.problem.domain, moved)
             move = optax.tree.norm(optax.tree.sub(moved, x)).astype(jnp.float32)
             last = {"move": move, "x": x, "y": y}
             better = move < state["best"]["move"]
@@ -242,7 +246,7 @@ class DPBilevel:
 
         return Stage(
             release=release,
-            steps=1,
+            uses_per_round=1,
             begin=lambda state: state,
             query=lambda state, carry, step: (state["x"], state["y"], state["z"]),
             update=update,
@@ -257,25 +261,28 @@ def _start(x: Tree, y: Tree) -> State:
     return {"x": x, "y": y, "z": y, "y_start": y, "last": candidate, "best": candidate, "seen": seen}
 
 
-def _release_numbers(
-    facts: Facts, releases: Mapping[str, Release], shares: Mapping[str, Mapping[str, float]], hypergradient_clip: str
-) -> Numbers:
-    numbers: Numbers = {}
+def _release_parameters(
+    context: PublicContext,
+    releases: Mapping[str, Release],
+    shares: Mapping[str, Mapping[str, float]],
+    hypergradient_clip: str,
+) -> Parameters:
+    parameters: Parameters = {}
     for name, release in releases.items():
         for role, contribution in release.contributions.items():
             reason = hypergradient_clip if name == _HYPERGRADIENT else "bounds one record's whole vector"
-            numbers[f"{name}: clip ({role})"] = (contribution.clip, reason)
-            numbers[f"{name}: share of mu^2 ({role})"] = (shares[name][role], "split, over the releases of the role")
-        numbers[f"{name}: noise"] = (
-            release.noise,
+            parameters[f"{name}: clip ({role})"] = (contribution.clip, reason)
+            parameters[f"{name}: share of mu^2 ({role})"] = (shares[name][role], "split, over the releases of the role")
+        parameters[f"{name}: noise"] = (
+            release.noise_std,
             "max over roles of sensitivity/ratio, then one common scale that spends the budget",
         )
         signal = sum(contribution.clip for contribution in release.contributions.values())
-        dimension = facts.x_dimension if name == _HYPERGRADIENT else facts.y_dimension
-        numbers[f"{name}: noise to signal"] = (
-            release.noise * math.sqrt(dimension) / signal,
+        dimension = context.x_dimension if name == _HYPERGRADIENT else context.y_dimension
+        parameters[f"{name}: noise to signal"] = (
+            release.noise_std * math.sqrt(dimension) / signal,
             "noise of a step over what records can add",
         )
     if _HYPERGRADIENT not in releases:
-        numbers[_HYPERGRADIENT] = (0, "free: no x-gradient reads a record, so the outer step needs no noise")
-    return numbers
+        parameters[_HYPERGRADIENT] = (0, "free: no x-gradient reads a record, so the outer step needs no noise")
+    return parameters

@@ -25,7 +25,7 @@ import optax
 from dpbilevel.constants import Constants
 from dpbilevel.constraints import into_ball
 from dpbilevel.errors import InvalidArgument
-from dpbilevel.methods.context import Facts
+from dpbilevel.methods.context import PublicContext
 from dpbilevel.methods.contributions import Levels, hypergradients
 
 Tree = Any
@@ -52,16 +52,18 @@ class Bounded:
     reason: str
 
 
-def bounded_hypergradients(facts: Facts, penalty: float, clip: ClipNorm, upper_clip: float | None) -> Bounded:
+def bounded_hypergradients(
+    context: PublicContext, penalty_weight: float, clip: ClipNorm, upper_clip: float | None
+) -> Bounded:
     """The parts of the hypergradient at points (x, y, z), bounded in one of the three ways."""
     if not isinstance(clip, str):
-        levels = hypergradients(facts, penalty, clip, upper_clip or clip)
+        levels = hypergradients(context, penalty_weight, clip, upper_clip or clip)
         return Bounded(levels, lambda y, z: z, lambda y, z: 1.0, "bounds one record's whole vector")
-    constants = _constants(facts, clip)
+    constants = _constants(context, clip)
     record_smoothness, record_lipschitz = constants.record_lower_smoothness, constants.record_upper_lipschitz
-    radius = constants.upper_lipschitz / (penalty * constants.strong_convexity)
-    bounds = {"lower": penalty * record_smoothness * radius, "upper": record_lipschitz}
-    levels = hypergradients(facts, penalty, bounds["lower"], bounds["upper"])
+    radius = constants.upper_lipschitz / (penalty_weight * constants.strong_convexity)
+    bounds = {"lower": penalty_weight * record_smoothness * radius, "upper": record_lipschitz}
+    levels = hypergradients(context, penalty_weight, bounds["lower"], bounds["upper"])
     for level, (_, bound) in levels.items():
         if bound == 0:
             raise InvalidArgument(
@@ -74,15 +76,15 @@ def bounded_hypergradients(facts: Facts, penalty: float, clip: ClipNorm, upper_c
 
     def scale(y: Tree, z: Tree) -> jax.Array:
         distance = optax.tree.norm(optax.tree.sub(z, y))
-        parts = {"lower": penalty * record_smoothness * distance, "upper": jnp.asarray(bounds["upper"])}
+        parts = {"lower": penalty_weight * record_smoothness * distance, "upper": jnp.asarray(bounds["upper"])}
         present = [parts[level] for level in levels]
         # A record of both levels adds up both parts; otherwise one noise covers the larger one.
-        total = sum(present) if facts.sizes.both is not None else jnp.max(jnp.stack(present))
+        total = sum(present) if context.sizes.both is not None else jnp.max(jnp.stack(present))
         return jnp.maximum(total, _SMALLEST_SCALE * sum(bounds[level] for level in levels))
 
     clipped = {
         # The clips of a role are added up, and together they must be one.
-        level: (_divided(vector, scale), 1.0 / (len(levels) if facts.sizes.both is not None else 1))
+        level: (_divided(vector, scale), 1.0 / (len(levels) if context.sizes.both is not None else 1))
         for level, (vector, _) in levels.items()
     }
     reason = "released distance: in units of max(L0f, penalty L1g ||z - y||), which is public at each step"
@@ -98,8 +100,8 @@ def _divided(vector: Callable[[Tree, Tree], Tree], scale: Callable[[Tree, Tree],
     return divided
 
 
-def _constants(facts: Facts, way: str) -> Constants:
-    constants = facts.problem.constants
+def _constants(context: PublicContext, way: str) -> Constants:
+    constants = context.problem.constants
     if constants is None:
         raise InvalidArgument(
             f"clip_norm={way!r}: needs BilevelProblem(constants=dpb.Constants(...)), the certified bounds that it is "

@@ -15,7 +15,7 @@ from dpbilevel.errors import InvalidArgument
 from dpbilevel.execution.program import Call, Stage, State
 from dpbilevel.inner.black_box import BlackBox
 from dpbilevel.inner.loc_gd import DPLocGD, Localisation
-from dpbilevel.methods.context import Facts
+from dpbilevel.methods.context import PublicContext
 from dpbilevel.methods.contributions import by_role, lower_gradients, penalised_gradients
 from dpbilevel.methods.dp_bilevel.curvature import check_curvature
 from dpbilevel.privacy.declared import DeclaredRelease
@@ -23,7 +23,7 @@ from dpbilevel.privacy.release import Contribution, Release
 from dpbilevel.privacy.sampling import Sampling
 
 Tree = Any
-Numbers = dict[str, tuple[Any, str]]  # name -> (value, why it is what it is)
+Parameters = dict[str, tuple[Any, str]]  # name -> (value, why it is what it is)
 Declare = Callable[[str, int, Sampling], Release]  # (name, uses, ...) -> a release with its share of the budget
 
 LOWER, PENALISED = "lower solve", "penalised solve"
@@ -34,17 +34,17 @@ class LocalisedSolves:
     """Both solves by DP-Loc-GD or DP-Loc-SGD.
 
     Args:
-        facts: the public facts of the run.
+        context: the public facts of the run.
         inner: the solver.
-        penalty: lambda.
+        penalty_weight: lambda.
         rounds: T, outer steps.
         warm_start: whether a solve starts at the previous round's solution.
         near: (y, z) -> z, moved to where the hypergradient's bound holds.
     """
 
-    facts: Facts
+    context: PublicContext
     inner: DPLocGD
-    penalty: float
+    penalty_weight: float
     rounds: int
     warm_start: bool
     near: Callable[[Tree, Tree], Tree]
@@ -52,57 +52,59 @@ class LocalisedSolves:
 
     def contributions(self) -> dict[str, dict[str, Contribution]]:
         """What records add to the solves' releases, by role."""
-        inner, facts = self.inner, self.facts
-        check_curvature(facts)
+        inner, context = self.inner, self.context
+        check_curvature(context)
         clips = (inner.clip_norm, inner.upper_clip_norm or inner.clip_norm)
         return {
-            LOWER: by_role(lower_gradients(facts, inner.clip_norm), facts),
-            PENALISED: by_role(penalised_gradients(facts, self.penalty, *clips), facts),
+            LOWER: by_role(lower_gradients(context, inner.clip_norm), context),
+            PENALISED: by_role(penalised_gradients(context, self.penalty_weight, *clips), context),
         }
 
     def declared(self, declare: Declare) -> list[Release]:
         """The solves' releases: all gradient steps of all rounds."""
         # One use per solve: its noise at the solve's share of the budget is what the localisation goes by.
-        private, sampling = self.facts.budget.is_private, self.inner.gradient_sampling()
-        first = {name: declare(name, self.rounds, sampling).noise if private else 0.0 for name in (LOWER, PENALISED)}
+        private, sampling = self.context.budget.is_private, self.inner.gradient_sampling()
+        first = {
+            name: declare(name, self.rounds, sampling).noise_std if private else 0.0 for name in (LOWER, PENALISED)
+        }
         uses = {name: self.rounds * self._schedule(name, noise).total_steps for name, noise in first.items()}
         return [declare(name, number, sampling) for name, number in uses.items()]
 
-    def stages(self, releases: Mapping[str, Release]) -> tuple[list[Stage | Call], Numbers]:
+    def stages(self, releases: Mapping[str, Release]) -> tuple[list[Stage | Call], Parameters]:
         """The solves as stages, and the numbers of their schedules."""
         stages: list[Stage | Call] = []
-        numbers: Numbers = {}
+        parameters: Parameters = {}
         for name in (LOWER, PENALISED):
             # With the noise known, amplification included, the radii are settled; the number of steps is as declared.
-            uses = releases[name].steps // self.rounds
-            noise = releases[name].noise / math.sqrt(uses)
+            uses = releases[name].uses // self.rounds
+            noise = releases[name].noise_std / math.sqrt(uses)
             schedule = self._schedule(name, noise, uses // self.inner.steps)
             stages.append(self._stage(name, releases[name], schedule))
-            numbers |= self._numbers(name, schedule)
-        return stages, numbers
+            parameters |= self._parameters(name, schedule)
+        return stages, parameters
 
     def _schedule(self, name: str, noise: float, rounds: int | None = None) -> Localisation:
-        constants = self.facts.problem.constants
+        constants = self.context.problem.constants
         convexity = self.inner.convexity(constants)
         smoothness = self.inner.smoothness or (constants.lower_smoothness if constants else None)
         if name == PENALISED and constants is not None:
-            convexity = convexity - constants.upper_smoothness / self.penalty
+            convexity = convexity - constants.upper_smoothness / self.penalty_weight
             if convexity <= 0:
                 needed = 2 * constants.upper_smoothness / self.inner.convexity(constants)
                 raise InvalidArgument(
-                    f"penalty={self.penalty!r}: f/penalty + g is not strongly convex; must exceed L1f/mu_g "
-                    f"(Algorithm 1 asks for 2 L1f/mu_g = {needed!r})"
+                    f"penalty_weight={self.penalty_weight!r}: f/penalty + g is not strongly convex; must exceed "
+                    f"L1f/mu_g (Algorithm 1 asks for 2 L1f/mu_g = {needed!r})"
                 )
-            smoothness = None if smoothness is None else smoothness + constants.upper_smoothness / self.penalty
-        return self.inner.localise(convexity, noise / convexity, self.facts.y_dimension, smoothness, rounds)
+            smoothness = None if smoothness is None else smoothness + constants.upper_smoothness / self.penalty_weight
+        return self.inner.localise(convexity, noise / convexity, self.context.y_dimension, smoothness, rounds)
 
-    def _numbers(self, name: str, schedule: Localisation) -> Numbers:
+    def _parameters(self, name: str, schedule: Localisation) -> Parameters:
         formula = "M = max(1, ceil(log2 log2(R_0/A)))"
         convexity = "mu_g, of g; steps 1/(mu (t+1))"
         if name == PENALISED:
             convexity = (
                 "mu_g - L1f/penalty, of f/penalty + g; steps 1/(mu (t+1))"
-                if self.facts.problem.constants
+                if self.context.problem.constants
                 else "mu_g, taking f as convex in y (declare constants where it is not); steps 1/(mu (t+1))"
             )
         return {
@@ -113,8 +115,8 @@ class LocalisedSolves:
         }
 
     def _stage(self, name: str, release: Release, schedule: Localisation) -> Stage:
-        problem, variable = self.facts.problem, "y" if name == LOWER else "z"
-        upper_weight = 0.0 if name == LOWER else 1 / self.penalty
+        problem, variable = self.context.problem, "y" if name == LOWER else "z"
+        upper_weight = 0.0 if name == LOWER else 1 / self.penalty_weight
 
         def terms(x: Tree, y: Tree) -> Any:
             return upper_weight * problem.term("upper")(x, y) + problem.term("lower")(x, y)
@@ -135,29 +137,29 @@ class BlackBoxSolves:
     """Both solves by a trainer from elsewhere: one call each per round.
 
     Args:
-        facts: the public facts of the run.
+        context: the public facts of the run.
         inner: the trainer.
-        penalty: lambda.
+        penalty_weight: lambda.
         rounds: T, outer steps.
         near: (y, z) -> z, moved to where the hypergradient's bound holds.
     """
 
-    facts: Facts
+    context: PublicContext
     inner: BlackBox
-    penalty: float
+    penalty_weight: float
     rounds: int
     near: Callable[[Tree, Tree], Tree]
     fixed: tuple[DeclaredRelease, ...] = field(init=False)
 
     def __post_init__(self) -> None:
-        sizes = self.facts.sizes
+        sizes = self.context.sizes
         levels: dict[str, Sequence[str]] = {LOWER: ("lower",), PENALISED: ("lower", "upper")}
         fixed = []
         for name in (LOWER, PENALISED):
-            roles = {sizes.role_of(level) for level in levels[name] if self.facts.problem.loss(level) is not None}
+            roles = {sizes.role_of(level) for level in levels[name] if self.context.problem.loss(level) is not None}
             counts = {role: sizes.count(role) for role in sizes.roles if role in roles}
             event, adjacency = self.inner.event, self.inner.adjacency
-            fixed.append(DeclaredRelease(name=name, roles=counts, event=event, steps=self.rounds, adjacency=adjacency))
+            fixed.append(DeclaredRelease(name=name, roles=counts, event=event, uses=self.rounds, adjacency=adjacency))
         object.__setattr__(self, "fixed", tuple(fixed))
 
     def contributions(self) -> dict[str, dict[str, Contribution]]:
@@ -168,17 +170,17 @@ class BlackBoxSolves:
         """Nothing whose noise could be calibrated."""
         return []
 
-    def stages(self, releases: Mapping[str, Release]) -> tuple[list[Stage | Call], Numbers]:
+    def stages(self, releases: Mapping[str, Release]) -> tuple[list[Stage | Call], Parameters]:
         """The two calls of a round."""
         lower, penalised = self.fixed
-        numbers: Numbers = {
+        parameters: Parameters = {
             f"{release.name}: event": (repr(release.event), "declared by the black box for each call")
             for release in self.fixed
         }
-        return [self._call(lower, "y", 0.0), self._call(penalised, "z", 1 / self.penalty)], numbers
+        return [self._call(lower, "y", 0.0), self._call(penalised, "z", 1 / self.penalty_weight)], parameters
 
     def _call(self, release: DeclaredRelease, variable: str, upper_weight: float) -> Call:
-        problem, sizes = self.facts.problem, self.facts.sizes
+        problem, sizes = self.context.problem, self.context.sizes
 
         def run(state: State, arrays: Mapping[str, Tree]) -> State:
             role_of = {level: sizes.role_of(level) for level in (("lower", "upper") if upper_weight else ("lower",))}

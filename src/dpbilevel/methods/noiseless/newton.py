@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jax.scipy.sparse.linalg import bicgstab, cg
 
-from dpbilevel.constraints import Domain, Everything, project
+from dpbilevel.constraints import Domain, Unconstrained, project
 from dpbilevel.methods.noiseless import spectral
 
 Tree = Any
@@ -30,7 +30,7 @@ _PROJECTED_STEPS = 2000
 
 def minimiser(loss: Function, domain: Domain, y: Tree) -> Tree:
     """The minimiser of a smooth, strongly convex loss on a domain, from a start."""
-    if domain == Everything():
+    if domain == Unconstrained():
         flat, unravel = ravel_pytree(y)
         return unravel(_newton(lambda point: loss(unravel(point)), flat))
 
@@ -46,7 +46,7 @@ def adjoint(loss: Function, domain: Domain, y: Tree, pull: Tree, start: Tree) ->
     along = _products(lambda point: loss(unravel(point)), flat)
     right, guess = ravel_pytree(pull)[0], ravel_pytree(start)[0]
     limit = min(10 * flat.size, _PRODUCTS)
-    if domain == Everything():
+    if domain == Unconstrained():
         return unravel(cg(along, right, x0=guess, tol=_PRECISE, maxiter=limit)[0])
     # y = P(v), v = y - eta grad g(y). With J the derivative of P, which is symmetric: w = pull + (1 - eta H) J w, and
     # u = eta J w.
@@ -73,7 +73,7 @@ def _products(loss: Function, y: jax.Array) -> Callable[[jax.Array], jax.Array]:
 
 
 def _newton(loss: Function, start: jax.Array) -> jax.Array:
-    value_and_slope = jax.value_and_grad(loss)
+    value_and_gradient = jax.value_and_grad(loss)
     limit = min(10 * start.size, _PRODUCTS)
 
     def goes_on(carry: Any) -> jax.Array:
@@ -81,41 +81,41 @@ def _newton(loss: Function, start: jax.Array) -> jax.Array:
         return ~settled & (taken < _NEWTON_STEPS)
 
     def further(carry: Any) -> Any:
-        y, value, slope, taken, _ = carry
-        direction = cg(_products(loss, y), -slope, tol=_INEXACT, maxiter=limit)[0]
-        downhill = jnp.vdot(direction, slope) < 0
-        direction = jnp.where(downhill & jnp.all(jnp.isfinite(direction)), direction, -slope)
-        new, new_value, new_slope = _line_search(value_and_slope, y, value, slope, direction)
+        y, value, gradient, taken, _ = carry
+        direction = cg(_products(loss, y), -gradient, tol=_INEXACT, maxiter=limit)[0]
+        downhill = jnp.vdot(direction, gradient) < 0
+        direction = jnp.where(downhill & jnp.all(jnp.isfinite(direction)), direction, -gradient)
+        new, new_value, new_gradient = _line_search(value_and_gradient, y, value, gradient, direction)
         moved = jnp.linalg.norm(new - y)
         small = moved <= _PRECISE * jnp.maximum(jnp.linalg.norm(new), jnp.linalg.norm(new - start))
-        better = jnp.linalg.norm(new_slope) < 0.5 * jnp.linalg.norm(slope)
+        better = jnp.linalg.norm(new_gradient) < 0.5 * jnp.linalg.norm(gradient)
         # Rounding ends what precision allows: values and slopes no longer improve.
         settled = small | (~better & ~(new_value < value))
         keep = jnp.isfinite(new_value) & (better | (new_value < value))
-        y, value, slope = (
-            jnp.where(keep, a, b) for a, b in zip((new, new_value, new_slope), (y, value, slope), strict=True)
+        y, value, gradient = (
+            jnp.where(keep, a, b) for a, b in zip((new, new_value, new_gradient), (y, value, gradient), strict=True)
         )
-        return y, value, slope, taken + 1, settled
+        return y, value, gradient, taken + 1, settled
 
-    value, slope = value_and_slope(start)
+    value, gradient = value_and_gradient(start)
     none = jnp.zeros((), jnp.int32)
-    return jax.lax.while_loop(goes_on, further, (start, value, slope, none, jnp.zeros((), bool)))[0]
+    return jax.lax.while_loop(goes_on, further, (start, value, gradient, none, jnp.zeros((), bool)))[0]
 
 
 def _line_search(
-    value_and_slope: Callable[[jax.Array], tuple[jax.Array, jax.Array]],
+    value_and_gradient: Callable[[jax.Array], tuple[jax.Array, jax.Array]],
     y: jax.Array,
     value: jax.Array,
-    slope: jax.Array,
+    gradient: jax.Array,
     direction: jax.Array,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """A length along the direction at which the value has fallen and the slope has flattened: by bisection."""
-    steep = jnp.abs(jnp.vdot(slope, direction))
+    steep = jnp.abs(jnp.vdot(gradient, direction))
     slack = 2 * jnp.finfo(value.dtype).eps * jnp.abs(value)
 
     def is_bad(carry: Any) -> jax.Array:
-        length, _, _, (_, new_value, new_slope), tries = carry
-        flat = jnp.vdot(new_slope, direction) >= -0.9 * steep
+        length, _, _, (_, new_value, new_gradient), tries = carry
+        flat = jnp.vdot(new_gradient, direction) >= -0.9 * steep
         return (tries == 0) | (~(fell(new_value, length) & flat) & (tries < _LENGTHS))
 
     def other(carry: Any) -> Any:
@@ -127,11 +127,11 @@ def _line_search(
             jnp.where(tries == 0, a, b) for a, b in zip((length, low, high), (between, nearer, further), strict=True)
         )
         point = y + length * direction
-        return length, low, high, (point, *value_and_slope(point)), tries + 1
+        return length, low, high, (point, *value_and_gradient(point)), tries + 1
 
     def fell(new_value: jax.Array, length: jax.Array) -> jax.Array:
         return new_value <= value - 1e-4 * length * steep + slack
 
     one = jnp.ones_like(value)
-    start = (one, jnp.zeros_like(value), jnp.full_like(value, jnp.inf), (y, value, slope), jnp.zeros((), jnp.int32))
+    start = (one, jnp.zeros_like(value), jnp.full_like(value, jnp.inf), (y, value, gradient), jnp.zeros((), jnp.int32))
     return jax.lax.while_loop(is_bad, other, start)[3]

@@ -19,28 +19,28 @@ import jax.numpy as jnp
 import optax
 
 from dpbilevel.execution.program import Means, NoiselessStage, Program, State
-from dpbilevel.methods.context import Facts
+from dpbilevel.methods.context import PublicContext
 from dpbilevel.methods.noiseless import spectral
 from dpbilevel.methods.noiseless.newton import adjoint, minimiser
 from dpbilevel.privacy.release import Contribution, Release
 
 Tree = Any
-Numbers = dict[str, tuple[Any, str]]
+Parameters = dict[str, tuple[Any, str]]
 
 _ROUNDS = 300  # at most: most problems are stationary after twenty
 
 
-def noiseless_tuning(facts: Facts) -> tuple[Program, Numbers]:
+def noiseless_tuning(context: PublicContext) -> tuple[Program, Parameters]:
     """The whole bilevel problem, from a start to a stationary point of the hyperobjective."""
-    problem = facts.problem
+    problem = context.problem
 
     def run(means: Means, search: State) -> State:
-        evaluate = _hyperobjective(facts, means)
+        evaluate = _hyperobjective(context, means)
         return jax.lax.cond(search.done, lambda: search, lambda: spectral.step(evaluate, problem.domain, search))
 
     program = Program(
         rounds=_ROUNDS,
-        stages=[NoiselessStage(release=_everything(facts, ("upper", "lower"), _ROUNDS), run=run)],
+        stages=[NoiselessStage(release=_everything(context, ("upper", "lower"), _ROUNDS), run=run)],
         start=lambda x, y: spectral.begin(problem.domain, x, (y, optax.tree.zeros_like(y))),
         observe=lambda search: {"x": search.x, "hypergradient": search.gradient},
         finish=lambda search: (search.best[0], search.best[2][0]),
@@ -52,9 +52,9 @@ def noiseless_tuning(facts: Facts) -> tuple[Program, Numbers]:
     }
 
 
-def noiseless_training(facts: Facts, pools: bool) -> tuple[Program, Numbers]:
+def noiseless_training(context: PublicContext, pools: bool) -> tuple[Program, Parameters]:
     """The model at the final x: the minimiser of the lower level, on upper records too where they train."""
-    problem, sizes = facts.problem, facts.sizes
+    problem, sizes = context.problem, context.sizes
     levels = ("lower", "upper") if pools else ("lower",)
     counts = {level: sizes.count(sizes.role_of(level) or level) for level in levels}
 
@@ -73,7 +73,7 @@ def noiseless_training(facts: Facts, pools: bool) -> tuple[Program, Numbers]:
 
     program = Program(
         rounds=1,
-        stages=[NoiselessStage(release=_everything(facts, levels, 1), run=run)],
+        stages=[NoiselessStage(release=_everything(context, levels, 1), run=run)],
         start=lambda x, y: {"x": x, "y": y},
         observe=lambda state: {},
         finish=lambda state: (state["x"], state["y"]),
@@ -81,35 +81,35 @@ def noiseless_training(facts: Facts, pools: bool) -> tuple[Program, Numbers]:
     return program, {"training: steps": ("as needed", "without noise the model is trained to the minimiser")}
 
 
-def _hyperobjective(facts: Facts, means: Means) -> spectral.Evaluate:
+def _hyperobjective(context: PublicContext, means: Means) -> spectral.Evaluate:
     """F and its gradient; the memory holds the lower level's solution and its adjoint, to start the next ones from."""
-    problem = facts.problem
-    lower = _level(facts, means, "lower")
-    upper = _level(facts, means, "upper")
+    problem = context.problem
+    lower = _level(context, means, "lower")
+    upper = _level(context, means, "upper")
 
     def evaluate(x: Tree, memory: Tree) -> tuple[jax.Array, Tree, Tree]:
         y, u = memory
         y = minimiser(lambda point: lower(x, point), problem.lower_domain, y)
-        value, (slope, pull) = jax.value_and_grad(upper, (0, 1))(x, y)
+        value, (gradient, pull) = jax.value_and_grad(upper, (0, 1))(x, y)
         u = adjoint(lambda point: lower(x, point), problem.lower_domain, y, pull, u)
         cross = jax.grad(lambda point: optax.tree.vdot(jax.grad(lower, 1)(point, y), u))(x)
-        return value, optax.tree.sub(slope, cross), (y, u)
+        return value, optax.tree.sub(gradient, cross), (y, u)
 
     return evaluate
 
 
-def _level(facts: Facts, means: Means, level: str) -> Callable[[Tree, Tree], jax.Array]:
-    loss, term = facts.problem.loss(level), facts.problem.term(level)
+def _level(context: PublicContext, means: Means, level: str) -> Callable[[Tree, Tree], jax.Array]:
+    loss, term = context.problem.loss(level), context.problem.term(level)
     if loss is None:
         return term
     mean = means(level, loss)
     return lambda x, y: mean(x, y) + term(x, y)
 
 
-def _everything(facts: Facts, levels: tuple[str, ...], rounds: int) -> Release:
+def _everything(context: PublicContext, levels: tuple[str, ...], rounds: int) -> Release:
     """What is charged: exact means, of which no epsilon is finite."""
-    sizes = facts.sizes
-    roles = {sizes.role_of(level) for level in levels if facts.problem.loss(level) is not None}
+    sizes = context.sizes
+    roles = {sizes.role_of(level) for level in levels if context.problem.loss(level) is not None}
 
     def vector(point: Tree, record: Tree) -> Tree:
         return jnp.zeros(())
@@ -117,7 +117,7 @@ def _everything(facts: Facts, levels: tuple[str, ...], rounds: int) -> Release:
     return Release(
         name="exact means",
         contributions={role: Contribution(vector, math.inf, sizes.count(role)) for role in sorted(filter(None, roles))},
-        noise=0.0,
-        steps=rounds,
-        adjacency=facts.budget.adjacency,
+        noise_std=0.0,
+        uses=rounds,
+        adjacency=context.budget.adjacency,
     )

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import optax
 from jax.flatten_util import ravel_pytree
 
-from dpbilevel.constraints import Box, Domain, Everything, NonNegative, project
+from dpbilevel.constraints import Box, Domain, NonNegative, Unconstrained, project
 from dpbilevel.methods.noiseless import quasi_newton
 
 Tree = Any
@@ -36,7 +36,7 @@ _TOLERANCE = 1e-6  # of all that was gained: what a step must promise for the se
 _PATIENCE = 3  # steps in a row that promise less
 
 
-_SEPARABLE = (Everything, Box, NonNegative)  # sets that bound each coordinate by itself, or none
+_SEPARABLE = (Unconstrained, Box, NonNegative)  # sets that bound each coordinate by itself, or none
 
 
 class Search(NamedTuple):
@@ -185,9 +185,9 @@ class _Sets:
         return ravel_pytree(search.x)[1](whole.astype(along.dtype))
 
 
-def _spectral(convex_set: Any, point: Tree, slope: Tree, alpha: jax.Array) -> Tree:
+def _spectral(convex_set: Any, point: Tree, gradient: Tree, alpha: jax.Array) -> Tree:
     """From a point to the projection of point - alpha * gradient. A bound coordinate that is pushed outwards stays."""
-    target = jax.tree.map(lambda leaf, by: leaf - alpha.astype(leaf.dtype) * by, point, slope)
+    target = jax.tree.map(lambda leaf, by: leaf - alpha.astype(leaf.dtype) * by, point, gradient)
     return optax.tree.sub(convex_set.project(target), point)
 
 
@@ -195,14 +195,14 @@ def _flat(tree: Tree) -> jax.Array:
     return ravel_pytree(tree)[0]
 
 
-def _first(part: Tree, slope: Tree) -> jax.Array:
+def _first(part: Tree, gradient: Tree) -> jax.Array:
     size = optax.tree.norm(part)
-    return _FIRST * jnp.where(size > 0, size, 1) / jnp.maximum(optax.tree.norm(slope), jnp.finfo(size.dtype).tiny)
+    return _FIRST * jnp.where(size > 0, size, 1) / jnp.maximum(optax.tree.norm(gradient), jnp.finfo(size.dtype).tiny)
 
 
-def _next_step(new: Tree, old: Tree, new_slope: Tree, old_slope: Tree, before: jax.Array) -> jax.Array:
+def _next_step(new: Tree, old: Tree, new_gradient: Tree, old_gradient: Tree, before: jax.Array) -> jax.Array:
     """The inverse curvature along the last move: the longer estimate, or the shorter where the two disagree."""
-    moved, turned = optax.tree.sub(new, old), optax.tree.sub(new_slope, old_slope)
+    moved, turned = optax.tree.sub(new, old), optax.tree.sub(new_gradient, old_gradient)
     square, product = optax.tree.vdot(moved, moved), optax.tree.vdot(moved, turned)
     long = square / product
     short = product / optax.tree.vdot(turned, turned)
@@ -210,4 +210,4 @@ def _next_step(new: Tree, old: Tree, new_slope: Tree, old_slope: Tree, before: j
     # Along a direction in which the loss is not convex, the next step is longer; where nothing moved, a first one.
     curved = (product > 0) & jnp.isfinite(alpha)
     alpha = jnp.where(curved, jnp.minimum(alpha, _GROWTH * before), _GROWTH * before)
-    return jnp.where(square > 0, alpha, _first(new, new_slope)).astype(before.dtype)
+    return jnp.where(square > 0, alpha, _first(new, new_gradient)).astype(before.dtype)

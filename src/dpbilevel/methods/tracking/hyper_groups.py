@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from dpbilevel.constraints import Ball, Box, Everything, NonNegative, Simplex
+from dpbilevel.constraints import Ball, Box, NonNegative, Simplex, Unconstrained
 
 Tree = Any
 
@@ -64,7 +64,7 @@ def groups(domain: Tree, x: Tree) -> tuple[Group, ...]:
         first += flat.size
 
     def of_set(convex_set: Any, part: Tree) -> None:
-        if isinstance(convex_set, Box | NonNegative | Everything):
+        if isinstance(convex_set, Box | NonNegative | Unconstrained):
             for leaf in jax.tree.leaves(part):
                 add(convex_set, leaf, "separate")
         else:

@@ -35,14 +35,14 @@ _PLAIN = 0.25  # noise over a square, from which on downwards nothing is shrunk
 _TINY = 1e-30
 
 
-class Seen(NamedTuple):
+class Estimate(NamedTuple):
     """What is known of a group's hypergradient: the last one, the mean of ten, and the variances of noise."""
 
     gradient: jax.Array
     mean: jax.Array
     noise: jax.Array  # of single passes, in the last one
     mean_noise: jax.Array  # of single passes, in the mean
-    lasting: jax.Array  # of y and d
+    persistent_noise: jax.Array  # of y and d
     rate: jax.Array  # by which y and d come nearer to their solutions in a pass, and forget their noise
 
 
@@ -56,30 +56,36 @@ def start_gain(group: Group, x: jax.Array) -> State:
 
 
 def move_by_gain(
-    group: Group, rule: State, x: jax.Array, first: jax.Array, seen: Seen, length: jax.Array, reach: jax.Array
+    group: Group,
+    rule: State,
+    x: jax.Array,
+    first: jax.Array,
+    estimate: Estimate,
+    length: jax.Array,
+    distance: jax.Array,
 ) -> tuple[State, jax.Array]:
     """One step of separate coordinates, or along a vector."""
     separate = group.kind == "separate"
     # The last step, made or not, in the light of a hypergradient whose noise it knows nothing of.
-    gain = rule["gain"] - seen.gradient * rule["step"]
-    variance = rule["variance"] + seen.noise * rule["step"] ** 2
-    astray = jnp.abs(rule["astray"])
-    size, square, signal = _largest, seen.mean**2, seen.mean**2 - seen.mean_noise
+    gain = rule["gain"] - estimate.gradient * rule["step"]
+    variance = rule["variance"] + estimate.noise * rule["step"] ** 2
+    drift = jnp.abs(rule["astray"])
+    size, square, signal = _largest, estimate.mean**2, estimate.mean**2 - estimate.mean_noise
     if separate:
-        evidence = _evidence(gain, variance + astray**2)
+        evidence = _evidence(gain, variance + drift**2)
     else:
         # Steps point along noise that lasts: in the gain of a vector it adds up over coordinates too.
         size, square, signal = _norm, jnp.sum(square), jnp.sum(signal)
-        evidence = _evidence(jnp.sum(gain), jnp.sum(variance) + jnp.sum(astray) ** 2)
-    reach = jnp.where(rule["reach"] == 0, reach, rule["reach"])
-    along = seen.mean / jnp.maximum(jnp.sqrt(rule["total"] + square), _TINY)
+        evidence = _evidence(jnp.sum(gain), jnp.sum(variance) + jnp.sum(drift) ** 2)
+    distance = jnp.where(rule["reach"] == 0, distance, rule["reach"])
+    along = estimate.mean / jnp.maximum(jnp.sqrt(rule["total"] + square), _TINY)
     total = rule["total"] + evidence * jnp.maximum(signal, 0)  # of steps that are made, without noise
-    most = jnp.minimum(GROWTH, seen.rate)  # as fast as y can follow
+    most = jnp.minimum(GROWTH, estimate.rate)  # as fast as y can follow
     growth = jnp.minimum(1.0, most / jnp.maximum(jnp.abs(along) if separate else size(along), _TINY))
-    pace = length * jnp.maximum(reach, size(x - first)) * growth
+    pace = length * jnp.maximum(distance, size(x - first)) * growth
     step = group.project(x - pace * along) - x  # what leads out of the set is no step
-    astray = rule["astray"] + jnp.sqrt(seen.lasting) * step
-    new = {"reach": reach, "total": total, "step": step, "gain": gain, "variance": variance, "astray": astray}
+    drift = rule["astray"] + jnp.sqrt(estimate.persistent_noise) * step
+    new = {"reach": distance, "total": total, "step": step, "gain": gain, "variance": variance, "astray": drift}
     return new, x + evidence * step
 
 
@@ -117,38 +123,38 @@ def move_by_path(
     rule: State,
     x: jax.Array,
     first: jax.Array,
-    seen: Seen,
+    estimate: Estimate,
     length: jax.Array,
-    reach: jax.Array,
+    distance: jax.Array,
     natural: jax.Array,
-    chance: float,
+    sampling_variance: float,
 ) -> tuple[State, jax.Array]:
     """One step of a path, and x at what neither noise nor chance explains of it."""
-    weights, slope = group.kind == "weights", seen.mean
+    weights, mean = group.kind == "weights", estimate.mean
     if weights:
-        first, slope = _logarithms(group, first), slope - jnp.sum(x / group.total * slope)
-    total = rule["total"] + (jnp.mean(slope**2) if weights else slope**2)
+        first, mean = _logarithms(group, first), mean - jnp.sum(x / group.total * mean)
+    total = rule["total"] + (jnp.mean(mean**2) if weights else mean**2)
     scale = jnp.maximum(jnp.sqrt(total), _TINY)
     far = _largest(rule["path"] - first)
     if weights:
         far = jnp.clip(far, _WEIGHTS, _FARTHEST)
     else:
-        reach = jnp.where(rule["reach"] == 0, reach, rule["reach"])
-        far = jnp.maximum(far, reach)
+        distance = jnp.where(rule["reach"] == 0, distance, rule["reach"])
+        far = jnp.maximum(far, distance)
     # No step is longer than what y can follow: a part of the distance so far, and of what moves y by its own size.
     most = GROWTH * jnp.minimum(far, jnp.inf if weights else natural)
-    pace = length * jnp.minimum(far, most / jnp.maximum(_largest(slope / scale), _TINY)) / scale
+    pace = length * jnp.minimum(far, most / jnp.maximum(_largest(mean / scale), _TINY)) / scale
     pace = jnp.where(total > 0, pace, 0.0)  # before the first slope there is no step, and no noise of it
-    path = rule["path"] - pace * slope
+    path = rule["path"] - pace * mean
     new = {"total": total}
     if weights:
         path = jnp.maximum(path - jnp.max(path), math.log(_LEAST_WEIGHT))
         path = path - jnp.mean(path) + jnp.mean(first)
-        new["variance"] = rule["variance"] + pace**2 * seen.noise
+        new["variance"] = rule["variance"] + pace**2 * estimate.noise
         # Slopes that the luck of records explains where they are steepest do not part weights.
-        new["steepest"] = jnp.maximum(rule["steepest"], jnp.mean(slope**2) - jnp.mean(seen.mean_noise))
+        new["steepest"] = jnp.maximum(rule["steepest"], jnp.mean(mean**2) - jnp.mean(estimate.mean_noise))
         change = jnp.mean((path - first) ** 2)
-        strayed = new["variance"] + chance / group.size / jnp.maximum(new["steepest"], _TINY) * change
+        strayed = new["variance"] + sampling_variance / group.size / jnp.maximum(new["steepest"], _TINY) * change
         # As a whole, and then each against the mean of what counts: those that differ little from it are nearly equal.
         apart = path - first - jnp.sum(x / group.total * (path - first))
         own = jnp.maximum(1 - _DIFFERENT * strayed / jnp.maximum(apart**2, _TINY), 0.0)
@@ -156,10 +162,12 @@ def move_by_path(
         to = group.total * jax.nn.softmax(here + _FOLLOWING * (first + shrunk - here))
     else:
         path = group.project(path)
-        moved = jnp.abs(path - rule["path"]) / jnp.maximum(jnp.abs(pace * slope), _TINY)
+        moved = jnp.abs(path - rule["path"]) / jnp.maximum(jnp.abs(pace * mean), _TINY)
         free = jnp.clip(moved, 0.0, 1.0)  # at an edge noise stops
-        noise = seen.noise + seen.lasting / seen.rate  # what y and d have of it lasts until they forget it
-        new |= {"variance": rule["variance"] + (free * pace) ** 2 * noise, "reach": reach}
+        noise = (
+            estimate.noise + estimate.persistent_noise / estimate.rate
+        )  # what y and d have of it lasts until they forget it
+        new |= {"variance": rule["variance"] + (free * pace) ** 2 * noise, "reach": distance}
         to = first + _shrunk(path - first, new["variance"])
     return new | {"path": path}, to
 

@@ -9,10 +9,10 @@ from jax.flatten_util import ravel_pytree
 
 from dpbilevel.constraints import project
 from dpbilevel.execution.program import State
-from dpbilevel.methods.context import Facts
+from dpbilevel.methods.context import PublicContext
 from dpbilevel.methods.tracking import hyper_steps, lower_steps
 from dpbilevel.methods.tracking.hyper_groups import groups
-from dpbilevel.methods.tracking.passes import JUDGED, JUDGING, SEARCHING, WORKING, Pass
+from dpbilevel.methods.tracking.passes import LOSS_CHANGE, SEARCH, TRACK, VALIDATE, Pass
 from dpbilevel.problem import free_gradient
 
 Tree = Any
@@ -20,8 +20,8 @@ Tree = Any
 MODEL, CURVATURE, CROSS = "model gradient", "curvature", "cross derivative"
 PULL, HYPERGRADIENT = "validation gradient", "hypergradient"
 _PHASE = 0.05  # of the steps: to find clips, then the largest curvature, then to let y and d settle before x moves
-# What the history keeps of a step besides x and its hypergradient; the last two are filled by passes that judge.
-_SEEN = ("evidence", "unsettled", "loss change", "loss change noise")
+# What the history keeps of a step besides x and its hypergradient; the last two are filled by passes that validate.
+_HISTORY = ("evidence", "unsettled", "loss change", "loss change noise")
 _TOP = "largest curvature"  # its clip in power passes
 _CHANCE = 2.0  # mean square of a cross derivative, against its median's square
 _POWER = 10  # every tenth pass looks for the largest curvature again, which moves with x
@@ -30,25 +30,25 @@ _AVERAGED = 10  # a running average of x over one in so many of the steps: over 
 
 
 def phase_of(steps: int) -> int:
-    """How many of the steps each of the phases has that search, look for curvature, settle and judge."""
+    """How many of the steps each of the phases has that search, look for curvature, settle and validate."""
     return int(_PHASE * steps)
 
 
 class Loop:
     """What a step asks, and what it makes of the answers; on flat vectors."""
 
-    def __init__(self, facts: Facts, passes: Mapping[str, Pass], steps: int, clip_norm: float) -> None:
-        self.passes, self.problem = passes, facts.problem
+    def __init__(self, context: PublicContext, passes: Mapping[str, Pass], steps: int, clip_norm: float) -> None:
+        self.passes, self.problem = passes, context.problem
         self.steps, self.phase, self.clip_norm = steps, phase_of(steps), clip_norm
-        self.to_x, self.to_y = (unravel(part) for part in facts.point)
-        self.groups = groups(facts.problem.domain, facts.point[0])
-        reads = facts.inspection.hypergradient_reads
+        self.to_x, self.to_y = (unravel(part) for part in context.point)
+        self.groups = groups(context.problem.domain, context.point[0])
+        reads = context.inspection.hypergradient_reads
         self.free = {
-            level: free_gradient(facts.problem, level, level in reads, facts.sizes.record(level))
+            level: free_gradient(context.problem, level, level in reads, context.sizes.record(level))
             for level in ("upper", "lower")
         }
-        lower = facts.sizes.role_of("lower")
-        self.records = facts.sizes.count(lower) if lower is not None else 1
+        lower = context.sizes.role_of("lower")
+        self.records = context.sizes.count(lower) if lower is not None else 1
 
     def start(self, x: Tree, y: Tree) -> State:
         flat_x, flat_y = flat(x), flat(y)
@@ -68,7 +68,7 @@ class Loop:
             "clips": clips,
             "farthest": jnp.zeros((), flat_y.dtype),
             "lower": self._nothing("lower", flat_x, flat_y),
-            "seen": {"hypergradient": x} | {name: jnp.zeros((), jnp.float32) for name in _SEEN},
+            "seen": {"hypergradient": x} | {name: jnp.zeros((), jnp.float32) for name in _HISTORY},
         }
 
     def _nothing(self, level: str, x: jax.Array, y: jax.Array) -> Tree:
@@ -91,49 +91,49 @@ class Loop:
         medians = {name: clip["median"] for clips in state["clips"].values() for name, clip in clips.items()}
         medians[CURVATURE] = jnp.where(power, medians.pop(_TOP), medians[CURVATURE])
         step, few = state["step"], self.phase
-        phase = jnp.where(step < few, SEARCHING, jnp.where(step < self.steps - few, WORKING, JUDGING))
+        phase = jnp.where(step < few, SEARCH, jnp.where(step < self.steps - few, TRACK, VALIDATE))
         return {"at": at, "medians": medians, "power": power, "phase": phase}
 
-    def digest(self, state: State, upper: Tree | None) -> State:
+    def update(self, state: State, upper: Tree | None) -> State:
         """What a step does with the answers of both passes."""
         point = self.ask(state)
         (x, y, u), power = (point["at"][name] for name in ("x", "y", "u")), point["power"]
-        lower, lower_counts = self.passes["lower"].heard(state["lower"], point)
-        heard, counts = lower, {"lower": lower_counts}
+        lower, lower_counts = self.passes["lower"].released_means(state["lower"], point)
+        means, counts = lower, {"lower": lower_counts}
         if upper is not None:
-            more, counts["upper"] = self.passes["upper"].heard(upper, point)
-            heard = heard | more
+            more, counts["upper"] = self.passes["upper"].released_means(upper, point)
+            means = means | more
         noise = {name: one.noise_of(name, point) for one in self.passes.values() for name in one.names}
-        searching, few = point["phase"] == SEARCHING, self.phase
-        judging = point["phase"] == JUDGING
+        searching, few = point["phase"] == SEARCH, self.phase
+        validating = point["phase"] == VALIDATE
         # Data-free terms are exact and cost nothing.
         term = jax.grad(self.problem.term("lower"), 1)
-        slope, curved = (flat(part) for part in jax.jvp(lambda y: term(x, y), (y,), (self.to_y(u),)))
+        gradient, curved = (flat(part) for part in jax.jvp(lambda y: term(x, y), (y,), (self.to_y(u),)))
         cross = flat(jax.jvp(lambda y: self.free["lower"](x, y), (y,), (self.to_y(u),))[1])
         pull = flat(jax.grad(self.problem.term("upper"), 1)(x, y))
         direct = flat(self.free["upper"](x, y))
         by_term = curved
-        slope, curved = slope + heard[MODEL], by_term + heard[CURVATURE]
-        cross = cross + heard[CROSS] if CROSS in heard else cross
-        pull = pull + heard[PULL] if PULL in heard else pull
-        direct = direct + heard[HYPERGRADIENT] if HYPERGRADIENT in heard else direct
+        gradient, curved = gradient + means[MODEL], by_term + means[CURVATURE]
+        cross = cross + means[CROSS] if CROSS in means else cross
+        pull = pull + means[PULL] if PULL in means else pull
+        direct = direct + means[HYPERGRADIENT] if HYPERGRADIENT in means else direct
 
         bound = jnp.exp(point["medians"][CURVATURE])
-        released = (heard[CURVATURE], by_term, noise[CURVATURE], bound)
+        released = (means[CURVATURE], by_term, noise[CURVATURE], bound)
         curvatures = lower_steps.curvature(state["curvature"], power, u, *released)
         curvatures = _chosen(searching, state["curvature"], curvatures)
-        by = lower_steps.divisor(
+        by = lower_steps.preconditioner(
             curvatures,
             lambda v: flat(jax.jvp(lambda y: term(x, y), (y,), (self.to_y(v),))[1]),
-            _signs(state["step"], slope.size),
+            _signs(state["step"], gradient.size),
         )
-        size, length = slope.size, jnp.sqrt(jnp.sum(state["d"]["point"] ** 2))
-        moving = (state["step"] >= 2 * few) & ~judging
+        size, length = gradient.size, jnp.sqrt(jnp.sum(state["d"]["point"] ** 2))
+        moving = (state["step"] >= 2 * few) & ~validating
         variance = size * noise[MODEL] ** 2
-        new_y = lower_steps.step(state["y"], slope, variance, curvatures, by, moving, self._into_lower_domain)
+        new_y = lower_steps.step(state["y"], gradient, variance, curvatures, by, moving, self._into_lower_domain)
         variance = size * ((length * noise[CURVATURE]) ** 2 + (noise[PULL] ** 2 if PULL in noise else 0.0))
         new_d = lower_steps.step(state["d"], length * curved + pull, variance, curvatures, by, moving & ~power)
-        new_d = new_d | {"point": self._tangent(state, by.divide(slope), new_d["point"])}
+        new_d = new_d | {"point": self._tangent(state, by.apply(gradient), new_d["point"])}
 
         hypergradient = jnp.where(power, state["rules"]["last"], direct + length * cross)
         # How large y is: its own numbers, or how far it went from where it began.
@@ -151,34 +151,34 @@ class Loop:
             hypergradient,
             natural=self._natural(x, y, hypergradient, cross, farthest * steepest),
             length=left * proof / jnp.sqrt(1 + behind),
-            lasting=self._lasting(state, x, y, (new_y["error"], new_d["error"])),
+            persistent_noise=self._persistent_noise(state, x, y, (new_y["error"], new_d["error"])),
             rate=lower_steps.rate(curvatures),
-            chance=self._chance(point["medians"], length),
-            listening=moving & ~power,
+            sampling_variance=self._sampling_variance(point["medians"], length),
+            has_hypergradient=moving & ~power,
         )
         new_x = flat(project(self.problem.domain, self.to_x(moved))).astype(moved.dtype)
         memory = max(0.0, 1 - _AVERAGED / self.steps)
-        average = jnp.where(judging, state["average"], memory * state["average"] + (1 - memory) * new_x)
-        judged = self._judged(state, heard, noise, point)
-        passes = jnp.maximum(judged["passes"], 1)
-        values = (proof, behind, judged["sum"] / passes, jnp.sqrt(judged["variance"]) / passes)
-        seen = {name: value.astype(jnp.float32) for name, value in zip(_SEEN, values, strict=True)}
-        seen |= {"hypergradient": self.to_x(hypergradient)}
+        average = jnp.where(validating, state["average"], memory * state["average"] + (1 - memory) * new_x)
+        validation = self._validation(state, means, noise, point)
+        passes = jnp.maximum(validation["passes"], 1)
+        values = (proof, behind, validation["sum"] / passes, jnp.sqrt(validation["variance"]) / passes)
+        history = {name: value.astype(jnp.float32) for name, value in zip(_HISTORY, values, strict=True)}
+        history |= {"hypergradient": self.to_x(hypergradient)}
         return state | {
             "step": state["step"] + 1,
-            # The last passes judge what is returned.
+            # The last passes validate what is returned.
             "x": jnp.where(state["step"] == self.steps - few - 1, average, new_x).astype(new_x.dtype),
             "average": average.astype(new_x.dtype),
             # y goes on settling at the first x for as long as x has not left it: what it gains there is not x's.
             "first": _chosen(jnp.all(new_x == state["first"][0]), (new_x, new_y["point"]), state["first"]),
-            "judged": judged,
+            "judged": validation,
             "y": new_y,
             "d": new_d,
             "curvature": curvatures,
             "rules": rules,
-            "clips": self._clips(state, counts, heard, point),
+            "clips": self._clips(state, counts, means, point),
             "farthest": farthest.astype(state["farthest"].dtype),
-            "seen": seen,
+            "seen": history,
         }
 
     def _natural(self, x: Tree, y: Tree, gradient: jax.Array, cross: jax.Array, force: jax.Array) -> list[jax.Array]:
@@ -193,7 +193,7 @@ class Loop:
             lengths.append(jnp.where(inverse > 0, 1 / jnp.maximum(inverse, 1e-30), 1.0))
         return lengths
 
-    def _lasting(self, state: State, x: Tree, y: Tree, errors: tuple[jax.Array, jax.Array]) -> jax.Array:
+    def _persistent_noise(self, state: State, x: Tree, y: Tree, errors: tuple[jax.Array, jax.Array]) -> jax.Array:
         """Variance that the noise of y and d makes in the free part of a hypergradient.
 
         It is the change along random signs of their size. Second differences do not see it, since y and d are nearly
@@ -208,21 +208,21 @@ class Loop:
         along = (self.to_y(jnp.sqrt(error) * part) for error, part in zip(errors, jnp.split(signs, 2), strict=True))
         return jax.jvp(hypergradient, (y, self.to_y(d)), tuple(along))[1] ** 2
 
-    def _chance(self, medians: Mapping[str, jax.Array], length: jax.Array) -> Any:
-        """Variance by which a sum over a simplex's slopes strays by the luck of the records, the same in every pass."""
+    def _sampling_variance(self, medians: Mapping[str, jax.Array], length: jax.Array) -> Any:
+        """Variance of a sum over a simplex's derivatives by the choice of the records, which is alike in every pass."""
         if CROSS not in medians:
             return 0.0
         return _CHANCE * (length * jnp.exp(medians[CROSS])) ** 2 / self.records
 
-    def _judged(self, state: State, heard: Tree, noise: Tree, point: Tree) -> Tree:
-        """The change of the validation loss since x began to move, added up over the passes that judge."""
+    def _validation(self, state: State, means: Tree, noise: Tree, point: Tree) -> Tree:
+        """The change of the validation loss since x began to move, added up over the passes that validate."""
         (x, y), first = (point["at"][name] for name in ("x", "y")), point["at"]["first"]
         term = self.problem.term("upper")
         change = jnp.asarray(term(x, y) - term(*first), jnp.float32)
         variance = jnp.zeros((), jnp.float32)
-        if JUDGED in heard:
-            change, variance = change + heard[JUDGED][0], noise[JUDGED] ** 2
-        now = jnp.where(point["phase"] == JUDGING, 1.0, 0.0)
+        if LOSS_CHANGE in means:
+            change, variance = change + means[LOSS_CHANGE][0], noise[LOSS_CHANGE] ** 2
+        now = jnp.where(point["phase"] == VALIDATE, 1.0, 0.0)
         more = {"sum": now * change, "variance": now * variance, "passes": now}
         return {name: (value + more[name]).astype(jnp.float32) for name, value in state["judged"].items()}
 
@@ -241,11 +241,11 @@ class Loop:
         x, y = (jnp.where(worse, first, last) for first, last in pairs)
         return self.to_x(x), self.to_y(y)
 
-    def _clips(self, state: State, counts: Any, heard: Any, point: Tree) -> Tree:
+    def _clips(self, state: State, counts: Any, means: Any, point: Tree) -> Tree:
         """Clips after a pass; the curvature has one for each of its two directions, which start alike."""
-        before, power, searching = state["clips"], point["power"], point["phase"] == SEARCHING
+        before, power, searching = state["clips"], point["power"], point["phase"] == SEARCH
         used = before["lower"] | {CURVATURE: _chosen(power, before["lower"][_TOP], before["lower"][CURVATURE])}
-        after = self.passes["lower"].followed(used, counts["lower"], heard, point)
+        after = self.passes["lower"].update_clips(used, counts["lower"], means, point)
         early = state["step"] < 2 * self.phase
         clips = {
             MODEL: after[MODEL],
@@ -256,10 +256,10 @@ class Loop:
             clips[CROSS] = _chosen(power & ~searching, before["lower"][CROSS], after[CROSS])
         new = {"lower": clips}
         if "upper" in counts:
-            new["upper"] = self.passes["upper"].followed(before["upper"], counts["upper"], heard, point)
+            new["upper"] = self.passes["upper"].update_clips(before["upper"], counts["upper"], means, point)
             # Before x moves there is no change whose scale could be followed.
             still = state["step"] < 3 * self.phase
-            new["upper"][JUDGED] = _chosen(still, before["upper"][JUDGED], new["upper"][JUDGED])
+            new["upper"][LOSS_CHANGE] = _chosen(still, before["upper"][LOSS_CHANGE], new["upper"][LOSS_CHANGE])
         return new
 
     def _into_lower_domain(self, y: jax.Array) -> jax.Array:

@@ -30,7 +30,7 @@ State = dict[str, jax.Array]
 
 _SHORT, _LONG = 0.8, 0.9  # memories: of squares, five passes; of means and of the curvature along d, ten
 _DOUBT = 2.0  # standard deviations of noise that do not count as signal
-_TOP_MEMORY = 0.5  # of the squared curvature in power passes, of which there are few
+_TOP_DECAY = 0.5  # of the squared curvature in power passes, of which there are few
 _FALL = 0.98  # of the largest curvature, from one pass to the next: it may become smaller as x moves
 _CONJUGATE = 10  # conjugate gradients of a step
 GOLDEN = (math.sqrt(5) - 1) / 2  # its multiples modulo one fill 0 to 1 evenly
@@ -68,7 +68,7 @@ def curvature(
     size = released.shape[0]
     square = jnp.sum(released**2) - size * noise**2
     first = power & (state["heard"] == 0)
-    kept = _TOP_MEMORY * state["square"] + (1 - _TOP_MEMORY) * square
+    kept = _TOP_DECAY * state["square"] + (1 - _TOP_DECAY) * square
     top = jnp.where(first, square, jnp.where(power, kept, state["square"]))
     # Where noise hides the curvature, steps are as short as two of its standard deviations ask for, or as its records'
     # norms allow: a mean is no longer than its terms.
@@ -107,19 +107,19 @@ def rate(state: State) -> jax.Array:
     return jnp.sqrt(along / of_steps)
 
 
-class Divisor(NamedTuple):
+class Preconditioner(NamedTuple):
     """What gradients are divided by in a step: L + T, the records' largest curvature and the term's own.
 
     Args:
-        divide: a vector by it.
+        apply: to a vector by it.
         square: the mean square of the inverses of its eigenvalues: what a step makes of noise.
     """
 
-    divide: Callable[[jax.Array], jax.Array]
+    apply: Callable[[jax.Array], jax.Array]
     square: jax.Array
 
 
-def divisor(state: State, term: Callable[[jax.Array], jax.Array], signs: jax.Array) -> Divisor:
+def preconditioner(state: State, term: Callable[[jax.Array], jax.Array], signs: jax.Array) -> Preconditioner:
     """L + T, for a data-free term with the Hessian T, by conjugate gradients along it; they cost no pass.
 
     However few they are, the step s that they find has g s = s (L + T) s: it goes down.
@@ -127,11 +127,11 @@ def divisor(state: State, term: Callable[[jax.Array], jax.Array], signs: jax.Arr
     known = state["largest"] > 0
     largest = jnp.where(known, state["largest"], 1.0)
 
-    def divide(vector: jax.Array) -> jax.Array:
+    def apply(vector: jax.Array) -> jax.Array:
         # Before any curvature is known there is no step.
         return jnp.where(known, _solved(lambda v: v + term(v) / largest, vector / largest), 0.0)
 
-    return Divisor(divide, jnp.mean(divide(signs) ** 2))
+    return Preconditioner(apply, jnp.mean(apply(signs) ** 2))
 
 
 def _solved(matrix: Callable[[jax.Array], jax.Array], right: jax.Array) -> jax.Array:
@@ -165,7 +165,7 @@ def step(
     gradient: jax.Array,
     variance: jax.Array,
     curvatures: State,
-    by: Divisor,
+    by: Preconditioner,
     moving: Any,
     project: Callable[[jax.Array], jax.Array] = lambda point: point,
 ) -> State:
@@ -183,7 +183,7 @@ def step(
         ),
     )
     trust = signal / jnp.maximum(signal + variance, _TINY)
-    main = project(state["point"] - trust * by.divide(gradient))
+    main = project(state["point"] - trust * by.apply(gradient))
     change = main - state["main"]
     turned = jnp.vdot(gradient, change) > 0
     momentum = jnp.where(turned, 0.0, trust * state["run"] / (state["run"] + 3))

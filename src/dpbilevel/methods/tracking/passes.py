@@ -4,16 +4,16 @@ A record's vectors v_j are clipped to C_j and joined, (sqrt(s_j)/C_j v_j)_j, wit
 one Gaussian on the whole is, vector by vector, the noise of separate releases that share mu^2 as given, in one pass.
 
 With them goes a count for each vector: whether its norm is above the *median* that the clip is built on (Andrew et al.
-2021 follow a quantile of norms this way). A median is heard from both sides, where a high quantile cannot follow norms
-that fall. The clip is a multiple of it.
+2021 follow a quantile of norms this way). A median is visible from both sides, where a high quantile cannot follow
+norms that fall. The clip is a multiple of it.
 
 Following norms down is dangerous where what a clip cuts off does not cancel. Take two classes, one of them rare: as the
 model learns the others, their gradients vanish, and a clip that follows them makes all gradients equally small, so that
-the model unlearns the rare class. So the clip of a model's gradients is *held* where less noise would be of no use.
+the model unlearns the rare class. So the clip of a model's gradients has a *floor* where less noise would be of no use.
 
 Passes differ in what they send, at the same cost. The first ones *search*: nothing but counts, at the whole of mu^2,
-which halve sixteen decades of norms until clips have their scale. Most of them *work*. The last ones *judge*: they send
-nothing but the change of each record's loss since the start.
+which halve sixteen decades of norms until clips have their scale. Most of them *track*. The last ones *validate*: they
+send nothing but the change of each record's loss since the start.
 
 Privacy rests on none of this: whatever is in the vector, the release clips the whole to norm one.
 """
@@ -29,10 +29,10 @@ import jax.numpy as jnp
 Tree = Any
 Clips = dict[str, dict[str, jax.Array]]  # of each vector: the logarithm of its median norm, and how that moves
 
-SEARCHING, WORKING, JUDGING = range(3)  # what a pass is for
-JUDGED = "change of the loss"  # the vector of passes that judge
+SEARCH, TRACK, VALIDATE = range(3)  # what a pass is for
+LOSS_CHANGE = "change of the loss"  # the vector of passes that validate
 ABOVE = "above the median"
-_COUNTS = 0.05  # of mu^2, for the counts of a pass that works
+_COUNTS = 0.05  # of mu^2, for the counts of a pass that tracks
 _RANGE = math.log(1e8)  # clips are searched up to this far from where they begin, in logarithms
 _NARROWING = 0.6  # of the search, from pass to pass: more than a half, so that a turn that noise made can be undone
 _DOUBT = 2.0  # standard deviations of noise that do not count as signal
@@ -49,18 +49,18 @@ class Pass:
     """The vectors of one level's records.
 
     Args:
-        vectors: (point, record) -> flat vectors by name.
-        dimensions: of each vector; one of them may be `JUDGED`.
-        noise: standard deviation of the release, on a whole of norm one; zero until it is known.
+        contributions: (point, record) -> flat vectors by name.
+        dimensions: of each vector; one of them may be `LOSS_CHANGE`.
+        noise_std: of the release, on a whole of norm one; zero until it is known.
         steps: uses of the release in the run.
-        held: the vector whose clip falls no lower than where its noise is small enough; None for none.
+        floor_clip_of: the vector whose clip falls no lower than where its noise is small enough; None for none.
     """
 
-    vectors: Callable[[Tree, Tree], dict[str, jax.Array]]
+    contributions: Callable[[Tree, Tree], dict[str, jax.Array]]
     dimensions: Mapping[str, int]
-    noise: float
+    noise_std: float
     steps: int
-    held: str | None = None
+    floor_clip_of: str | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -69,22 +69,22 @@ class Pass:
 
     @property
     def share(self) -> float:
-        """Of mu^2, for each vector in a pass that works: equal ones, and the rest for the counts."""
-        return (1 - _COUNTS) / sum(name != JUDGED for name in self.names)
+        """Of mu^2, for each vector in a pass that tracks: equal ones, and the rest for the counts."""
+        return (1 - _COUNTS) / sum(name != LOSS_CHANGE for name in self.names)
 
     def _phase(self, point: Tree) -> jax.Array:
-        # A level that has nothing to judge goes on working.
-        return point["phase"] if JUDGED in self.names else jnp.minimum(point["phase"], WORKING)
+        # A level that has nothing to validate goes on tracking.
+        return point["phase"] if LOSS_CHANGE in self.names else jnp.minimum(point["phase"], TRACK)
 
     def _root_share(self, name: str, phase: Any) -> jax.Array:
         """The root of a vector's share in a pass."""
-        if name == JUDGED:
-            return jnp.where(phase == JUDGING, 1.0, 0.0)
-        return jnp.where(phase == WORKING, math.sqrt(self.share), 0.0)
+        if name == LOSS_CHANGE:
+            return jnp.where(phase == VALIDATE, 1.0, 0.0)
+        return jnp.where(phase == TRACK, math.sqrt(self.share), 0.0)
 
     def _count_share(self, phase: Any) -> jax.Array:
         """The root of the counts' share, over their norm: each is -1/2 or 1/2."""
-        root = jnp.where(phase == SEARCHING, 1.0, jnp.where(phase == WORKING, math.sqrt(_COUNTS), 0.0))
+        root = jnp.where(phase == SEARCH, 1.0, jnp.where(phase == TRACK, math.sqrt(_COUNTS), 0.0))
         return root / (math.sqrt(len(self.names)) / 2)
 
     def multiple(self, name: str) -> float:
@@ -94,13 +94,13 @@ class Pass:
 
     def _whole_run(self, name: str) -> float:
         """Noise of a mean vector over the run, against its clip."""
-        noise = self.noise / math.sqrt(1 if name == JUDGED else self.share)
+        noise = self.noise_std / math.sqrt(1 if name == LOSS_CHANGE else self.share)
         return noise * math.sqrt(self.dimensions[name] / self.steps)
 
-    def vector(self, point: Tree, record: Tree) -> dict[str, Any]:
+    def contribution(self, point: Tree, record: Tree) -> dict[str, Any]:
         """What one record adds, at points {"at", "medians", "phase"}; of norm at most one."""
         medians, phase = point["medians"], self._phase(point)
-        raw = self.vectors(point["at"], record)
+        raw = self.contributions(point["at"], record)
         joint: dict[str, Any] = {}
         above = []
         for name in self.names:
@@ -110,16 +110,16 @@ class Pass:
             above.append(jnp.where(size > median, 0.5, -0.5))
         return joint | {ABOVE: (self._count_share(phase) * jnp.stack(above)).astype(jnp.float32)}
 
-    def heard(self, answer: Tree, point: Tree) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
+    def released_means(self, answer: Tree, point: Tree) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
         """The mean vectors of an answer, and the share of records above each median, less one half."""
         phase = self._phase(point)
-        vectors = {name: (self._unit(name, point) * answer[name]).astype(answer[name].dtype) for name in self.names}
+        means = {name: (self._unit(name, point) * answer[name]).astype(answer[name].dtype) for name in self.names}
         counts = answer[ABOVE] / jnp.maximum(self._count_share(phase), _TINY)
-        return vectors, dict(zip(self.names, counts, strict=True))
+        return means, dict(zip(self.names, counts, strict=True))
 
     def noise_of(self, name: str, point: Tree) -> jax.Array:
         """Standard deviation of the noise on each coordinate of a mean vector."""
-        return self._unit(name, point) * self.noise
+        return self._unit(name, point) * self.noise_std
 
     def _unit(self, name: str, point: Tree) -> jax.Array:
         """What one unit of the answer stands for; zero in passes that do not send the vector."""
@@ -138,49 +138,53 @@ class Pass:
         start, pace = math.log(clip_norm), _RANGE * (1 - _NARROWING)
         clips = {}
         for name in self.names:
-            numbers = {"median": start, "pace": pace, "last": 0.0} | ({"largest": 0.0} if name == self.held else {})
+            numbers = {"median": start, "pace": pace, "last": 0.0} | (
+                {"largest": 0.0} if name == self.floor_clip_of else {}
+            )
             clips[name] = {key: jnp.asarray(value, jnp.float32) for key, value in numbers.items()}
         return clips
 
-    def followed(
-        self, clips: Clips, counts: Mapping[str, jax.Array], vectors: Mapping[str, jax.Array], point: Tree
+    def update_clips(
+        self, clips: Clips, counts: Mapping[str, jax.Array], means: Mapping[str, jax.Array], point: Tree
     ) -> Clips:
         """Clips after a pass: halved while searching, then with steps that quicken while all counts agree."""
         phase = self._phase(point)
-        noise = self.noise / jnp.maximum(self._count_share(phase), _TINY)
-        new = {name: _followed(name, clips[name], counts[name], noise, phase) for name in self.names}
-        if self.held is not None:
-            new[self.held] |= self._held(clips[self.held], new[self.held], vectors[self.held], point)
+        noise = self.noise_std / jnp.maximum(self._count_share(phase), _TINY)
+        new = {name: _follow(name, clips[name], counts[name], noise, phase) for name in self.names}
+        if self.floor_clip_of is not None:
+            new[self.floor_clip_of] |= self._floor_clip(
+                clips[self.floor_clip_of], new[self.floor_clip_of], means[self.floor_clip_of], point
+            )
         return new
 
-    def _held(
-        self, before: dict[str, jax.Array], after: dict[str, jax.Array], vector: jax.Array, point: Tree
+    def _floor_clip(
+        self, before: dict[str, jax.Array], after: dict[str, jax.Array], mean: jax.Array, point: Tree
     ) -> dict[str, jax.Array]:
         """A clip that falls no lower than where its noise over the run is small against the largest mean so far."""
-        name, dimension = str(self.held), self.dimensions[str(self.held)]
+        name, dimension = str(self.floor_clip_of), self.dimensions[str(self.floor_clip_of)]
         noise = dimension * self.noise_of(name, point) ** 2 * (1 + _DOUBT * math.sqrt(2 / dimension))
-        largest = jnp.maximum(before["largest"], jnp.sqrt(jnp.maximum(jnp.sum(vector**2) - noise, 0)))
+        largest = jnp.maximum(before["largest"], jnp.sqrt(jnp.maximum(jnp.sum(mean**2) - noise, 0)))
         enough = _ENOUGH * largest / max(self._whole_run(name) * self.multiple(name), _TINY)
         lowest = jnp.minimum(jnp.log(jnp.maximum(enough, _TINY)), before["median"])
-        held = jnp.where(self._phase(point) == WORKING, jnp.maximum(after["median"], lowest), after["median"])
-        return {"median": held.astype(jnp.float32), "largest": largest.astype(jnp.float32)}
+        median = jnp.where(self._phase(point) == TRACK, jnp.maximum(after["median"], lowest), after["median"])
+        return {"median": median.astype(jnp.float32), "largest": largest.astype(jnp.float32)}
 
 
-def _followed(
+def _follow(
     name: str, clip: dict[str, jax.Array], count: jax.Array, noise: jax.Array, phase: Any
 ) -> dict[str, jax.Array]:
-    searching = (phase == SEARCHING) & (name != JUDGED)  # nothing has changed yet whose scale could be found
+    searching = (phase == SEARCH) & (name != LOSS_CHANGE)  # nothing has changed yet whose scale could be found
     slowest, fastest = _PACES
-    calm = jnp.minimum(1.0, 0.5 / jnp.maximum(noise, _TINY))  # a count that is noise should not move the clip
+    damping = jnp.minimum(1.0, 0.5 / jnp.maximum(noise, _TINY))  # a count that is noise should not move the clip
     lean = 2 * jnp.clip(count, -0.5, 0.5)
     agreement = lean * clip["last"]
-    quicker = jnp.exp(calm * _QUICKENING * jnp.where(agreement < 0, 2.0, 1.0) * agreement)
+    quicker = jnp.exp(damping * _QUICKENING * jnp.where(agreement < 0, 2.0, 1.0) * agreement)
     pace = jnp.clip(clip["pace"] * quicker, slowest, fastest)
     side = jnp.where(count > 0, 1.0, -1.0)
     new = {
-        "median": clip["median"] + jnp.where(searching, side * clip["pace"], pace * calm * lean),
+        "median": clip["median"] + jnp.where(searching, side * clip["pace"], pace * damping * lean),
         "pace": jnp.where(searching, _NARROWING * clip["pace"], pace),
         "last": jnp.where(searching, 0.0, lean),
     }
-    still = (phase == JUDGING) | ((phase == SEARCHING) & (name == JUDGED))
+    still = (phase == VALIDATE) | ((phase == SEARCH) & (name == LOSS_CHANGE))
     return {key: jnp.where(still, clip[key], value).astype(jnp.float32) for key, value in new.items()}

@@ -1,4 +1,4 @@
-"""Where the book of a data set is, as a pickle carries it: everything that it takes to open it, but no password."""
+"""Where the store of a data set is, as a pickle carries it: everything that it takes to open it, but no password."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The book of one data set in a database: charged before use, by one process at a time, and never forgotten.
+"""The store of one data set in a database: charged before use, by one process at a time, and never forgotten.
 
 A charge is one transaction. It takes the write lock *first*, then reads and checks every entry of the data set, and
 only then decides whether one more fits: two processes can never decide on the same state. It writes the entry, reads
@@ -25,16 +25,16 @@ from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.spend import Privacy
 from dpbilevel.privacy.stores.address import Address
 from dpbilevel.privacy.stores.chain import RESTORE, START, dataset_digest, entry_digest
-from dpbilevel.privacy.stores.entry import Append, Composition, DataSet, Entry, Page, StoredEntry, plan_text
+from dpbilevel.privacy.stores.entry import Append, Composition, DataSet, Entry, Snapshot, StoredEntry, plan_text
 from dpbilevel.privacy.stores.postgresql import PostgreSQLDatabase
 from dpbilevel.privacy.stores.sqlite import SQLiteDatabase
-from dpbilevel.privacy.stores.tables import add_dataset, add_entry, all_pages, one_page
+from dpbilevel.privacy.stores.tables import add_dataset, add_entry, all_snapshots, one_snapshot
 
 DEFAULT_UNIT = "one record"
 
 
 class Database(Protocol):
-    """What a book needs of a database."""
+    """What a store needs of a database."""
 
     @property
     def where(self) -> str:
@@ -63,7 +63,7 @@ class Database(Protocol):
         """Raise where what is stored is damaged or no ledger."""
 
 
-class DatabaseBook:
+class DatabaseStore:
     """The entries of one data set in a database; made by `opened` and `reopened`.
 
     Args:
@@ -92,34 +92,34 @@ class DatabaseBook:
         had_password = parts.pop("password") is not None
         return Address(parts, self._dataset.name, self._who, self._seen, had_password)
 
-    def read(self) -> Page:
+    def read(self) -> Snapshot:
         """What is written, all of one moment."""
         seen = self._seen  # before the transaction: what others charge meanwhile must not look like a loss
         with self._database.reading() as connection:
-            page = self._page(connection)
-        return self._compared(page, seen)
+            snapshot = self._snapshot(connection)
+        return self._compared(snapshot, seen)
 
     @contextlib.contextmanager
-    def writing(self) -> Iterator[tuple[Page, Append]]:
+    def writing(self) -> Iterator[tuple[Snapshot, Append]]:
         """Take the lock of the data set, then read; an appended entry counts once the context ends without an error."""
         seen, appended = self._seen, list[StoredEntry]()
         with self._database.writing() as connection:
-            page = self._compared(self._page(connection, locked=True), seen)
+            snapshot = self._compared(self._snapshot(connection, locked=True), seen)
 
             def append(entry: Entry, privacy: Privacy) -> None:
-                appended.append(self._append(connection, page, entry, privacy))
+                appended.append(self._append(connection, snapshot, entry, privacy))
 
-            yield page, append
+            yield snapshot, append
         for stored in appended:  # only now are they committed
             self._seen = (stored.number, stored.digest)
 
-    def _append(self, connection: Connection, page: Page, entry: Entry, privacy: Privacy) -> StoredEntry:
+    def _append(self, connection: Connection, snapshot: Snapshot, entry: Entry, privacy: Privacy) -> StoredEntry:
         stored = StoredEntry(
             description=printable("description", entry.description, "it says what the charge is for", longest=1000),
             epsilon=entry.epsilon,
             delta=entry.delta,
             mu=entry.mu,
-            number=len(page.entries) + 1,
+            number=len(snapshot.entries) + 1,
             user=_user(self._who),
             host=_shown(socket.gethostname()),
             pid=os.getpid(),
@@ -128,31 +128,31 @@ class DatabaseBook:
             plan=plan_text(privacy),
             digest="",
         )
-        stored = replace(stored, digest=entry_digest(_head(page), stored))
+        stored = replace(stored, digest=entry_digest(_head(snapshot), stored))
         add_entry(connection, self._dataset, stored)
         # What the database made of it, numbers included, must be what was decided on.
-        if self._page(connection).entries != (*page.entries, stored):
+        if self._snapshot(connection).entries != (*snapshot.entries, stored):
             raise LedgerCorrupt(f"{self._database.where}: does not keep what is written to it; nothing was charged")
         return stored
 
-    def _page(self, connection: Connection, *, locked: bool = False) -> Page:
-        page = one_page(connection, self._dataset.name, locked=locked)
-        if page is None or page.dataset != self._dataset:
+    def _snapshot(self, connection: Connection, *, locked: bool = False) -> Snapshot:
+        snapshot = one_snapshot(connection, self._dataset.name, locked=locked)
+        if snapshot is None or snapshot.dataset != self._dataset:
             raise LedgerCorrupt(
                 f"{self._database.where}: what was declared for {self._dataset.name!r} is gone or changed; {RESTORE}"
             )
-        return page
+        return snapshot
 
-    def _compared(self, page: Page, seen: tuple[int, str]) -> Page:
-        """The page, unless it lacks what this object has met before."""
+    def _compared(self, snapshot: Snapshot, seen: tuple[int, str]) -> Snapshot:
+        """The snapshot, unless it lacks what this object has met before."""
         count, digest = seen
-        if len(page.entries) < count or _head(replace(page, entries=page.entries[:count])) != digest:
+        if len(snapshot.entries) < count or _head(replace(snapshot, entries=snapshot.entries[:count])) != digest:
             raise LedgerCorrupt(
                 f"{self._database.where}: entries of {self._dataset.name!r} that were there before are gone, as "
                 f"after a backup was put back; {RESTORE}"
             )
-        self._seen = (len(page.entries), _head(page))
-        return page
+        self._seen = (len(snapshot.entries), _head(snapshot))
+        return snapshot
 
 
 def opened(
@@ -163,8 +163,8 @@ def opened(
     composition: Composition | None,
     unit: str | None,
     who: str | None,
-) -> DatabaseBook:
-    """The book of a data set, which is begun where it does not exist and a total is given.
+) -> DatabaseStore:
+    """The store of a data set, which is begun where it does not exist and a total is given.
 
     Every line of the ledger is checked first, those of other data sets included: a data set that cannot be found
     because its line is damaged must not be begun again.
@@ -177,16 +177,16 @@ def opened(
         if value is not None:
             printable(argument, value, why)
     database = _database(_parsed(url))
-    dataset, page = _looked_up(database, name, total=total, composition=composition, unit=unit, who=who)
-    return DatabaseBook(database, dataset, who, (len(page.entries), _head(page)))
+    dataset, snapshot = _looked_up(database, name, total=total, composition=composition, unit=unit, who=who)
+    return DatabaseStore(database, dataset, who, (len(snapshot.entries), _head(snapshot)))
 
 
-def reopened(address: Address) -> DatabaseBook:
-    """The book at an address that came in a pickle; it is never begun, and must hold what it held then."""
+def reopened(address: Address) -> DatabaseStore:
+    """The store at an address that came in a pickle; it is never begun, and must hold what it held then."""
     url = URL.create(**address.database)
     database = _database(url, lost_password=address.had_password)
     dataset, _ = _looked_up(database, address.dataset, total=None, composition=None, unit=None, who=None)
-    return DatabaseBook(database, dataset, address.who, address.seen)
+    return DatabaseStore(database, dataset, address.who, address.seen)
 
 
 def _looked_up(
@@ -197,7 +197,7 @@ def _looked_up(
     composition: Composition | None,
     unit: str | None,
     who: str | None,
-) -> tuple[DataSet, Page]:
+) -> tuple[DataSet, Snapshot]:
     if not database.exists():
         if total is None:
             raise InvalidArgument(
@@ -207,7 +207,7 @@ def _looked_up(
         database.create()
     with database.reading() as connection:
         database.check(connection)
-        known = all_pages(connection)
+        known = all_snapshots(connection)
     if name not in known:
         if total is None:
             raise InvalidArgument(
@@ -215,17 +215,17 @@ def _looked_up(
                 "total= to start its ledger"
             )
         with database.adding() as connection:
-            known = all_pages(connection, locked=True)  # again, now that nobody else can add one
+            known = all_snapshots(connection, locked=True)  # again, now that nobody else can add one
             if name not in known:
                 begun = _begun(list(known.values()), name, unit or DEFAULT_UNIT, total, composition, who)
                 add_dataset(connection, begun)
-                known = all_pages(connection, locked=True)
+                known = all_snapshots(connection, locked=True)
                 if name not in known or known[name].dataset != begun:
                     raise LedgerCorrupt(f"{database.where}: does not keep what is written to it; nothing was begun")
-    page = known[name]
-    assert page.dataset is not None  # pages of a database have one
-    _check_agreement(page.dataset, page, total, composition, unit)
-    return page.dataset, page
+    snapshot = known[name]
+    assert snapshot.dataset is not None  # snapshots of a database have one
+    _check_agreement(snapshot.dataset, snapshot, total, composition, unit)
+    return snapshot.dataset, snapshot
 
 
 def dataset_names(url: str) -> tuple[str, ...]:
@@ -235,7 +235,7 @@ def dataset_names(url: str) -> tuple[str, ...]:
         raise InvalidArgument(f"{database.where}: does not exist; check the address")
     with database.reading() as connection:
         database.check(connection)
-        return tuple(all_pages(connection))
+        return tuple(all_snapshots(connection))
 
 
 _KNOWN = "sqlite:///ledger.db or postgresql://user@server/database"
@@ -260,7 +260,7 @@ def _database(address: URL, *, lost_password: bool = False) -> Database:
 
 
 def _begun(
-    others: list[Page], name: str, unit: str, total: Budget, composition: Composition | None, who: str | None
+    others: list[Snapshot], name: str, unit: str, total: Budget, composition: Composition | None, who: str | None
 ) -> DataSet:
     last = others[-1].dataset if others else None
     previous = START if last is None else last.digest
@@ -269,12 +269,12 @@ def _begun(
 
 
 def _check_agreement(
-    stored: DataSet, page: Page, total: Budget | None, composition: Composition | None, unit: str | None
+    stored: DataSet, snapshot: Snapshot, total: Budget | None, composition: Composition | None, unit: str | None
 ) -> None:
     """What is said again when a ledger is opened must be what was said when it was begun."""
     wishes = (
         ("total", total, stored.total),
-        ("composition", composition, page.composition),
+        ("composition", composition, snapshot.composition),
         ("unit", unit, stored.unit),
     )
     for argument, wish, fixed in wishes:
@@ -286,8 +286,8 @@ def _check_agreement(
             )
 
 
-def _head(page: Page) -> str:
-    last = page.entries[-1] if page.entries else page.dataset
+def _head(snapshot: Snapshot) -> str:
+    last = snapshot.entries[-1] if snapshot.entries else snapshot.dataset
     return last.digest if isinstance(last, StoredEntry | DataSet) else ""
 
 

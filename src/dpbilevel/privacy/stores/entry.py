@@ -1,7 +1,7 @@
-"""What a ledger writes down, and the book that it writes into.
+"""What a ledger writes down, and the store that it writes into.
 
-The ledger knows the rules (what fits), a book knows how entries are kept. `MemoryBook` is gone with its process. The
-book in a database (`dpbilevel.privacy.stores.database`) is shared by all processes and outlives them.
+The ledger knows the rules (what fits), a store knows how entries are kept. `MemoryStore` is gone with its process. The
+store in a database (`dpbilevel.privacy.stores.database`) is shared by all processes and outlives them.
 """
 
 import json
@@ -93,8 +93,8 @@ class DataSet:
 
 
 @dataclass(frozen=True)
-class Page:
-    """What a book holds at one moment.
+class Snapshot:
+    """What a store holds at one moment.
 
     Attributes:
         declared: the composition that was asked for when the ledger was made.
@@ -117,7 +117,7 @@ class Page:
 Append = Callable[[Entry, Privacy], None]
 
 
-class Book(Protocol):
+class Store(Protocol):
     """Keeps the entries of one data set."""
 
     @property
@@ -128,14 +128,14 @@ class Book(Protocol):
     def address(self) -> Address | None:
         """Where other processes find it; None where they cannot."""
 
-    def read(self) -> Page:
+    def read(self) -> Snapshot:
         """What is written, all of one moment."""
 
-    def writing(self) -> AbstractContextManager[tuple[Page, Append]]:
+    def writing(self) -> AbstractContextManager[tuple[Snapshot, Append]]:
         """Keep others from writing, then read; what is appended counts once the context ends without an error."""
 
 
-class MemoryBook:
+class MemoryStore:
     """Entries in the memory of this process. A fork copies them: a copy is neither charged nor read."""
 
     address = None
@@ -147,13 +147,13 @@ class MemoryBook:
         self.lock: AbstractContextManager[Any] = threading.Lock()
         self.process = this_process()
 
-    def read(self) -> Page:
+    def read(self) -> Snapshot:
         """What is written, all of one moment."""
         self._check_process()
-        return Page(self.declared, tuple(self.entries))
+        return Snapshot(self.declared, tuple(self.entries))
 
     @contextmanager
-    def writing(self) -> Iterator[tuple[Page, Append]]:
+    def writing(self) -> Iterator[tuple[Snapshot, Append]]:
         """Keep other threads from writing, then read."""
         self._check_process()  # before the lock, which another thread may have held at the moment of the fork
         with self.lock:

@@ -11,7 +11,7 @@ from typing import Any
 
 from dpbilevel.errors import InvalidArgument
 from dpbilevel.privacy.budget import Budget
-from dpbilevel.privacy.stores.entry import DataSet, Page, StoredEntry, standard
+from dpbilevel.privacy.stores.entry import DataSet, Snapshot, StoredEntry, standard
 
 FORMAT = "dpbilevel.ledger/1"
 
@@ -25,26 +25,26 @@ class Statement:
     """Everything that the ledger of a data set holds.
 
     Attributes:
-        page: the data set and its entries.
+        snapshot: the data set and its entries.
         spent: epsilon, at the total's delta.
         remaining: the largest budget that one more run of the same kind may have; None where nothing is left.
     """
 
-    page: Page
+    snapshot: Snapshot
     spent: float
     remaining: Budget | None
 
     @property
     def dataset(self) -> DataSet:
         """What was declared when the ledger was begun."""
-        if self.page.dataset is None:
-            raise InvalidArgument("page: must be of a ledger in a database")
-        return self.page.dataset
+        if self.snapshot.dataset is None:
+            raise InvalidArgument("snapshot: must be of a ledger in a database")
+        return self.snapshot.dataset
 
     @property
     def entries(self) -> tuple[StoredEntry, ...]:
         """All charges, oldest first."""
-        return tuple(entry for entry in self.page.entries if isinstance(entry, StoredEntry))
+        return tuple(entry for entry in self.snapshot.entries if isinstance(entry, StoredEntry))
 
     @property
     def digest(self) -> str:
@@ -60,7 +60,7 @@ class Statement:
                 "dataset": self.dataset.name,
                 "unit": self.dataset.unit,
                 "adjacency": total.adjacency,
-                "composition": self.page.composition,
+                "composition": self.snapshot.composition,
                 "created": self.dataset.created,
                 "created_by": self.dataset.user,
                 "total": {"epsilon": total.epsilon, "delta": total.delta},

@@ -15,7 +15,7 @@ from dpbilevel.errors import InvalidArgument, LedgerCorrupt
 from dpbilevel.foundation.arguments import one_of
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.stores.chain import RESTORE, START, check_datasets, check_entries
-from dpbilevel.privacy.stores.entry import COMPOSITIONS, DataSet, Page, StoredEntry
+from dpbilevel.privacy.stores.entry import COMPOSITIONS, DataSet, Snapshot, StoredEntry
 
 FORMAT = 1
 
@@ -80,8 +80,8 @@ def make(connection: Connection) -> None:
     connection.execute(HEADS.insert().values(format=FORMAT, datasets=0, digest=START))
 
 
-def all_pages(connection: Connection, *, locked: bool = False) -> dict[str, Page]:
-    """The page of every data set by its name, after checking the whole ledger; ``locked`` as in `one_page`."""
+def all_snapshots(connection: Connection, *, locked: bool = False) -> dict[str, Snapshot]:
+    """The snapshot of every data set by its name, after checking the whole ledger; ``locked`` as in `one_snapshot`."""
     rows = connection.execute(select(HEADS)).mappings().all()
     if len(rows) != 1:
         raise LedgerCorrupt(f"ledger: has {len(rows)} lines that say what it holds, and must have 1; {RESTORE}")
@@ -94,14 +94,14 @@ def all_pages(connection: Connection, *, locked: bool = False) -> dict[str, Page
     rows = connection.execute(select(DATASETS).order_by(DATASETS.c.number)).mappings().all()
     found = {dataset.name: dataset for dataset in map(_dataset, rows)}
     check_datasets(list(found.values()), count, head)
-    pages = {name: one_page(connection, name, locked=locked) for name in found}
+    snapshots = {name: one_snapshot(connection, name, locked=locked) for name in found}
     owners = set(connection.execute(select(ENTRIES.c.dataset).distinct()).scalars())
     if not owners <= set(found):
         raise LedgerCorrupt(f"ledger: has entries of a data set that was never begun; {RESTORE}")
-    return {name: page for name, page in pages.items() if page is not None}
+    return {name: snapshot for name, snapshot in snapshots.items() if snapshot is not None}
 
 
-def one_page(connection: Connection, name: str, *, locked: bool = False) -> Page | None:
+def one_snapshot(connection: Connection, name: str, *, locked: bool = False) -> Snapshot | None:
     """A data set and its entries, checked; None where it does not exist.
 
     Args:
@@ -117,7 +117,7 @@ def one_page(connection: Connection, name: str, *, locked: bool = False) -> Page
     query = select(ENTRIES).where(ENTRIES.c.dataset == name).order_by(ENTRIES.c.number)
     entries = tuple(_entry(row) for row in connection.execute(query).mappings())
     check_entries(dataset, entries, _whole(row["entries"]), _text(row["head"]))
-    return Page(dataset.composition, entries, dataset)
+    return Snapshot(dataset.composition, entries, dataset)
 
 
 def add_dataset(connection: Connection, dataset: DataSet) -> None:

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 from cli_data import write_people
+from disclosures import NUMBER, SECRETS, WORD, check_tells_nothing, told
 from estimator_cases import CASES, X, fitted
 from every_method import BUDGET, METHODS, PROBLEM, START, N, data, solver
-from telling import NUMBER, SECRETS, WORD, check_tells_nothing, told
 from test_estimator_leaks import bad_tables, bad_targets
 
 import dpbilevel as dpb
@@ -81,7 +81,7 @@ def test_records_and_sizes_tell_nothing(name):
     bad = BAD_ARRAYS[name]
     for role in ("lower", "both"):
         refused(lambda role=role: dpb.Records(**{role: bad}))
-        check_tells_nothing(lambda role=role: dpb.Sizes(**{role: bad}))
+        check_tells_nothing(lambda role=role: dpb.RecordShapes(**{role: bad}))
         check_tells_nothing(lambda role=role: dpb.Records(**{role: bad}, invalid="zero"))
     refused(lambda: dpb.Records(upper=bad, lower=np.zeros(3)))
     refused(lambda: dpb.Records(lower=(np.zeros(N), bad)))
@@ -325,7 +325,7 @@ def test_a_run_on_marked_cells_tells_nothing_and_writes_nothing_of_them(folder, 
     assert not any(secret in out + err for secret in SECRETS)
 
 
-# ---- broken twins: the check has eyes
+# ---- mutations: the check has eyes
 
 
 @pytest.mark.parametrize(

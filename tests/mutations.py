@@ -1,7 +1,8 @@
-"""Broken twins: the library with its privacy broken in one way each, by monkeypatches alone, and what notices it.
+"""Mutations: the library with its privacy broken in one way each, by monkeypatches alone, and what notices it.
 
-The package has no switch that voids its guarantee (tests/test_house_rules.py), so that a twin can only be made from
-outside. `TWINS` is the one list: tests run its detectors on the true code and on each twin, docs/twins.md shows it.
+The package has no switch that voids its guarantee (tests/test_house_rules.py), so that a mutation can only be made from
+outside. `MUTATIONS` is the one list: tests run its detectors on the true code and on each mutation,
+docs/mutation_tests.md shows it.
 """
 
 from collections.abc import Callable
@@ -113,7 +114,7 @@ def _set(keys: np.ndarray, purpose: int, value: np.ndarray) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class Twin:
+class Mutation:
     """A way to break privacy, and what has to notice it.
 
     Args:
@@ -132,19 +133,19 @@ class Twin:
 
 
 STATISTICS, SEARCH = "statistics of released values", "neighbour search"
-BRUTE_FORCE, BOOKS, COMPILER = "accounting against brute force", "the books", "what the compiler made"
+BRUTE_FORCE, LEDGER, COMPILER = "accounting against brute force", "the ledger", "what the compiler made"
 
-TWINS = (
-    Twin(noise_off, detectors.noise_has_the_law_that_the_budget_asks_for, STATISTICS),
-    Twin(noise_at_70_percent, detectors.noise_has_the_law_that_the_budget_asks_for, STATISTICS),
-    Twin(clip_off, detectors.no_record_moves_an_answer_too_far, SEARCH),
-    Twin(clip_of_terms, detectors.no_record_moves_an_answer_too_far, SEARCH),
-    Twin(sensitivity_of_one_clip, detectors.no_record_moves_an_answer_too_far, SEARCH),
-    Twin(noise_replayed, detectors.steps_have_noise_of_their_own, STATISTICS),
-    Twin(realised_batch_size, detectors.batches_are_divided_by_public_numbers, SEARCH),
-    Twin(one_batch_as_several, detectors.releases_cost_what_their_batches_leak, BRUTE_FORCE),
-    Twin(empty_place_in_a_batch, detectors.fixed_batches_cost_what_they_leak, BRUTE_FORCE),
-    Twin(closing_loss_judged_free, detectors.data_that_a_loss_closes_over_is_told, SEARCH),
-    Twin(no_charge_on_resume, detectors.a_resumed_run_is_in_the_ledger, BOOKS),
-    Twin(vectors_computed_twice, detectors.what_is_measured_is_what_is_summed, COMPILER),
+MUTATIONS = (
+    Mutation(noise_off, detectors.noise_has_the_law_that_the_budget_asks_for, STATISTICS),
+    Mutation(noise_at_70_percent, detectors.noise_has_the_law_that_the_budget_asks_for, STATISTICS),
+    Mutation(clip_off, detectors.no_record_moves_an_answer_too_far, SEARCH),
+    Mutation(clip_of_terms, detectors.no_record_moves_an_answer_too_far, SEARCH),
+    Mutation(sensitivity_of_one_clip, detectors.no_record_moves_an_answer_too_far, SEARCH),
+    Mutation(noise_replayed, detectors.steps_have_noise_of_their_own, STATISTICS),
+    Mutation(realised_batch_size, detectors.batches_are_divided_by_public_numbers, SEARCH),
+    Mutation(one_batch_as_several, detectors.releases_cost_what_their_batches_leak, BRUTE_FORCE),
+    Mutation(empty_place_in_a_batch, detectors.fixed_batches_cost_what_they_leak, BRUTE_FORCE),
+    Mutation(closing_loss_judged_free, detectors.data_that_a_loss_closes_over_is_told, SEARCH),
+    Mutation(no_charge_on_resume, detectors.a_resumed_run_is_in_the_ledger, LEDGER),
+    Mutation(vectors_computed_twice, detectors.what_is_measured_is_what_is_summed, COMPILER),
 )

@@ -1,7 +1,7 @@
 """After the charge nothing depends on records but releases: no shape, branch, early exit, callback or exception.
 
 Every method runs on records that no computation survives; what it ran is then traced and looked at, operation by
-operation. A compiled program of fixed shapes without branches and without a way out has no side doors left.
+operation. A compiled program of fixed shapes without branches and without a way out has no side channels left.
 """
 
 import functools
@@ -18,7 +18,7 @@ from dpbilevel import records as records_module
 from dpbilevel.execution.program import Call, Program, Stage
 from dpbilevel.foundation.precision import is_double
 from dpbilevel.foundation.tracing import _jaxprs
-from dpbilevel.records import Records, sealed
+from dpbilevel.records import Records, isolated_jax_config
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::dpbilevel.PrivacyLeakWarning", "ignore::dpbilevel.UtilityWarning", "ignore::dpbilevel.NotPrivateWarning"
@@ -35,19 +35,19 @@ def doors(traced) -> list[str]:
     return sorted([*(name for name in names if any(door in name for door in DOORS)), *map(str, traced.effects)])
 
 
-def doors_of(program: Program, sizes: dpb.Sizes, state) -> list[str]:
+def doors_of(program: Program, sizes: dpb.RecordShapes, state) -> list[str]:
     """Those of a whole program, as records execute it."""
     arrays = {role: (getattr(sizes, role), jax.ShapeDtypeStruct((sizes.count(role),), bool)) for role in sizes.roles}
     keys = functools.partial(jax.ShapeDtypeStruct, dtype=jnp.uint32)
     found = []
-    with sealed():
+    with isolated_jax_config():
         if program.is_compiled:
             whole = functools.partial(records_module._execute, program, is_double())
-            return doors(jax.make_jaxpr(whole)(arrays, state, keys((1, program.uses_per_round, 2, 2))))
+            return doors(jax.make_jaxpr(whole)(arrays, state, keys((1, program.keys_per_round, 2, 2))))
         for stage in program.stages:
             if not isinstance(stage, Call):
                 alone = functools.partial(records_module._execute_stage, stage, is_double())
-                found += doors(jax.make_jaxpr(alone)(arrays, state, keys((stage.uses, 2, 2))))
+                found += doors(jax.make_jaxpr(alone)(arrays, state, keys((stage.keys_per_round, 2, 2))))
     return found
 
 
@@ -105,7 +105,7 @@ def test_an_evaluation_comes_to_its_end_whatever_a_model_says(executed):
     assert doors_of(executed[0].program, executed[0].sizes, executed[0].state) == []
 
 
-# ---- broken twins: each door is seen
+# ---- mutations: each door is seen
 
 
 def looks(answer, step):
@@ -130,12 +130,12 @@ def test_a_program_with_a_side_door_is_noticed(twin):
     release = dpb.Release(
         name="mean",
         contributions={"lower": dpb.Contribution(lambda point, record: record, 1.0, 4)},
-        noise=1.0,
-        steps=1,
+        noise_std=1.0,
+        uses=1,
     )
     stage = Stage(
         release=release,
-        steps=1,
+        uses_per_round=1,
         query=lambda state, carry, step: 0.0,
         update=lambda state, carry, answer, step: twin(answer, step),
         begin=lambda state: state,
@@ -148,7 +148,7 @@ def test_a_program_with_a_side_door_is_noticed(twin):
         observe=lambda state: state,
         finish=lambda state: (state, state),
     )
-    assert doors_of(program, dpb.Sizes(lower=np.zeros((4, 3))), np.zeros(3, np.float32))
+    assert doors_of(program, dpb.RecordShapes(lower=np.zeros((4, 3))), np.zeros(3, np.float32))
 
 
 def test_a_loss_with_a_side_door_is_refused_before_the_charge():
