@@ -49,7 +49,7 @@ def _before_the_charge(draws: random.Random) -> None:
 
 
 def _within_the_charge(draws: random.Random) -> None:
-    from dpbilevel.privacy.books import database
+    from dpbilevel.privacy.stores import database
 
     _at_call(database, "add_entry", 1, after=draws.random() < 0.5)
 
@@ -95,7 +95,7 @@ def _uncharged(draws: random.Random) -> None:
     _in_the_loop(draws)
 
 
-TWINS = {"uncharged": _uncharged}
+MUTATIONS = {"uncharged": _uncharged}
 
 
 def _child(folder: Path, number: int, phase: str, draws: random.Random) -> None:
@@ -114,7 +114,7 @@ def _child(folder: Path, number: int, phase: str, draws: random.Random) -> None:
         return true(self, *arguments)
 
     Records.execute = noted  # type: ignore[method-assign]
-    (PHASES | TWINS)[phase](draws)
+    (PHASES | MUTATIONS)[phase](draws)
     sys.argv = [
         *("dpbilevel", *TUNE, "--epsilon", str(EPSILON)),
         *("--ledger", "people.db", "--dataset", DATASET, "--out", f"run-{number}"),

@@ -10,8 +10,8 @@ import math
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from mutations import empty_place_in_a_batch
 from scipy.stats import binomtest, norm
-from twins import empty_place_in_a_batch
 
 import dpbilevel as dpb
 from dpbilevel import planning
@@ -236,7 +236,7 @@ def test_the_runs_are_those_of_solve_with_its_final_training():
     assert rows((x, y, history)).shape == (2, 2 + 6 * 20)
 
 
-# ------------------------------------------------------------------------------------------------------ broken twins
+# ------------------------------------------------------------------------------------------------------ mutations
 
 
 def test_noise_off_is_caught_with_few_runs(monkeypatch):

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
+from dpbilevel.constants import Constants
 from dpbilevel.inner.loc_gd import DPLocGD
-from dpbilevel.theory import bounds, preconditions
-from dpbilevel.theory.constants import Constants
+from dpbilevel.paper import bounds, preconditions
 
 ROUNDING = 1 + 1e-7
 FALSE_ALARM = 1e-9  # of each statistical test: binomial quantiles at this level
@@ -506,7 +506,7 @@ def test_outer_loop_contains_the_paper_as_a_special_case():
 CONSTANTS = bounds._EXAMPLE
 FACTS = {
     "constants": CONSTANTS,
-    "penalty": 20.0,
+    "penalty_weight": 20.0,
     "n": 10**6,
     "d_x": 10,
     "d_y": 100,

@@ -36,8 +36,8 @@ def release(
         contributions={
             role: dpb.Contribution(lambda point, record: record, clip, 1000) for role, clip in clips.items()
         },
-        noise=noise,
-        steps=steps,
+        noise_std=noise,
+        uses=steps,
         sampling=dpb.Poisson(rate) if rate < 1 else dpb.FullBatch(),
         adjacency=adjacency,
     )
@@ -206,7 +206,7 @@ def test_twin_a_ledger_that_forgets_is_caught(monkeypatch):
 
     def forgetful(self, releases, budget, description):
         receipt = true(self, releases, budget, description)
-        self._book.entries.clear()
+        self._store.entries.clear()
         return receipt
 
     monkeypatch.setattr(dpb.Ledger, "charge", forgetful)
@@ -580,7 +580,7 @@ def test_twin_a_ledger_without_a_lock_is_caught(monkeypatch):
 
     def without_a_lock(self, total):
         true(self, total)
-        self._book.lock = contextlib.nullcontext()
+        self._store.lock = contextlib.nullcontext()
 
     monkeypatch.setattr(dpb.Ledger, "__init__", without_a_lock)
     assert winners_of_the_last_slice() > 1

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from ledger_racers import TOTAL, charge, happened
 
 import dpbilevel as dpb
-from dpbilevel.privacy.books import tables
+from dpbilevel.privacy.stores import tables
 
 
 @pytest.fixture(scope="module")

@@ -100,7 +100,7 @@ def test_clipping_changes_nothing_for_the_norms_are_exact(metrics, adjacency, mo
     assert far <= charged
 
 
-TWINS = [
+MUTATIONS = [
     ((AccuracyWithoutCentre(),), "zero-out"),
     ((LossWithoutRange("squared error", 3.0, True),), "replace-one"),
     ((LossWithoutRange("squared error", 3.0, True),), "zero-out"),
@@ -110,14 +110,14 @@ TWINS = [
 ]
 
 
-@pytest.mark.parametrize(("metrics", "adjacency"), TWINS)
+@pytest.mark.parametrize(("metrics", "adjacency"), MUTATIONS)
 def test_twins_without_centre_or_range_move_further_than_is_charged(metrics, adjacency, monkeypatch):
     far, charged = moves(metrics, adjacency, monkeypatch)
     assert far > 1.05 * charged
 
 
 def mean_vector(metric, records):
-    vectors = jax.vmap(metric.vector)(records)
+    vectors = jax.vmap(metric.contribution)(records)
     return jax.tree.map(functools.partial(np.mean, axis=0), vectors)
 
 

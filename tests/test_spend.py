@@ -291,8 +291,8 @@ def test_json_of_declared_releases_is_read_back():
     release = dpb.Release(
         name="gradient",
         contributions={role: dpb.Contribution(lambda point, record: record, 1.0, 100) for role in ("upper", "lower")},
-        noise=0.1,
-        steps=3,
+        noise_std=0.1,
+        uses=3,
     )
     privacy = dpb.Privacy(all_charges([release]), BUDGET)
     assert (
@@ -307,8 +307,8 @@ def test_json_of_numpy_numbers(number):
     release = dpb.Release(
         name="gradient",
         contributions={"lower": dpb.Contribution(lambda point, record: record, 1.0, 100)},
-        noise=0.1,
-        steps=number,
+        noise_std=0.1,
+        uses=number,
     )
     json.dumps(dpb.Privacy(all_charges([release]), BUDGET).to_json())
 
@@ -386,8 +386,8 @@ def test_clips_are_kept_and_cost_nothing():
     release = dpb.Release(
         name="mean",
         contributions={"lower": dpb.Contribution(lambda point, record: record, 0.5, 100)},
-        noise=0.1,
-        steps=1,
+        noise_std=0.1,
+        uses=1,
     )
     (charge,) = release.charges()
     assert charge.clip == 0.5

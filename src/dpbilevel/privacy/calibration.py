@@ -26,9 +26,9 @@ def with_shares(release: Release, shares: Mapping[str, float], budget: Budget) -
     """Give a release the noise at which each role spends its share of mu^2 on all uses of the release."""
     if not budget.is_private:
         return release
-    ratios = {role: budget.mu * math.sqrt(shares[role] / release.steps) for role in release.contributions}
+    ratios = {role: budget.mu * math.sqrt(shares[role] / release.uses) for role in release.contributions}
     sensitivities = {role: release.sensitivity(role) for role in release.contributions}
-    return release.scaled(shared_noise(ratios, sensitivities) / release.noise)
+    return release.scaled(shared_noise(ratios, sensitivities) / release.noise_std)
 
 
 def for_exact_noise(budget: Budget) -> Budget:
@@ -41,7 +41,7 @@ def for_exact_noise(budget: Budget) -> Budget:
     0.9274
     """
     if not budget.is_private or budget.delta is None:
-        raise InvalidArgument('noise="exact": needs a finite epsilon; without privacy there is nothing to harden')
+        raise InvalidArgument('noise="exact": needs a finite epsilon; without privacy there is nothing to discretize')
     mu = concentrated_mu(budget.epsilon, budget.delta) * (1 - _SLACK)
     epsilon = gaussian_epsilon(mu, budget.delta)
     if not epsilon > 0:
@@ -64,7 +64,7 @@ def calibrate(
         _check_fixed(fixed, budget)
     if not budget.is_private:
         return tuple(release.scaled(0.0) for release in releases)
-    if any(release.noise == 0 or release.adjacency != budget.adjacency for release in releases):
+    if any(release.noise_std == 0 or release.adjacency != budget.adjacency for release in releases):
         raise InvalidArgument("releases: need a positive relative noise and the budget's adjacency to be calibrated")
     if not releases:
         return ()
@@ -86,7 +86,7 @@ def _check_fixed(fixed: Sequence[DeclaredRelease], budget: Budget) -> None:
     spent = _dearest(fixed, budget)
     # What other releases get is what black boxes leave: nothing at all is too little where there are any.
     if spent > budget.epsilon:
-        calls = " + ".join(f"{release.steps} calls of {release.name!r}" for release in fixed)
+        calls = " + ".join(f"{release.uses} calls of {release.name!r}" for release in fixed)
         raise BudgetExceeded(
             f"epsilon={budget.epsilon!r}: {calls} with their declared events cost {spent:.4g} at delta "
             f"{budget.delta:g}; declare (and keep) less per call, or make fewer calls"
