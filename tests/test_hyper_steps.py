@@ -44,8 +44,8 @@ def runs(
         return (state, ravel_pytree(project(domain, unravel(x)))[0], stays), None
 
     def one(seed):
-        last, *keys = jax.random.split(jax.random.key(seed), STEPS + 1)
-        keys = jnp.stack(keys)
+        keys = jax.random.split(jax.random.key(seed), STEPS + 1)
+        last, keys = keys[0], keys[1:]
         start = (hyper_steps.start(found, first), first, persistent_noise * jax.random.normal(last, first.shape))
         return jax.lax.scan(step, start, (keys, jnp.arange(STEPS, dtype=jnp.float32)))[0][1]
 
