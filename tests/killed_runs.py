@@ -88,7 +88,7 @@ PHASES: dict[str, Callable[[random.Random], None]] = {
 
 
 def _uncharged(draws: random.Random) -> None:
-    """A broken twin: receipts for nothing, so that records are touched without a charge."""
+    """A mutation: receipts for nothing, so that records are touched without a charge."""
     from dpbilevel.privacy.ledger import Ledger, Receipt
 
     Ledger.charge = lambda self, releases, budget, description: Receipt(releases)  # type: ignore[method-assign]

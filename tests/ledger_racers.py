@@ -118,7 +118,7 @@ def start_together(url: str, dataset: str) -> dict:
 
 
 def decides_before_it_locks() -> None:
-    """A broken twin: what was read before the lock was taken is what it decides on."""
+    """A mutation: what was read before the lock was taken is what it decides on."""
     true = stores.DatabaseStore.writing
 
     @contextmanager
@@ -132,7 +132,7 @@ def decides_before_it_locks() -> None:
 
 
 def locks_late() -> None:
-    """A broken twin: SQLite's default, which takes the write lock at the first write."""
+    """A mutation: SQLite's default, which takes the write lock at the first write."""
     true = stores.DatabaseStore._snapshot
 
     def slow(self, connection, *, locked=False):

@@ -106,7 +106,7 @@ MOMENTS: dict[str, tuple[tuple[int, str], Callable[[], None]]] = {
 
 
 def _python_handles() -> None:
-    """A broken twin: Python's own handler, which raises wherever the program happens to be."""
+    """A mutation: Python's own handler, which raises wherever the program happens to be."""
     from dpbilevel.cli.signals import Signals
 
     Signals.receive = lambda *arguments: signal.default_int_handler(signal.SIGINT, None)  # type: ignore[method-assign]

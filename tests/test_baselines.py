@@ -208,7 +208,7 @@ def test_screening_is_not_fooled_by_how_many_records_a_source_has():
     values, source = data["lower"]
     clean = data["upper"].mean(0)
     sums = [np.sum(0.5 * np.sum((clean - values[source == k]) ** 2, 1) - 1.0) for k in range(3)]
-    assert below_the_largest_gap(jnp.array(sums)).tolist() == [True, False, False]  # the broken twin
+    assert below_the_largest_gap(jnp.array(sums)).tolist() == [True, False, False]  # the mutation
     baseline = ScreenSources(source=source_of, training=QUICK)
     solution = baseline.solve(problem, dpb.Records(**data), BUDGET, start=start, seed=0)
     np.testing.assert_allclose(solution.x, [0.5, 0.5, 0.0])

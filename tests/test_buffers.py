@@ -87,7 +87,7 @@ def executed(method, noise="float"):
     state = plan.program.start(*checked_start(PROBLEM, START))
     arrays = records_module._shapes(records.sizes)
     keys = records_module._randomness_shapes(plan.program)
-    # The function that records compile, compiled anew: a broken twin must not find the program of the true code.
+    # The function that records compile, compiled anew: a mutation must not find the program of the true code.
     execute = jax.jit(functools.partial(records_module._execute.__wrapped__, plan.program, False))
     with isolated_jax_config(), afresh():
         return Module(execute.lower(arrays, state, keys).compile().as_text(), records="arrays")

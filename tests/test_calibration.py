@@ -90,7 +90,7 @@ def test_full_batch_is_never_above_its_budget_where_both_numbers_are_small(epsil
 
 @settings(max_examples=40)
 @given(st.data())
-def test_the_dearest_role_spends_the_budget_and_the_other_no_more(data):
+def test_the_most_expensive_role_spends_the_budget_and_the_other_no_more(data):
     budget = data.draw(budgets())
     charges = all_charges(calibrate(data.draw(shared_releases(budget)), budget))
     mus = [composed_mu(role_charges) for role_charges in charges.values()]

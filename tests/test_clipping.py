@@ -1,6 +1,6 @@
 """The clipped sum: what it adds up, how long a row may get, and how much memory it takes.
 
-Every check is a function, so that a broken twin can be run through the same one.
+Every check is a function, so that a mutation can be run through the same one.
 """
 
 import functools

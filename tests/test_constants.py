@@ -81,7 +81,7 @@ def test_smoothness_of_the_hyperobjective_never_exceeds_the_bound(quadratics):
 
 
 def test_a_bound_without_the_coupling_of_x_and_y_is_exceeded(quadratics):
-    """The broken twin: L1f alone bounds the curvature of f, not that of the hyperobjective."""
+    """The mutation: L1f alone bounds the curvature of f, not that of the hyperobjective."""
     assert any(
         problem.hyperobjective_smoothness(penalty) > problem.constants.upper_smoothness * 1.1
         for problem in quadratics

@@ -65,9 +65,9 @@ def test_clips_are_medians_where_noise_rules_and_wide_where_there_is_none():
     assert three(noise=1e-9).multiple("long") == 3.0
 
 
-def after(floor_clip_of: str | None, norms: np.ndarray, mean: float, times: int = 100) -> float:
+def after(floored: str | None, norms: np.ndarray, mean: float, times: int = 100) -> float:
     """Where a clip that begins at one ends, in passes that release the same mean."""
-    one = dataclasses.replace(three(noise=1e-3), floor_clip_of=floor_clip_of)
+    one = dataclasses.replace(three(noise=1e-3), floored=floored)
     clips, point = one.start(1.0), at(TRACK)
     means = {"long": jnp.asarray([mean, 0.0, 0.0]), "short": jnp.zeros(1), LOSS_CHANGE: jnp.zeros(1)}
     for _ in range(times):

@@ -261,7 +261,7 @@ def test_a_wrong_verdict_cannot_carry_records_into_x(monkeypatch, two_data_sets)
 
 
 def test_with_the_true_verdict_the_same_step_reads_records_and_is_charged(two_data_sets):
-    """The broken twin of the test above: with the honest tracer the two data sets give different steps."""
+    """The mutation of the test above: with the honest tracer the two data sets give different steps."""
     problem = make(upper_loss=weighted, lower_loss=weighted)
     steps = [_one_outer_step(problem, records, y=0.2, z=0.7) for records in two_data_sets]
     (planned, one), (_, other) = steps

@@ -168,7 +168,7 @@ def finite_mechanisms(mu):
 def test_no_mechanism_costs_more_than_is_claimed(law, mu, delta):
     truth = exact_epsilon(generating(law), delta, finite_mechanisms(mu))
     assert truth <= selection_epsilon(mu, law, delta)
-    # The broken twin that charges one run only is caught by the same truth.
+    # The mutation that charges one run only is caught by the same truth.
     assert truth > gaussian_epsilon(mu, delta)
 
 
@@ -210,7 +210,7 @@ def test_of_a_black_box_nothing_is_known_for_a_group_at_its_own_delta():
 
 @pytest.mark.parametrize(("mu", "mean", "shape"), [(0.1, 10, 1.0), (0.1, 100, 0.0), (0.5, 10, -0.5), (0.5, 100, 1.0)])
 def test_a_search_that_makes_a_fixed_number_of_runs_is_caught(mu, mean, shape):
-    """The broken twin that ignores K's randomness: as many runs as the mean, at the price of a random number."""
+    """The mutation that ignores K's randomness: as many runs as the mean, at the price of a random number."""
     claimed = selection_epsilon(mu, NumberOfRuns(mean, shape), 1e-6)
     assert exact_epsilon(lambda s: np.asarray(s) ** mean, 1e-6, finite_mechanisms(mu)) > claimed
     assert exact_epsilon(generating(NumberOfRuns(mean, shape)), 1e-6, finite_mechanisms(mu)) <= claimed
@@ -352,7 +352,7 @@ def test_nothing_in_a_solution_depends_on_the_number_of_runs(monkeypatch, tmp_pa
         solution = search()
         seen.append(visible(solution, tmp_path / "solution.json"))
     assert seen[0] == seen[1]
-    told = replace(solution, parameters={**solution.parameters, "runs made": (7, "a broken twin")})
+    told = replace(solution, parameters={**solution.parameters, "runs made": (7, "a mutation")})
     assert visible(told, tmp_path / "solution.json") != seen[0]
     longer = replace(solution, history={"score": np.zeros(7)})
     assert visible(longer, tmp_path / "solution.json") != seen[0]

@@ -29,7 +29,7 @@ def run(
 
 
 def roles_compose_in_parallel(rate: float) -> bool:
-    """Disjoint records: the dearest role is the cost of the run."""
+    """Disjoint records: the most expensive role is the cost of the run."""
     both = run(upper=0.5, lower=0.8, rate=rate)
     alone = {role: run(**{role: mu}, rate=rate).epsilon() for role, mu in (("upper", 0.5), ("lower", 0.8))}
     return both.epsilon() == pytest.approx(max(alone.values())) and both.delta(1.0) == pytest.approx(

@@ -91,7 +91,11 @@ class RecordShapes:
         return isinstance(other, RecordShapes) and self._key() == other._key()
 
     def __repr__(self) -> str:
-        return f"RecordShapes({', '.join(f'{role}={self.count(role)} records' for role in self.roles)})"
+        return f"RecordShapes({self.counts()})"
+
+    def counts(self) -> str:
+        """How many records each role has, in words."""
+        return ", ".join(f"{role}={self.count(role)} records" for role in self.roles)
 
 
 class Records:
@@ -165,7 +169,7 @@ class Records:
         return mac.digest()
 
     def __repr__(self) -> str:
-        return f"Records({repr(self._sizes)[6:-1]}; values hidden)"
+        return f"Records({self._sizes.counts()}; values hidden)"
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("Records cannot be pickled or copied: private values would travel outside the accounting")

@@ -247,7 +247,7 @@ def _is_finished(planned: Plan, index: int, rounds: int) -> bool:
 
 
 def _fits(saved: Saved, parts: Sequence[Program], start: tuple[Tree, Tree]) -> bool:
-    """Whether the state is one that the run can have after so many rounds of so manyth a part."""
+    """Whether the state is one that the run can have after so many rounds of that part."""
     if not (0 <= saved.part < len(parts) and 0 <= saved.rounds <= parts[saved.part].rounds):
         return False
     if not (saved.part or saved.rounds):

@@ -190,8 +190,8 @@ class DPLocSGD(DPLocGD):
     """DP-Loc-SGD, the paper's mini-batch solver for the lower level (Algorithm 4).
 
     The same schedule and arguments as `DPLocGD`, with gradients on random batches. A batch adds sampling noise to the
-    privacy noise: it pays where a pass over the data is dear, never in accuracy at equal steps. The paper draws with
-    replacement, which is by far the dearest to account for; `Poisson` is the cheapest.
+    privacy noise: it pays where a pass over the data is expensive, never in accuracy at equal steps. The paper draws
+    with replacement, which is by far the most expensive to account for; `Poisson` is the cheapest.
 
     Args:
         sampling: `Poisson(rate)`, `WithoutReplacement(size)` or `WithReplacement(size)`.

@@ -1,8 +1,8 @@
 """How much noise a budget asks for.
 
 A method says how the releases should share the budget; that fixes the *ratios* between their noises. One common
-scale then makes the dearest role spend exactly the budget: in closed form for full-batch releases, by bisection on
-the composed privacy loss where a release is sampled.
+scale then makes the most expensive role spend exactly the budget: in closed form for full-batch releases, by bisection
+on the composed privacy loss where a release is sampled.
 """
 
 import math
@@ -55,7 +55,7 @@ def for_exact_noise(budget: Budget) -> Budget:
 def calibrate(
     releases: Sequence[Release], budget: Budget, fixed: Sequence[DeclaredRelease] = ()
 ) -> tuple[Release, ...]:
-    """Scale all noises by one factor so that the dearest role spends the budget, and never more.
+    """Scale all noises by one factor so that the most expensive role spends the budget, and never more.
 
     Full batch: epsilon is met to 1e-6. Sampled: it is met from below within 1%. What black boxes declare (``fixed``)
     is counted and cannot be scaled: a run whose black boxes alone exceed the budget is refused.
@@ -83,7 +83,7 @@ def _check_fixed(fixed: Sequence[DeclaredRelease], budget: Budget) -> None:
                 f"adjacency={release.adjacency!r}: must be {budget.adjacency!r}, the relation of the budget; restate "
                 "what the black box costs under that relation"
             )
-    spent = _dearest(fixed, budget)
+    spent = _most_expensive(fixed, budget)
     # What other releases get is what black boxes leave: nothing at all is too little where there are any.
     if spent > budget.epsilon:
         calls = " + ".join(f"{release.uses} calls of {release.name!r}" for release in fixed)
@@ -93,14 +93,14 @@ def _check_fixed(fixed: Sequence[DeclaredRelease], budget: Budget) -> None:
         )
 
 
-def _dearest(releases: Sequence[Release | DeclaredRelease], budget: Budget) -> float:
+def _most_expensive(releases: Sequence[Release | DeclaredRelease], budget: Budget) -> float:
     charges = all_charges(releases).values()
     return max(composed_epsilon(c, budget.delta or 0.0, budget.adjacency) for c in charges)
 
 
 def _bisect(releases: Sequence[Release], budget: Budget, fixed: Sequence[DeclaredRelease]) -> float:
     def spend(factor: float) -> float:
-        return _dearest([*(release.scaled(factor) for release in releases), *fixed], budget)
+        return _most_expensive([*(release.scaled(factor) for release in releases), *fixed], budget)
 
     if (budget.delta or 0.0) < _SMALLEST_DELTA:
         raise InvalidArgument(

@@ -134,7 +134,7 @@ def _check_format(told: Any, shown: str) -> None:
         return
     if isinstance(found, str) and found.startswith(_FAMILY):
         raise InvalidArgument(f"{shown}: has format {found!r}, which this version cannot read; upgrade dpbilevel")
-    if isinstance(found, str) and found.startswith("dpbilevel.solution.solution/"):
+    if isinstance(found, str) and found.startswith("dpbilevel.solution/"):
         raise InvalidArgument(f"{shown}: is a solution, not a run; dpb.Solution.load reads it")
     raise InvalidArgument(f"{shown}: is not a {FORMAT} file; pass the run.json of a run")
 

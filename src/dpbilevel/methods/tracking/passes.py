@@ -53,14 +53,14 @@ class Pass:
         dimensions: of each vector; one of them may be `LOSS_CHANGE`.
         noise_std: of the release, on a whole of norm one; zero until it is known.
         steps: uses of the release in the run.
-        floor_clip_of: the vector whose clip falls no lower than where its noise is small enough; None for none.
+        floored: the vector whose clip falls no lower than where its noise is small enough; None for none.
     """
 
     contributions: Callable[[Tree, Tree], dict[str, jax.Array]]
     dimensions: Mapping[str, int]
     noise_std: float
     steps: int
-    floor_clip_of: str | None = None
+    floored: str | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -138,9 +138,7 @@ class Pass:
         start, pace = math.log(clip_norm), _RANGE * (1 - _NARROWING)
         clips = {}
         for name in self.names:
-            numbers = {"median": start, "pace": pace, "last": 0.0} | (
-                {"largest": 0.0} if name == self.floor_clip_of else {}
-            )
+            numbers = {"median": start, "pace": pace, "last": 0.0} | ({"largest": 0.0} if name == self.floored else {})
             clips[name] = {key: jnp.asarray(value, jnp.float32) for key, value in numbers.items()}
         return clips
 
@@ -151,17 +149,15 @@ class Pass:
         phase = self._phase(point)
         noise = self.noise_std / jnp.maximum(self._count_share(phase), _TINY)
         new = {name: _follow(name, clips[name], counts[name], noise, phase) for name in self.names}
-        if self.floor_clip_of is not None:
-            new[self.floor_clip_of] |= self._floor_clip(
-                clips[self.floor_clip_of], new[self.floor_clip_of], means[self.floor_clip_of], point
-            )
+        if self.floored is not None:
+            new[self.floored] |= self._floor_clip(clips[self.floored], new[self.floored], means[self.floored], point)
         return new
 
     def _floor_clip(
         self, before: dict[str, jax.Array], after: dict[str, jax.Array], mean: jax.Array, point: Tree
     ) -> dict[str, jax.Array]:
         """A clip that falls no lower than where its noise over the run is small against the largest mean so far."""
-        name, dimension = str(self.floor_clip_of), self.dimensions[str(self.floor_clip_of)]
+        name, dimension = str(self.floored), self.dimensions[str(self.floored)]
         noise = dimension * self.noise_of(name, point) ** 2 * (1 + _DOUBT * math.sqrt(2 / dimension))
         largest = jnp.maximum(before["largest"], jnp.sqrt(jnp.maximum(jnp.sum(mean**2) - noise, 0)))
         enough = _ENOUGH * largest / max(self._whole_run(name) * self.multiple(name), _TINY)

@@ -128,7 +128,7 @@ class Tracking:
             return parts if "lower" in reads else {name: parts[name] for name in (MODEL, CURVATURE)}
 
         dimensions = {MODEL: d_y, CURVATURE: d_y} | ({CROSS: d_x} if "lower" in reads else {})
-        passes = {"lower": Pass(lower, dimensions, 0.0, self.steps, floor_clip_of=MODEL)}
+        passes = {"lower": Pass(lower, dimensions, 0.0, self.steps, floored=MODEL)}
         if problem.upper_loss is not None:
             upper_loss = problem.upper_loss
             upper_gradients = jax.grad(upper_loss, (0, 1))
