@@ -19,8 +19,6 @@ import dpbilevel as dpb
 from dpbilevel.cli import app
 from dpbilevel.cli.wording import in_own_words
 
-REPOSITORY = Path(__file__).parents[1]
-
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
