@@ -143,7 +143,7 @@ two mixtures of Gaussians, with a component for each batch, that shares no code 
 n = {records} records, batches of {size} (Poisson: of {size} in the mean), and vectors of norm at most C. The record is
 at angle 0°. All *other records* are at one point, the most adverse of {others} that were tried in a plane: at 180°
 they point the other way. Made by `python benchmarks/sampling_truth.py`, without randomness, and repeated by
-`tests/test_sampling_truth.py`. *Before* is what the library stated before this was measured.
+`tests/guarantees/test_sampling_truth.py`. *Before* is what the library stated before this was measured.
 
 **{verdict}**
 

@@ -4,8 +4,8 @@ make trust                  (an hour; writes docs/results/trust.json and docs/re
 make trust ARGS=--quick     (a minute, to try the harness; writes nothing)
 make trust ARGS="--only inputs"   (one part anew; the others are kept)
 
-CI runs a subset of the same code: tests/test_killed_runs.py, tests/test_signalled_runs.py, tests/test_full_disks.py,
-tests/test_ledger_faults.py, tests/test_fuzz.py.
+CI runs a subset of the same code: test_killed_runs.py, test_signalled_runs.py, test_full_disks.py,
+tests/privacy/test_ledger_faults.py, tests/guarantees/test_fuzz.py.
 """
 
 import argparse
@@ -102,7 +102,7 @@ def kills(number: int) -> dict[str, Any]:
 
 def resumes(number: int) -> dict[str, Any]:
     """Runs with a checkpoint that are killed and resumed until they end: charged once, and to the same bits."""
-    program = [sys.executable, str(ROOT / "tests" / "killed_solves.py"), "--kills", str(number)]
+    program = [sys.executable, str(ROOT / "tests" / "support" / "killed_solves.py"), "--kills", str(number)]
     ended = subprocess.run(program, capture_output=True, text=True, cwd=ROOT / "tests", check=False)
     found: dict[str, Any] = json.loads(ended.stdout)
     return found
@@ -157,7 +157,7 @@ def _raced(url: str, folder: Path, number: int) -> dict[str, Any]:
 
 def inputs(number: int, seed: int) -> dict[str, Any]:
     """Bad inputs to every target; counts by what became of them."""
-    from fuzz_targets import TARGETS, fuzz, shares
+    from support.fuzz_targets import TARGETS, fuzz, shares
 
     return _tried(TARGETS, lambda name: dict(fuzz(name, shares(number)[name], seed)))
 

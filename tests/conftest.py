@@ -5,8 +5,8 @@ import sys
 import warnings
 from pathlib import Path
 
-import compilation_cache
 import pytest
+from support import compilation_cache
 
 compilation_cache.share()  # before anything imports JAX, which reads its environment once
 
@@ -19,6 +19,16 @@ def _seeds_are_fine_in_tests():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", dpb.NotPrivateWarning)
         yield
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A folder with people.csv and schema.toml, where commands run."""
+    from support.cli_data import write_people
+
+    write_people(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
 
 
 @pytest.fixture

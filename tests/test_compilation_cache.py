@@ -6,7 +6,7 @@ import sys
 
 import jax
 import jax.numpy as jnp
-from compilation_cache import ONLY_READ, afresh, folder
+from support.compilation_cache import ONLY_READ, afresh, folder
 
 HITS = "/jax/compilation_cache/cache_hits"
 PROGRAM = f"""

@@ -13,7 +13,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from report_data import made
+from support.report_data import made
 
 import dpbilevel as dpb
 
@@ -159,7 +159,7 @@ def test_the_archive_has_what_the_repository_has(tmp_path):
     with tarfile.open(copy / done.stdout.splitlines()[-1]) as archive:
         inside = {name.partition("/")[2]: name for name in archive.getnames()}
         about = email.message_from_bytes(archive.extractfile(inside["PKG-INFO"]).read())
-    wanted = {"CHANGELOG.md", "constraints.txt", "CITATION.cff", "setup.py", "docs/gpu.md", "tests/problems.py"}
+    wanted = {"CHANGELOG.md", "constraints.txt", "CITATION.cff", "setup.py", "docs/gpu.md", "tests/support/problems.py"}
     assert wanted <= set(inside)
     assert "examples/data/patients.csv" in inside
     assert not RELATIVE.search(about.get_payload())

@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 import rich.console
-from problems import leak
+from support.problems import leak
 
 import dpbilevel as dpb
 from dpbilevel import records as records_module

@@ -3,7 +3,7 @@
 A penalty that is too small costs little: noise and the number of steps limit the model as well. One that is too large
 leaves no model at all, and all larger ones are as bad, so that tuning that strays there finds no way back. It does
 stray, now and then, where the planned noise of a validation pass is louder than what all rows can say
-(tests/test_penalties.py shows it). There it starts and stays in the lower half of the range, and the worst that it can
+(test_penalties.py shows it). There it starts and stays in the lower half of the range, and the worst that it can
 find is the penalty that untuned models have. These are public numbers: sizes and budget decide, never a record.
 """
 

@@ -8,7 +8,7 @@ What a loop has left behind is different. No compiler carries an expression out 
 that everything after the loop reads the one buffer which the loop has filled. Hence rows are computed in two steps of a
 scan. A branch on a value, or a loop that ends by one, would do as well, but nothing here may branch on values; XLA
 drops ``optimization_barrier`` before it forms kernels for CPUs, and a scan of one step as well.
-tests/test_buffers.py reads what the compiler has made of it.
+tests/guarantees/test_buffers.py reads what the compiler has made of it.
 """
 
 import math

@@ -1,0 +1,103 @@
+"""Declarations of columns: templates that hold no value, and errors that say what to write instead."""
+
+import tomllib
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+from support.cli_data import SCHEMA, people, write_people
+
+import dpbilevel as dpb
+from dpbilevel.cli.schema import check_columns, parsed, read_schema, template
+from dpbilevel.cli.table_file import open_table
+
+
+def test_a_schema_and_back(tmp_path):
+    _, path = write_people(tmp_path)
+    schema = read_schema(path)
+    assert schema.columns["age"].values == (0.0, 100.0)
+    assert schema.columns["town"].group == "place"
+    assert parsed(schema.to_json(), "run") == schema
+    assert list(schema.features("paid", "clinic").columns) == ["age", "town", "cost"]
+
+
+def test_values_are_the_text_of_the_file():
+    content = {
+        "format": "dpbilevel.schema/1",
+        "columns": {"month": {"categories": [1, 2]}, "old": {"classes": [True, False]}},
+    }
+    schema = parsed(content, "here")
+    assert schema.columns["month"].values == ("1", "2")
+    assert schema.columns["old"].values == ("true", "false")
+
+
+def test_a_template_has_no_value_of_the_file(tmp_path):
+    data, _ = write_people(tmp_path)
+    empty = tmp_path / "empty.csv"
+    empty.write_text(data.read_text().splitlines()[0] + "\n")
+    made = [template(open_table(path), target="paid", source="clinic") for path in (data, empty)]
+    assert made[0].replace("people.csv", "empty.csv") == made[1]
+    assert set(tomllib.loads(made[0])["columns"]) == set(people(1))
+
+
+def test_a_template_of_parquet_tells_types_apart(tmp_path):
+    table = {name: list(values) for name, values in people(3).items()}
+    pyarrow.parquet.write_table(pyarrow.table(table), tmp_path / "people.parquet")
+    made = template(open_table(tmp_path / "people.parquet"))
+    assert "[columns.age]\n# range = [,]  (the file has numbers)" in made
+    assert "[columns.town]\n# categories = []  (the file has text)" in made
+
+
+def test_odd_names_are_quoted(tmp_path):
+    path = tmp_path / "odd.csv"
+    path.write_text('"age, in years","say ""hi""",größe\n')
+    names = tomllib.loads(template(open_table(path)))["columns"]
+    assert list(names) == ["age, in years", 'say "hi"', "größe"]
+
+
+def test_a_template_that_nobody_filled_in_says_which_column(tmp_path):
+    data, path = write_people(tmp_path)
+    path.write_text(template(open_table(data)))
+    with pytest.raises(dpb.InvalidArgument, match="column 'age': nothing is declared"):
+        read_schema(path)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("dpbilevel.schema/1", "dpbilevel.schema/9", "format = "),
+        ("range = [0, 100]", "range = [100, 0]", "the smaller first"),
+        ("range = [0, 100]", "range = [0]", "two numbers"),
+        ("range = [0, 100]", "range = [0, inf]", "two numbers"),
+        ("range = [0, 100]", "range = [,]", "is not TOML"),
+        ("range = [0, 100]", "rnage = [0, 100]", "has 'rnage'"),
+        ("range = [0, 100]", 'range = [0, 1]\ncategories = ["a"]', "range and categories"),
+        ('classes = ["no", "yes"]', 'classes = ["yes"]', "two or more labels"),
+        ('classes = ["no", "yes"]', 'classes = ["yes", "yes"]', "each once"),
+        ('classes = ["no", "yes"]', 'classes = "yes"', "each once"),
+        ('"Rome", "other"]\ngroup = "place"', '"Rome"]\ngroup = 3', "a name in quotes"),
+        ("[columns.age]", "[column.age]", "for every column alone"),
+    ],
+)
+def test_what_is_wrong_with_a_schema_is_said(tmp_path, old, new, said):
+    path = tmp_path / "schema.toml"
+    assert old in SCHEMA
+    path.write_text(SCHEMA.replace(old, new))
+    with pytest.raises(dpb.InvalidArgument, match=said):
+        read_schema(path)
+
+
+def test_a_missing_schema_says_how_to_make_one(tmp_path):
+    with pytest.raises(dpb.InvalidArgument, match="dpbilevel schema DATA"):
+        read_schema(tmp_path / "none.toml")
+
+
+def test_columns_of_file_and_schema_must_agree(tmp_path):
+    data, path = write_people(tmp_path)
+    table = open_table(data)
+    path.write_text(SCHEMA.replace("[columns.id]", "[columns.number]"))
+    with pytest.raises(dpb.InvalidArgument, match=r"column 3 of the 6 columns of .* is not declared; add \[columns"):
+        check_columns(read_schema(path), str(path), table, ["age"])
+    path.write_text(SCHEMA)
+    with pytest.raises(dpb.InvalidArgument, match="has no column 'height'"):
+        check_columns(read_schema(path), str(path), table, ["height"])

@@ -1,0 +1,137 @@
+"""The buffer that is measured is the buffer that is summed, in what the compiler has made of a program."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support import buffer_cases
+from support.buffer_cases import OVERFLOW, SHAPES, VECTORS, Case, behind_a_barrier, broken, direct, in_one_step
+from support.compilation_cache import afresh
+from support.every_method import BUDGET, METHODS, PROBLEM, START, data
+from support.optimised_hlo import Module
+
+import dpbilevel as dpb
+from dpbilevel import records as records_module
+from dpbilevel.planning import checked_start, prepare
+from dpbilevel.privacy import clipping, grid
+from dpbilevel.privacy.buffer import computed_once
+from dpbilevel.records import isolated_jax_config
+
+CASES = [
+    *(Case(vector, "one block", "full batch") for vector in VECTORS),
+    *(Case("elementwise", shape, "full batch") for shape in SHAPES if shape != "one block"),
+    *(Case(vector, "one block", kind) for vector in ("gradient", "joint") for kind in ("Poisson", "exact")),
+    *(Case("elementwise", shape, "exact") for shape in ("one record", "many blocks")),
+    *(Case("gradient", "one block", kind, double=True) for kind in ("full batch", "exact")),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_the_buffer_that_is_measured_is_the_buffer_that_is_summed(case):
+    """tests/support/buffer_cases.py has all combinations, for accelerators too."""
+    assert case.is_measured_once()
+
+
+@pytest.mark.parametrize("twin", [direct, behind_a_barrier, in_one_step])
+@pytest.mark.parametrize("vector", ["elementwise", "gradient"])
+def test_vectors_that_are_computed_twice_are_noticed(monkeypatch, vector, twin):
+    broken(monkeypatch, twin)
+    assert not Case(vector, "one block", "full batch").is_measured_once()
+
+
+@pytest.mark.parametrize("twin", [direct, behind_a_barrier, in_one_step])
+def test_integers_that_are_computed_twice_are_noticed(monkeypatch, twin):
+    broken(monkeypatch, twin, [grid])
+    case = Case("joint", "one block", "exact")
+    module = case.module()
+    vectors, integers = (module.is_measured_once(limit) for limit in case.limits())
+    assert vectors
+    assert not integers
+
+
+def test_what_a_record_adds_is_in_the_program_once(monkeypatch):
+    """The same without the reader's logic: a sine for each record, and no other one."""
+    case = Case("elementwise", "one block", "full batch")
+    assert case.module().opcodes().count("sine") == 1
+    broken(monkeypatch, direct)
+    assert case.module().opcodes().count("sine") > 1
+
+
+def test_many_points_at_once_are_measured_as_one_is():
+    """Audits run many programs side by side."""
+    release = Case("elementwise", "one block", "Poisson").release()
+    number, dimension = SHAPES["one block"]
+    shape = functools.partial(jax.ShapeDtypeStruct, dtype=jnp.float32)
+    rows = {"row": shape((number, dimension)), "target": shape((number,))}
+
+    @jax.jit
+    def program(rows, points, keys):
+        present = jnp.ones(number, bool)
+        return jax.vmap(lambda point, key: release.answer({"lower": (rows, present)}, point, key))(points, keys)
+
+    with isolated_jax_config(), afresh():
+        keys = jax.ShapeDtypeStruct((3, 2, 2), jnp.uint32)
+        compiled = program.lower(rows, shape((3, dimension)), keys).compile()
+    assert Module(compiled.as_text(), records="rows").is_measured_once(OVERFLOW)
+
+
+# ---- programs of methods, as records execute them
+
+
+def executed(method, noise="float"):
+    """The compiled program of a method's first part, on shapes."""
+    records = dpb.Records(**data())
+    plan = prepare(PROBLEM, records.sizes, BUDGET, METHODS[method], START, "auto", noise)
+    state = plan.program.start(*checked_start(PROBLEM, START))
+    arrays = records_module._shapes(records.sizes)
+    keys = records_module._randomness_shapes(plan.program)
+    # The function that records compile, compiled anew: a mutation must not find the program of the true code.
+    execute = jax.jit(functools.partial(records_module._execute.__wrapped__, plan.program, False))
+    with isolated_jax_config(), afresh():
+        return Module(execute.lower(arrays, state, keys).compile().as_text(), records="arrays")
+
+
+@pytest.mark.parametrize(
+    "method",
+    ["Tracking", *(pytest.param(name, marks=pytest.mark.slow) for name in ("DPBilevel", "Tracking, Poisson"))],
+)
+def test_programs_of_methods_sum_what_they_measure(method):
+    assert executed(method).is_measured_once(OVERFLOW)
+
+
+def test_programs_with_exact_noise_sum_what_they_measure():
+    assert executed("Tracking", noise="exact").is_measured_once(OVERFLOW)
+
+
+def test_a_method_that_computes_vectors_twice_is_noticed(monkeypatch):
+    broken(monkeypatch, direct)
+    assert not executed("DPBilevel").is_measured_once(OVERFLOW)
+
+
+# ---- the buffer itself
+
+
+@pytest.mark.parametrize("number", [1, 2, 7, 8])
+def test_rows_are_those_of_the_function_in_their_order(number):
+    def rows(first, size):
+        part = first + jnp.arange(size)
+        return [part[:, None, None] * jnp.ones((2, 2)), jnp.zeros((size, 0)), -part]
+
+    whole = np.asarray(jax.jit(lambda: computed_once(rows, (number, 5), jnp.float32))())
+    np.testing.assert_array_equal(whole, np.arange(number)[:, None] * np.array([1.0, 1, 1, 1, -1]))
+
+
+def test_no_record_of_a_wide_vector_is_computed_twice(monkeypatch):
+    """A block of one record would be computed in both steps: blocks have two at least, where there are two."""
+    seen = []
+    monkeypatch.setattr(clipping, "computed_once", lambda rows, shape, dtype: seen.append(shape) or jnp.zeros(shape))
+    with isolated_jax_config():
+        rows = jax.ShapeDtypeStruct((3, clipping._ELEMENTS), jnp.float32)
+        jax.eval_shape(lambda rows: clipping.clipped_sum(lambda row: row, rows, jnp.ones(3, bool), 1.0), rows)
+    assert seen == [(2, clipping._ELEMENTS)]
+
+
+def test_all_combinations_are_on_the_list_of_the_script():
+    assert set(CASES) <= set(buffer_cases.CASES)

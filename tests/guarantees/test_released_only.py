@@ -1,0 +1,95 @@
+"""Nothing leaves a run but its releases: with the releases of one run put into another, on other data, every byte that
+comes out is the same."""
+
+import jax
+import numpy as np
+import pytest
+from jax.experimental import io_callback
+from support.cli_data import write_people
+
+from dpbilevel import planning
+from dpbilevel.cli import app, tuning
+from dpbilevel.privacy.release import Release
+
+ANSWER = Release.answer
+
+
+@pytest.fixture
+def fresh_programs():
+    """Programs that were compiled with other answers must not be taken from the shelf."""
+    planning._planned.cache_clear()
+    yield
+    planning._planned.cache_clear()
+
+
+def exchanging(exchange):
+    """Answers that pass through Python, to be kept or replaced: one program for both, so that both round alike."""
+
+    def answer(release, arrays, point, keys):
+        noisy = ANSWER(release, arrays, point, keys)
+        shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), noisy)
+        return io_callback(exchange, shapes, noisy, ordered=True)
+
+    return answer
+
+
+def recording(kept):
+    def exchange(noisy):
+        kept.append(jax.tree.map(np.array, noisy))
+        return noisy
+
+    return exchanging(exchange)
+
+
+def replaying(kept):
+    left = iter(kept)
+    return exchanging(lambda noisy: next(left))
+
+
+def outcome(folder, seed, answer, monkeypatch, capfd, command):
+    """Everything that a command leaves behind: files by name, and what it says."""
+    folder.mkdir()
+    write_people(folder, rows=300, seed=seed)
+    planning._planned.cache_clear()
+    with monkeypatch.context() as patched:
+        patched.chdir(folder)
+        patched.setattr(Release, "answer", staticmethod(answer))
+        patched.setenv("SOURCE_DATE_EPOCH", "0")
+        patched.setattr("sys.argv", ["dpbilevel", *command, "--quiet"])
+        with pytest.raises(SystemExit) as ended:
+            app.main()
+    assert ended.value.code == 0
+    files = {str(path.relative_to(folder)): path.read_bytes() for path in sorted((folder / "run").rglob("*"))}
+    assert set(files) == {"run/run.json", "run/report.html", "run/report.md"}
+    return files, capfd.readouterr()
+
+
+COMMANDS = {
+    "tune": ["tune", "people.csv", "--target", "paid", "--schema", "schema.toml", "--groups", "columns"],
+    "reweight": ["reweight", "people.csv", "--target", "cost", "--source", "clinic", "--schema", "schema.toml"],
+}
+
+
+@pytest.mark.usefixtures("fresh_programs")
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_run_tells_its_releases_and_nothing_else(command, tmp_path, monkeypatch, capfd):
+    kept = []
+    arguments = COMMANDS[command]
+    first = outcome(tmp_path / "first", 1, recording(kept), monkeypatch, capfd, arguments)
+    assert len(kept) > 100
+    second = outcome(tmp_path / "second", 2, replaying(kept), monkeypatch, capfd, arguments)
+    assert first == second
+
+
+@pytest.mark.usefixtures("fresh_programs")
+def test_a_run_that_tells_more_is_caught(tmp_path, monkeypatch, capfd):
+    facts = tuning._facts
+
+    def leaky(job, rows, validation):
+        return {**facts(job, rows, validation), "mean of the rows": f"{rows.features.mean():.6f}"}
+
+    monkeypatch.setattr(tuning, "_facts", leaky)
+    kept = []
+    first = outcome(tmp_path / "first", 1, recording(kept), monkeypatch, capfd, COMMANDS["tune"])
+    second = outcome(tmp_path / "second", 2, replaying(kept), monkeypatch, capfd, COMMANDS["tune"])
+    assert first != second

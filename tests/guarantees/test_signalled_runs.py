@@ -1,0 +1,45 @@
+"""Ctrl-C and SIGTERM are never lost, and the message is true. `make trust` sends 200 at random moments."""
+
+import pytest
+from support.signalled_runs import ABORTED, MOMENTS, faults, happened
+
+SIGNALS = 8
+
+
+@pytest.mark.slow
+def test_signals_at_chosen_moments_are_answered_and_a_twin_that_raises_is_noticed(tmp_path):
+    *found, twin = happened(tmp_path, moments=(*MOMENTS, "twin"))
+    assert {one["moment"]: one["faults"] for one in found} == {moment: [] for moment in MOMENTS}
+    assert twin["faults"] == ["lost signal", "another message", "a traceback"]
+
+
+@pytest.mark.slow
+def test_signals_at_random_moments_are_answered(tmp_path):
+    found = happened(tmp_path, random=SIGNALS)
+    assert [one["faults"] for one in found] == [[]] * len(found)
+    assert sum(not one["late"] for one in found) == SIGNALS
+
+
+GOOD = {
+    "status": 130,
+    "said": "dpbilevel: interrupted. The run had begun: its epsilon is charged and counts as spent; aborted.\n",
+    "charged": ABORTED[0],
+    "state": ABORTED[1],
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        ({}, []),
+        ({"charged": 0, "state": "nothing"}, ["another message"]),
+        ({"charged": 0, "state": "nothing", "said": "dpbilevel: interrupted. Nothing was spent."}, []),
+        ({"status": 0}, ["lost signal"]),
+        ({"status": -2}, ["ended with -2"]),
+        ({"state": "running"}, ["left (1, 'running')"]),
+        ({"charged": 0}, ["left (0, 'aborted')"]),
+        ({"said": "Traceback\n" + GOOD["said"]}, ["a traceback"]),
+    ],
+)
+def test_faults_are_named(tmp_path, change, fault):
+    assert faults(GOOD | change, tmp_path / "run") == fault

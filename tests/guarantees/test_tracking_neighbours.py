@@ -1,0 +1,82 @@
+"""No record moves an answer of tracking or of the final training by more than is charged for."""
+
+import dataclasses
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support.problems import CASES
+
+import dpbilevel as dpb
+from dpbilevel.privacy.release import Release
+from dpbilevel.records import isolated_jax_config
+
+BUDGET = dpb.Budget(1.0, 1e-4)
+
+
+@pytest.mark.parametrize("name", list(CASES))
+def test_no_record_moves_an_answer_by_more_than_the_sensitivity(name):
+    """Every release of tracking and of the final training, at random points, for ordinary, huge and broken records."""
+    case = CASES[name]()
+    problem = dataclasses.replace(case.problem, upper_trains=True)
+    sizes = case.records().sizes
+    plan = dpb.plan(problem, sizes, BUDGET, method=dpb.Tracking(steps=40), start=case.start, refit=dpb.Refit(steps=3))
+    rng = np.random.default_rng(1)
+    keys = jnp.asarray(rng.integers(0, 2**32, size=(2, 2), dtype=np.uint32))
+    for release in plan.releases:
+        assert isinstance(release, Release)
+        for role in release.contributions:
+            for value in (-50.0, 1e30, np.nan):
+                for point in _points(plan, case, release, rng):
+                    moved = _movement(case, release, role, value, keys, point)
+                    assert moved <= release.sensitivity(role) * (1 + 1e-6)
+
+
+def _points(plan, case, release, rng):
+    """Random points: of passes that search, look for the largest curvature, work and judge, or of the training."""
+    x, y = (jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), part) for part in case.start)
+    if release.name == "training":
+        y = jax.tree.map(lambda leaf: leaf + jnp.asarray(rng.normal(size=leaf.shape), leaf.dtype), y)
+        return [(x, y, jnp.float32(1.5))]
+    points = []
+    for step in (0, 3, 20, 39):
+        state = plan.program.start(x, y) | {"step": jnp.int32(step)}
+        y_state, d_state = (
+            state[name] | {"point": jnp.asarray(rng.normal(size=state[name]["point"].shape), jnp.float32)}
+            for name in ("y", "d")
+        )
+        state = state | {"y": y_state, "d": d_state}
+        points.append(plan.program.stages[0].query(state, state, 0))
+    return points
+
+
+def _movement(case, release, role, value, keys, point) -> float:
+    arrays = {name: jax.tree.map(np.array, tree) for name, tree in case.data.items()}
+    present = {name: np.ones(len(jax.tree.leaves(tree)[0]), bool) for name, tree in arrays.items()}
+    changed = {name: jax.tree.map(np.copy, tree) for name, tree in arrays.items()}
+    for leaf in jax.tree.leaves(changed[role]):
+        if np.issubdtype(leaf.dtype, np.floating):
+            leaf[0] = value
+    answers = []
+    for data in (arrays, changed):
+        held = {
+            name: (jax.tree.map(lambda leaf: jnp.asarray(leaf, _narrow(leaf)), tree), jnp.asarray(present[name]))
+            for name, tree in data.items()
+        }
+        with isolated_jax_config():
+            answers.append(jax.tree.map(np.asarray, _answer(release, held, point, keys)))
+    differences = [a.astype(float) - b for a, b in zip(*map(jax.tree.leaves, answers), strict=True)]
+    return math.sqrt(sum(float(np.sum(d**2)) for d in differences))
+
+
+@functools.partial(jax.jit, static_argnames="release")
+def _answer(release, held, point, keys):
+    with jax.enable_x64(False):
+        return release.answer(held, point, keys)
+
+
+def _narrow(leaf) -> str:
+    return "float32" if np.issubdtype(leaf.dtype, np.floating) else "int32"

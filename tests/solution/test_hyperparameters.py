@@ -1,0 +1,60 @@
+"""The x of a solution as people read it."""
+
+import numpy as np
+import pytest
+from support.report_data import made, searched, solution
+
+from dpbilevel.solution.hyperparameters import hyperparameters, named_numbers
+from dpbilevel.solution.solution import Legend
+
+
+def test_a_legend_gives_names_and_logarithms_are_undone():
+    whole = solution("private")
+    told = hyperparameters(whole)
+    assert told.names == ("age", "sex", "job")
+    np.testing.assert_allclose(told.values, np.exp(whole.x))
+    np.testing.assert_allclose(told.trajectory, np.exp(whole.history["x"]))
+    assert (told.quantity, told.logarithmic, told.chosen) == ("penalty", True, None)
+    assert told.returned == "the average of the last steps"
+
+
+def test_without_a_legend_numbers_go_by_their_place():
+    told = hyperparameters(solution("black box"))
+    assert told.names == ("x['rate']", *(f"x['weights'][{i}, {j}]" for i in range(2) for j in range(2)))
+    assert told.trajectory is None
+    assert told.quantity == "hyperparameter"
+
+
+def test_a_legend_that_does_not_fit_is_left_alone():
+    assert hyperparameters(made(legend=Legend("weight", ("a", "b")))).names == ("x[0]", "x[1]", "x[2]")
+
+
+def test_a_pytree_has_a_course_in_the_order_of_its_leaves():
+    x = {"b": np.array([1.0, 2.0]), "a": np.float64(3.0)}
+    history = {"x": {"b": np.array([[0.0, 0.0], [1.0, 2.0]]), "a": np.array([0.0, 3.0])}}
+    told = hyperparameters(made(x=x, history=history, legend=None, parameters={}))
+    assert told.names == ("x['a']", "x['b'][0]", "x['b'][1]")
+    assert told.trajectory.tolist() == [[0.0, 0.0, 0.0], [3.0, 1.0, 2.0]]
+    assert told.chosen == 2
+
+
+@pytest.mark.parametrize("history", [{}, {"x": np.zeros((0, 3))}, {"x": np.zeros((4, 2))}, {"x": np.float64(1.0)}])
+def test_what_is_no_course_is_none(history):
+    assert hyperparameters(made(history=history)).trajectory is None
+
+
+def test_an_average_is_no_iterate_even_where_x_stood_still():
+    still = made(x=np.zeros(3), history={"x": np.zeros((5, 3))})
+    assert hyperparameters(still).chosen is None
+    assert hyperparameters(made(x=np.zeros(3), history={"x": np.zeros((5, 3))}, parameters={})).chosen == 1
+
+
+def test_a_search_says_which_candidate_it_chose():
+    told = hyperparameters(searched("grid"))
+    assert told.trajectory.ravel().tolist() == [-1.0, 0.0, 1.0]
+    assert told.trajectory[told.chosen - 1, 0] == told.values[0]
+    assert "smallest released score" in told.returned
+
+
+def test_numbers_of_a_scalar():
+    assert named_numbers("x", np.float32(2.0)) == [("x", 2.0)]

@@ -1,0 +1,34 @@
+"""Sums over records with the clip, its norm or the division broken: mutations of `clipped_sum`."""
+
+import jax
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+
+from dpbilevel.privacy.clipping import clipped_sum
+
+
+def unclipped_sum(vector, records, present, clip):
+    return clipped_sum(vector, records, present, float("inf"))
+
+
+def leafwise_clipped_sum(vector, records, present, clip):
+    """Every leaf clipped on its own: with k leaves a record moves the sum by sqrt(k) clips."""
+    shapes = jax.eval_shape(vector, jax.tree.map(lambda leaf: leaf[0], records))
+    number = len(jax.tree.leaves(shapes))
+    parts = [
+        clipped_sum(lambda record, i=i: jax.tree.leaves(vector(record))[i], records, present, clip)
+        for i in range(number)
+    ]
+    return jnp.concatenate(parts)
+
+
+def non_finite_sum(vector, records, present, clip):
+    """Non-finite entries pass through: one such record spoils the whole sum."""
+    vectors = jax.vmap(lambda record: ravel_pytree(vector(record))[0])(records)
+    norms = jnp.linalg.norm(vectors, axis=1, keepdims=True)
+    return jnp.sum(jnp.where(present[:, None], vectors * jnp.minimum(1, clip / norms), 0).astype(jnp.float64), axis=0)
+
+
+def realised_batch_sum(vector, records, present, clip):
+    """Divided by the size of the batch that was drawn, instead of the public rate * n."""
+    return clipped_sum(vector, records, present, clip) * (0.5 * len(present)) / jnp.maximum(jnp.sum(present), 1)

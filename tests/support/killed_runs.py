@@ -1,0 +1,228 @@
+"""Real runs of the command line with a ledger in a database, killed at chosen and at random moments.
+
+Runs as a program of its own: it imports everything once, forks before JAX has started, and each child is a whole
+`dpbilevel tune`. A child notes, in a file of its own, that it is about to touch records; what it was charged is
+compared with that. Prints what happened as JSON.
+"""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from support.compilation_cache import only_read
+
+DATASET, EPSILON = "people", 0.01
+TUNE = ("tune", "people.csv", "--target", "paid", "--schema", "schema.toml", "--delta", "1e-9", "--quiet")
+
+
+def kill_self(*_: Any, **__: Any) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _at_call(home: Any, name: str, number: int, *, after: bool = False) -> None:
+    """Be killed at the so-and-so-manyth call of a function, before or after it has done its work."""
+    true, calls = getattr(home, name), []
+
+    def counted(*arguments: Any, **options: Any) -> Any:
+        calls.append(1)
+        if len(calls) == number and not after:
+            kill_self()
+        result = true(*arguments, **options)
+        if len(calls) == number and after:
+            kill_self()
+        return result
+
+    setattr(home, name, counted)
+
+
+def _before_the_charge(draws: random.Random) -> None:
+    from dpbilevel.privacy.ledger import Ledger
+
+    _at_call(Ledger, "charge", 1)
+
+
+def _within_the_charge(draws: random.Random) -> None:
+    from dpbilevel.privacy.stores import database
+
+    _at_call(database, "add_entry", 1, after=draws.random() < 0.5)
+
+
+def _after_the_charge(draws: random.Random) -> None:
+    from dpbilevel.privacy.ledger import Ledger
+
+    _at_call(Ledger, "charge", 1, after=True)
+
+
+def _in_the_loop(draws: random.Random) -> None:
+    from dpbilevel.records import Records
+
+    _at_call(Records, "execute", draws.randint(1, 40), after=draws.random() < 0.5)
+
+
+def _in_the_report(draws: random.Random) -> None:
+    """While one of the files is written: the mark that the run has begun, the pages, the run file."""
+    _at_call(os, "replace", draws.randint(1, 4), after=draws.random() < 0.5)
+
+
+def _anywhere(draws: random.Random) -> None:
+    """The parent kills."""
+
+
+# Runs of the command line write no checkpoints; those of `solve` do: killed_solves.py kills and resumes them.
+PHASES: dict[str, Callable[[random.Random], None]] = {
+    "start": _anywhere,
+    "before the charge": _before_the_charge,
+    "within the charge": _within_the_charge,
+    "after the charge": _after_the_charge,
+    "mid-loop": _in_the_loop,
+    "report": _in_the_report,
+    "any moment": _anywhere,
+}
+
+
+def _uncharged(draws: random.Random) -> None:
+    """A mutation: receipts for nothing, so that records are touched without a charge."""
+    from dpbilevel.privacy.ledger import Ledger, Receipt
+
+    Ledger.charge = lambda self, releases, budget, description: Receipt(releases)  # type: ignore[method-assign]
+    _in_the_loop(draws)
+
+
+MUTATIONS = {"uncharged": _uncharged}
+
+
+def _child(folder: Path, number: int, phase: str, draws: random.Random) -> None:
+    """A whole run, as `dpbilevel` starts it; never returns."""
+    from dpbilevel.cli import app
+    from dpbilevel.records import Records
+
+    quiet = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(quiet, 1)
+    os.dup2(quiet, 2)
+    os.chdir(folder)
+    true = Records.execute
+
+    def noted(self: Any, *arguments: Any) -> Any:
+        (folder / f"touched-{number}").touch()
+        return true(self, *arguments)
+
+    Records.execute = noted  # type: ignore[method-assign]
+    (PHASES | MUTATIONS)[phase](draws)
+    sys.argv = [
+        *("dpbilevel", *TUNE, "--epsilon", str(EPSILON)),
+        *("--ledger", "people.db", "--dataset", DATASET, "--out", f"run-{number}"),
+    ]
+    try:
+        app.main()
+    except SystemExit as ended:
+        os._exit(ended.code if isinstance(ended.code, int) else 1)
+    except BaseException:
+        os._exit(1)
+
+
+def _entries(folder: Path) -> int:
+    from dpbilevel.privacy.ledger import Ledger
+
+    return len(Ledger.open(f"sqlite:///{folder}/people.db", dataset=DATASET).entries)
+
+
+def killed(folder: Path, number: int, phase: str, delay: float | None) -> dict[str, Any]:
+    """Start a run, see it killed, and look at what is left."""
+    draws = random.Random(number)
+    before = _entries(folder)
+    child = os.fork()
+    if child == 0:
+        if delay is not None:
+            only_read()
+        _child(folder, number, phase, draws)
+    if delay is not None:
+        deadline = time.monotonic() + delay
+        while time.monotonic() < deadline:
+            time.sleep(0.002)
+        os.kill(child, signal.SIGKILL)  # its own child, which is not reaped before the next line
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    return {"phase": phase, "status": status, **judged(folder, number, before)}
+
+
+def judged(folder: Path, number: int, before: int) -> dict[str, Any]:
+    """What a killed run leaves: a ledger that opens, with the charge if records were touched, and whole files."""
+    from dpbilevel.errors import DPBilevelError
+
+    try:
+        charged: int | None = _entries(folder) - before
+    except DPBilevelError:
+        charged = None
+    touched = (folder / f"touched-{number}").exists()
+    told = folder / f"run-{number}" / "run.json"
+    try:
+        state = json.loads(told.read_text("utf-8"))["status"] if told.exists() else "nothing"
+    except ValueError:
+        state = "half a file"
+    return {"charged": charged, "touched": touched, "state": state}
+
+
+def faults(kill: dict[str, Any]) -> list[str]:
+    """What is wrong with what a kill left behind."""
+    found = []
+    if kill["charged"] is None:
+        found.append("unreadable ledger")
+    elif kill["charged"] not in (0, 1):
+        found.append("charged more than once")
+    elif not kill["charged"] and (kill["touched"] or kill["state"] == "finished"):
+        found.append("under-counted budget")
+    if kill["state"] == "half a file":
+        found.append("half a file")
+    if kill["status"] not in (0, -signal.SIGKILL):
+        found.append(f"ended with {kill['status']}")
+    return found
+
+
+def happened(folder: Path, kills: int, phases: tuple[str, ...] = tuple(PHASES)) -> list[dict[str, Any]]:
+    """Run this file as a program; what became of each kill, phases in turn."""
+    import dpbilevel
+
+    sources = [str(Path(dpbilevel.__file__).parents[1]), str(Path(__file__).parents[1]), *sys.path]
+    done = subprocess.run(
+        [sys.executable, __file__, str(folder), str(kills), json.dumps(phases)],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sources)},
+        capture_output=True,
+        text=True,
+        timeout=6 * 3600,
+    )
+    assert done.returncode == 0, done.stderr
+    found: list[dict[str, Any]] = json.loads(done.stdout)
+    return found
+
+
+def main() -> None:
+    folder, kills, phases = Path(sys.argv[1]).absolute(), int(sys.argv[2]), json.loads(sys.argv[3])
+    import jax._src.xla_bridge
+    from support.cli_data import write_people
+
+    from dpbilevel.privacy.budget import Budget
+    from dpbilevel.privacy.ledger import Ledger
+
+    write_people(folder, rows=200)
+    Ledger.open(f"sqlite:///{folder}/people.db", dataset=DATASET, total=Budget(1e3, 0.5), composition="basic")
+    assert not jax._src.xla_bridge._backends, "JAX has started, and what has started cannot be forked"
+    begun = time.monotonic()
+    whole = killed(folder, 0, "any moment", None)  # left alone: how long a run takes
+    seconds = time.monotonic() - begun
+    assert whole == {"phase": "any moment", "status": 0, "charged": 1, "touched": True, "state": "finished"}, whole
+    draws, found = random.Random(0), []
+    for number in range(1, kills + 1):
+        phase = phases[(number - 1) % len(phases)]
+        delay = {"start": draws.uniform(0, 0.3), "any moment": draws.uniform(0, seconds)}.get(phase)
+        found.append(killed(folder, number, phase, delay))
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
