@@ -9,12 +9,17 @@ READY := $(VENV)/.ready
 BROWSER := .browser/.ready
 AXE := axe-core@4.14.0
 WORKERS ?= 2
+PYTEST := $(PY) -m pytest -n $(WORKERS) --durations=30
+# Most of a cold test is XLA's, and two fifths of that its newer emitters of fused loops. Tests that are not about bits,
+# noise or sensitivities do without them. All others compile as users do; tests/conftest.py insists.
+QUICK := XLA_FLAGS=--xla_cpu_use_fusion_emitters=false
+QUICKLY := $(addprefix tests/,applications cli datasets encoding estimators methods paper plot report solution theory)
 
 # Succeeds in an interpreter that can make the environment. A pyenv shim may exist and yet not run, and
 # Debian ships a Python without ensurepip, so a candidate counts only once it has run this.
 USABLE := import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 15))
 
-.PHONY: help demo test test-fast test-heavy lint docs format clean bench-rates bench-solver bench-solver-private bench-constants bench-multitask bench-penalty bench-results bench-utility bench-estimators trust bench-audits
+.PHONY: help demo test test-pages test-fast test-heavy lint docs format clean bench-rates bench-solver bench-solver-private bench-constants bench-multitask bench-penalty bench-results bench-utility bench-estimators trust bench-audits
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile
@@ -22,11 +27,15 @@ help:  ## list the targets
 demo: $(READY)  ## tune on flights from New York and write a report, in flights-run/
 	@$(VENV)/bin/dpbilevel demo --force
 
-test: $(READY) $(BROWSER)  ## run every test and doctest
-	$(PY) -m pytest -n $(WORKERS)
+test: $(READY) $(BROWSER)  ## run every test and doctest but those of pages
+	$(PYTEST) tests $(QUICKLY:%=--ignore=%) --ignore=tests/pages
+	$(QUICK) $(PYTEST) src $(QUICKLY)
 
-test-fast: $(READY)  ## the same without the slow tests
-	$(PY) -m pytest -n $(WORKERS) -m "not slow"
+test-pages: $(READY)  ## run the documentation, the examples and small benchmarks
+	$(QUICK) $(PYTEST) tests/pages
+
+test-fast: $(READY)  ## all of these without the slow tests
+	$(PYTEST) -m "not slow and not heavy"
 
 test-heavy: $(READY)  ## what takes minutes: scikit-learn's checks of all estimators with all defaults, all random models
 	$(PY) -m pytest -n $(WORKERS) -m heavy

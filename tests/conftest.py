@@ -1,6 +1,7 @@
 """What all tests share."""
 
 import gc
+import os
 import sys
 import warnings
 from pathlib import Path
@@ -9,6 +10,26 @@ import pytest
 from support import compilation_cache
 
 compilation_cache.share()  # before anything imports JAX, which reads its environment once
+
+TESTS = Path(__file__).parent
+# `make test` compiles the programs of these faster and otherwise than users do. They are not about bits, noise or
+# sensitivities.
+QUICKLY = {
+    *("applications", "cli", "datasets", "encoding", "estimators", "methods", "pages", "paper", "plot", "report"),
+    *("solution", "theory"),
+}
+
+
+def pytest_collection_modifyitems(items):
+    """Guarantees hold for the programs that users have, or nothing is shown."""
+    if "xla_cpu_use_fusion_emitters=false" not in os.environ.get("XLA_FLAGS", ""):
+        return
+    for item in items:
+        if item.path.is_relative_to(TESTS) and item.path.relative_to(TESTS).parts[0] not in QUICKLY:
+            raise pytest.UsageError(
+                f"XLA_FLAGS={os.environ['XLA_FLAGS']}: not for {item.nodeid}; it is about the programs that users have "
+                "(`make test` sets the flags for the folders that may have them)"
+            )
 
 
 @pytest.fixture(autouse=True)

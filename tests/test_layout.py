@@ -1,0 +1,70 @@
+"""Tests are where their modules are, and share what they share through tests/support/."""
+
+import ast
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import dpbilevel
+
+TESTS = Path(__file__).parent
+ROOT = TESTS.parent
+SOURCE = Path(dpbilevel.__file__).parent
+OTHERS = {"guarantees", "pages", "support"}
+FILES = [path for path in TESTS.rglob("*.py") if "__pycache__" not in path.parts]
+
+
+def imported(path):
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def test_folders_are_those_of_the_library_and_three_more():
+    folders = {path.relative_to(TESTS).parts[0] for path in FILES if path.parent != TESTS}
+    packages = {path.parent.name for path in SOURCE.glob("*/__init__.py")}
+    assert folders == packages | OTHERS
+
+
+def test_no_test_imports_the_module_of_another():
+    found = [(path.name, name) for path in FILES for name in imported(path) if re.search(r"(^|\.)test_", name)]
+    assert [one for one in found if not one[1].startswith(("jax.", "numpy."))] == []
+
+
+def test_support_has_no_tests_and_everything_else_is_one():
+    for path in FILES:
+        is_support = path.parent.name == "support" or path.name == "conftest.py"
+        assert path.name.startswith("test_") != is_support, path
+
+
+def test_files_have_names_of_their_own():
+    """Folders of tests are no packages: two files of one name would be one module."""
+    names = [path.stem for path in FILES if path.name != "conftest.py"]
+    assert len(names) == len(set(names))
+
+
+def test_make_and_the_guard_agree_on_what_is_compiled_quickly(request):
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    written = re.search(r"^QUICKLY := \$\(addprefix tests/,(.*)\)$", makefile, re.MULTILINE)
+    (guard,) = [
+        plugin.QUICKLY
+        for plugin in request.config.pluginmanager.get_plugins()
+        if getattr(plugin, "__file__", None) == str(TESTS / "conftest.py")
+    ]
+    assert guard == {*written[1].split(), "pages"}
+    assert not guard & {"guarantees", "privacy", "checkpoint", "evaluation", "baselines", "audit", "inner", "execution"}
+
+
+def test_guarantees_are_not_compiled_quickly():
+    program = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider"]
+    flags = {"XLA_FLAGS": "--xla_cpu_use_fusion_emitters=false"}
+    for folder, allowed in (("guarantees/test_words.py", False), ("theory/test_forms.py", True)):
+        done = subprocess.run(
+            [*program, f"tests/{folder}"], cwd=ROOT, env=os.environ | flags, capture_output=True, text=True
+        )
+        assert (done.returncode == 0) == allowed
+        assert ("not for tests/guarantees" in done.stdout + done.stderr) != allowed
