@@ -14,23 +14,27 @@ from dpbilevel.privacy.release import Release
 ANSWER = Release.answer
 
 
-@pytest.fixture
-def fresh_programs():
-    """Programs that were compiled with other answers must not be taken from the shelf."""
+@pytest.fixture(scope="module", autouse=True)
+def _programs_of_their_own():
+    """Programs that were compiled with other answers must not be taken from the shelf, here or elsewhere."""
     planning._planned.cache_clear()
     yield
     planning._planned.cache_clear()
 
 
-def exchanging(exchange):
-    """Answers that pass through Python, to be kept or replaced: one program for both, so that both round alike."""
+PRESENT = []  # what becomes of an answer, in the run that is under way
 
-    def answer(release, arrays, point, keys):
-        noisy = ANSWER(release, arrays, point, keys)
-        shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), noisy)
-        return io_callback(exchange, shapes, noisy, ordered=True)
 
-    return answer
+def exchanging(release, arrays, point, keys):
+    """An answer that passes through Python, to be kept or replaced: one program for both, so that both round alike."""
+    noisy = ANSWER(release, arrays, point, keys)
+    shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), noisy)
+    return io_callback(_exchanged, shapes, noisy, ordered=True)
+
+
+def _exchanged(noisy):
+    (exchange,) = PRESENT
+    return exchange(noisy)
 
 
 def recording(kept):
@@ -38,22 +42,22 @@ def recording(kept):
         kept.append(jax.tree.map(np.array, noisy))
         return noisy
 
-    return exchanging(exchange)
+    return exchange
 
 
 def replaying(kept):
     left = iter(kept)
-    return exchanging(lambda noisy: next(left))
+    return lambda noisy: next(left)
 
 
-def outcome(folder, seed, answer, monkeypatch, capfd, command):
+def outcome(folder, seed, exchange, monkeypatch, capfd, command):
     """Everything that a command leaves behind: files by name, and what it says."""
     folder.mkdir()
     write_people(folder, rows=300, seed=seed)
-    planning._planned.cache_clear()
+    PRESENT[:] = [exchange]
     with monkeypatch.context() as patched:
         patched.chdir(folder)
-        patched.setattr(Release, "answer", staticmethod(answer))
+        patched.setattr(Release, "answer", staticmethod(exchanging))
         patched.setenv("SOURCE_DATE_EPOCH", "0")
         patched.setattr("sys.argv", ["dpbilevel", *command, "--quiet"])
         with pytest.raises(SystemExit) as ended:
@@ -70,7 +74,6 @@ COMMANDS = {
 }
 
 
-@pytest.mark.usefixtures("fresh_programs")
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_run_tells_its_releases_and_nothing_else(command, tmp_path, monkeypatch, capfd):
     kept = []
@@ -81,7 +84,6 @@ def test_a_run_tells_its_releases_and_nothing_else(command, tmp_path, monkeypatc
     assert first == second
 
 
-@pytest.mark.usefixtures("fresh_programs")
 def test_a_run_that_tells_more_is_caught(tmp_path, monkeypatch, capfd):
     facts = tuning._facts
 
