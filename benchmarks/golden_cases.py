@@ -178,7 +178,8 @@ def others() -> None:
     application("shared_representation hidden", shared, ROWS, NUMBERS, _source.astype(np.int32))
     for way in ("certified", "released"):
         method = dpb.DPBilevel(inner=dpb.DPLocGD(steps=5), penalty=1e5, steps=4, clip_norm=way)
-        application(f"regularization DPBilevel {way}", logistic, ROWS, LABELS, method=method, refit=None)
+        columns = ROWS, LABELS, _source.astype(np.int32)
+        application(f"source_weights DPBilevel {way}", weights, *columns, upper=2, method=method, refit=None)
     held_out = {"metric": ("accuracy", "loss", "calibration"), "bins": 4}
     for noise, seed in (("float", SEED), ("exact", None)):
         CASES[f"evaluate {noise}"] = lambda noise=noise, seed=seed: evaluated(seed=seed, noise=noise, **held_out)
