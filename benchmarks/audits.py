@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import plot_audits
 
 import dpbilevel as dpb
 from dpbilevel.audit.auditing import audit
@@ -28,7 +29,7 @@ from dpbilevel.audit.canaries import one_run
 from dpbilevel.audit.case import Case
 from dpbilevel.audit.verdict import HEADER, Audit
 from dpbilevel.audit.worst_cases import standard_cases
-from dpbilevel.tables import markdown_table
+from dpbilevel.foundation.tables import markdown_table
 
 TARGET = Path(__file__).parent.parent / "docs" / "results"
 EPSILONS, DELTA, RUNS, QUICK = (0.5, 1.0, 4.0), 1e-2, 20_000, 400
@@ -238,7 +239,7 @@ def draw(source: Path) -> None:
     )
     (TARGET / "audits.md").write_text(page, encoding="utf-8")
     at_four = [a for e, a in found if key(e)[1] == 4.0 and a.adjacency == "replace-one" and e["part"] != "one-run"]
-    dpb.plot.audits(at_four).figure.savefig(TARGET / "audits.svg", metadata={"Date": None})
+    plot_audits.audits(at_four).figure.savefig(TARGET / "audits.svg", metadata={"Date": None})
 
 
 def main() -> None:

@@ -28,12 +28,12 @@ from solver_reference import Reference
 
 import dpbilevel as dpb
 from dpbilevel import planning
-from dpbilevel.tables import markdown_table, short
+from dpbilevel.foundation.tables import markdown_table, short
 
 RESULTS = Path(__file__).resolve().parent.parent / "docs" / "results" / "constants.json"
-MODULES = ("passes", "lower_steps", "hyper_steps", "hyper_rules", "tracking_loop")
+MODULES = ("passes", "lower_steps", "hyper_steps", "hyper_rules", "loop")
 GUARDS = ("_TINY", "_LEAST_WEIGHT")  # against division by zero, and a floor from which weights can return
-MEMORIES = ("_SHORT", "_LONG", "_TOP_MEMORY", "_FALL", "_MEMORY", "_NARROWING")
+DECAYS = ("_SHORT", "_LONG", "_TOP_DECAY", "_FALL", "_DECAY", "_NARROWING")
 ENTRIES = (1, 5, 8, 10, 13, 33, 41, 43, 48, 52, 59, 62)  # of the table: every family and every domain
 RECORDS, SIMULATED, EPSILON = (10**4, 10**5), 800, 1.0
 DATA_SEED, NOISE_SEED, SEEDS = 61, 71, 4
@@ -42,7 +42,7 @@ AS_IT_IS = "as it is"
 
 PAGE = """# Do the constants of the default matter?
 
-Every number in the modules of the default (`passes`, `lower_steps`, `hyper_steps`, `hyper_rules`, `tracking_loop`),
+Every number in the modules of the default (`passes`, `lower_steps`, `hyper_steps`, `hyper_rules`, `loop`),
 halved and doubled, one at a time; memories by what they forget. *Mean* is the geometric mean of the share of
 $F(x_0) - F^*$ that is left, over {problems} problems of [the solver benchmark](solver.md) at 10⁴ and 10⁵ records,
 ε = {epsilon:g} and {seeds} seeds, against that of the constants as they are, {base:.3g}: a factor below 1 would have
@@ -58,7 +58,7 @@ seed {data_seed}, noise seeds from {noise_seed} on. The problems: {names}.
 def constants() -> dict[str, tuple[ModuleType, str, int | None]]:
     """Every number among a module's private constants: where it is, and its place in a tuple."""
     found: dict[str, tuple[ModuleType, str, int | None]] = {}
-    for module in (importlib.import_module(f"dpbilevel.methods.{name}") for name in MODULES):
+    for module in (importlib.import_module(f"dpbilevel.methods.tracking.{name}") for name in MODULES):
         for name, value in vars(module).items():
             values = value if isinstance(value, tuple) else (value,)
             if not name.startswith("_") or not name.isupper() or name in GUARDS:
@@ -73,7 +73,7 @@ def constants() -> dict[str, tuple[ModuleType, str, int | None]]:
 def changed(name: str, value: float, way: str) -> float:
     """A constant, halved or doubled."""
     factor = {"halved": 0.5, "doubled": 2.0}[way]
-    if name in MEMORIES:
+    if name in DECAYS:
         return 1 - (1 - value) / factor  # halved is to forget twice as fast
     return int(value * factor) if isinstance(value, int) else value * factor
 
@@ -108,7 +108,9 @@ def simulated(posed: Posed, n: int) -> list[Any]:
     def shape(role: str, leaf: Any) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct((n // 2 if role == "upper" else n, *leaf.shape[1:]), leaf.dtype)
 
-    sizes = dpb.Sizes(**{role: jax.tree.map(lambda leaf: shape(role, leaf), tree) for role, tree in data.items()})  # noqa: B023
+    sizes = dpb.RecordShapes(
+        **{role: jax.tree.map(lambda leaf: shape(role, leaf), tree) for role, tree in data.items()}  # noqa: B023
+    )
     start = planning.checked_start(posed.problem, posed.start)
     budget = dpb.Budget(EPSILON, DELTA)
     program = planning.prepare(posed.problem, sizes, budget, planning.DEFAULT_METHOD, start).program
@@ -116,15 +118,15 @@ def simulated(posed: Posed, n: int) -> list[Any]:
     def answer(release: Any, point: Any, keys: jax.Array) -> Any:
         total: Any = 0.0
         for role, contribution in release.contributions.items():
-            vectors = jax.vmap(lambda record: contribution.vector(point, record))(data[role])  # noqa: B023
+            vectors = jax.vmap(lambda record: contribution.per_record(point, record))(data[role])  # noqa: B023
             flat = jax.vmap(lambda vector: ravel_pytree(vector)[0])(vectors)
             norms = jnp.sqrt(jnp.sum(flat**2, axis=1, keepdims=True))
             total += jnp.mean(flat * jnp.minimum(1, contribution.clip / jnp.maximum(norms, 1e-30)), axis=0)
         unravel = ravel_pytree(jax.tree.map(lambda leaf: leaf[0], vectors))[1]
-        return unravel(total + release.noise * jax.random.normal(keys[0], total.shape))
+        return unravel(total + release.noise_std * jax.random.normal(keys[0], total.shape))
 
     def one(seed: jax.Array) -> Any:
-        keys = jax.random.split(jax.random.key(seed), (program.rounds, program.uses_per_round, 1))
+        keys = jax.random.split(jax.random.key(seed), (program.rounds, program.keys_per_round, 1))
         return program.finish(program.loop(answer, program.start(*start), keys)[0])[0]
 
     xs = jax.jit(jax.vmap(one))(jnp.arange(NOISE_SEED, NOISE_SEED + SEEDS))

@@ -6,9 +6,11 @@ python benchmarks/leak.py        (about a minute; writes docs/results/leak.json,
 import json
 from pathlib import Path
 
+import plot_leak
+
 import dpbilevel as dpb
 from dpbilevel.audit.leak import exact_attack, private_attack
-from dpbilevel.tables import markdown_table
+from dpbilevel.foundation.tables import markdown_table
 
 TARGET = Path(__file__).parent.parent / "docs" / "results"
 N, DIMENSION, TRIALS, DELTA = 100, 3, 20_000, 1e-3
@@ -56,7 +58,7 @@ def main():
     (TARGET / "leak.md").write_text(page, encoding="utf-8")
     content = {"format": "dpbilevel.leak/1", "attacks": [result.to_json() for result in results]}
     (TARGET / "leak.json").write_text(json.dumps(content, allow_nan=False, indent=1) + "\n", encoding="utf-8")
-    dpb.plot.leak(results).figure.savefig(TARGET / "leak.svg", metadata={"Date": None})
+    plot_leak.leak(results).figure.savefig(TARGET / "leak.svg", metadata={"Date": None})
 
 
 if __name__ == "__main__":

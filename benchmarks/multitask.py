@@ -21,7 +21,7 @@ from sklearn.metrics import r2_score
 from utility import current_commit
 
 from dpbilevel.estimators import DPMultiTaskRidge, DPRidgeCV
-from dpbilevel.tables import markdown_table
+from dpbilevel.foundation.tables import markdown_table
 
 RESULTS = Path(__file__).resolve().parent.parent / "docs" / "results" / "multitask.json"
 SHAPES = ((20, 500, 20), (50, 400, 30), (10, 2000, 20))  # tasks, rows of each, columns

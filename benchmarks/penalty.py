@@ -23,7 +23,7 @@ from rates import ROOT, Arrays, Setting, drawn, fitted, hyperobjective, machine,
 from scipy import stats
 
 import dpbilevel as dpb
-from dpbilevel.tables import markdown_table
+from dpbilevel.foundation.tables import markdown_table
 
 PENALTIES, SEEDS = (1.0, 3.0, 10.0, 30.0, 100.0, 300.0), 20
 SETTING = Setting(4000, epsilon=1.0, d_x=4, d_y=4)
@@ -92,7 +92,7 @@ def double_loop(penalty: float, seed: int) -> np.ndarray:
     """Hypergradients of all outer steps, read off the tiny steps of x."""
     # The noisy difference is a few hundredths long, and lambda times that fits this clip; a wider one only adds noise.
     clips = {"clip_norm": 1 + penalty / 10, "upper_clip_norm": 1.0}
-    method = replace(SETTING.method(), penalty=penalty, steps=dpb.DPBilevel.steps, step_size=STILL, **clips)
+    method = replace(SETTING.method(), penalty_weight=penalty, steps=dpb.DPBilevel.steps, step_size=STILL, **clips)
     path = np.concatenate([START[0][None], run(POSED, method, seed)["x"]])
     return -np.diff(path, axis=0) / STILL
 

@@ -39,12 +39,13 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import matplotlib
 import numpy as np
+import plot_rates
 from matplotlib.figure import Figure
 from scipy import stats
 
 import dpbilevel as dpb
+from dpbilevel.foundation.tables import markdown_table
 from dpbilevel.plot.style import SETTINGS
-from dpbilevel.tables import markdown_table
 
 ROOT = Path(__file__).parent.parent
 DELTA, VALUES, RADIUS, SPREAD, STEP = 1e-6, 64, 0.6, 0.25, 0.25
@@ -140,7 +141,7 @@ class Setting:
         if self.scheme != "full" and self.budget.is_private:
             inner["steps"] = math.ceil((penalty / self.alpha) ** 2 / 5 / (self.n / 2))
             solver = dpb.DPLocSGD(**inner, sampling=dpb.Poisson(0.5))
-        return dpb.DPBilevel(inner=solver, penalty=penalty, steps=steps, step_size=STEP, sampling=sampling)
+        return dpb.DPBilevel(inner=solver, penalty_weight=penalty, steps=steps, step_size=STEP, sampling=sampling)
 
 
 def drawn(setting: Setting, seed: int) -> Arrays:
@@ -187,9 +188,9 @@ def batch_deviation(setting: Setting, seed: int) -> float:
 
 def sources(setting: Setting) -> dict[str, float]:
     """Sizes of the errors of one hypergradient, from the plan; and what is left at the output without any noise."""
-    numbers, penalty = solve(setting, 0).numbers, setting.method().penalty
+    parameters, penalty = solve(setting, 0).parameters, setting.method().penalty_weight
     names = ("lower solve", "penalised solve", "hypergradient")
-    lower, penalised, outer = (numbers[f"{name}: noise"][0] for name in names)
+    lower, penalised, outer = (parameters[f"{name}: noise"][0] for name in names)
     # Of two steps, 1 and 1/2, averaged: an error of 3/4 of the first answer's noise and 1/4 of the second's is left.
     solves = math.hypot(0.75, 0.25) * math.hypot(lower, penalised) * math.sqrt(setting.d_y)
     x = np.asarray(solve(setting, 0, private=False).x, np.float64)
@@ -248,9 +249,9 @@ class Experiment:
         values = np.array([[measured(s, seed, self.metric) for seed in range(self.seeds)] for s in settings])
         exponent = fitted(points, values)
         print(f"{self.name}, {self.metric}, in {self.against}: {exponent}", flush=True)
-        plans = [{"alpha": s.alpha, "penalty": s.method().penalty, "steps": s.method().steps} for s in settings]
-        numbers = {"grid": points, "plans": plans, "values": values.tolist(), "exponent": exponent}
-        return vars(self) | {"base": repr(self.base)} | numbers | {"verdict": verdict(exponent, self.bound)}
+        plans = [{"alpha": s.alpha, "penalty": s.method().penalty_weight, "steps": s.method().steps} for s in settings]
+        parameters = {"grid": points, "plans": plans, "values": values.tolist(), "exponent": exponent}
+        return vars(self) | {"base": repr(self.base)} | parameters | {"verdict": verdict(exponent, self.bound)}
 
 
 def grid(first: float, points: int, factor: int = 2) -> tuple[float, ...]:
@@ -302,7 +303,7 @@ def draw(results: list[dict[str, Any]], target: Path) -> None:
         figure = Figure(figsize=(11, 9.6), layout="constrained")
         for panel, against in zip(figure.subplots(2, 2).flat, ("n", "epsilon", "d_", "batch"), strict=True):
             if any(result["against"].startswith(against) for result in results):
-                dpb.plot.rates({"experiments": results}, panel, against)
+                plot_rates.rates({"experiments": results}, panel, against)
         title = "Measured exponents (in brackets and dashed: the theorem's; dotted: the paper's where it differs)"
         figure.suptitle(title, fontsize=11)
         figure.savefig(target, metadata={"Date": None})

@@ -6,8 +6,8 @@ python benchmarks/sampling_costs.py        (a few minutes; draws with replacemen
 from pathlib import Path
 
 import dpbilevel as dpb
+from dpbilevel.foundation.tables import markdown_table
 from dpbilevel.privacy.accounting import Charge, composed_epsilon
-from dpbilevel.tables import markdown_table
 
 RECORDS, DELTA = 1000, 1e-6
 TARGET = Path(__file__).parent.parent / "docs" / "results" / "sampling_costs.md"

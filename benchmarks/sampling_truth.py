@@ -15,10 +15,10 @@ import numpy as np
 from scipy.stats import binom, norm
 
 import dpbilevel as dpb
+from dpbilevel.foundation.tables import markdown_table
 from dpbilevel.privacy import accounting
 from dpbilevel.privacy.accounting import Charge, composed_delta
 from dpbilevel.privacy.profiles import with_replacement, without_replacement
-from dpbilevel.tables import markdown_table
 
 TARGET = Path(__file__).parent.parent / "docs" / "results" / "sampling_truth.md"
 RECORDS, SIZE = 100, 20

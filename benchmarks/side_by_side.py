@@ -28,7 +28,7 @@ from utility_results import DELTA, estimated, read_results
 import dpbilevel as dpb
 from dpbilevel.datasets import load_adult, load_california
 from dpbilevel.estimators import DPLogisticRegressionCV, DPRidgeCV, DPSourceWeightedClassifier
-from dpbilevel.tables import markdown_table
+from dpbilevel.foundation.tables import markdown_table
 
 EPSILONS, SEEDS, REPETITIONS = (0.5, 1.0, 3.0), 5, 10
 CALIFORNIA_TEST = 4128  # a fifth of the rows

@@ -23,7 +23,7 @@ from solver_problems import Entry, Posed, Units, quadratic, rescaled, table
 from solver_reference import Reference
 
 import dpbilevel as dpb
-from dpbilevel.tables import markdown_table
+from dpbilevel.foundation.tables import markdown_table
 
 SEEDS, RECORDS = (31, 32), 1000
 UNITS = (Units(x=1e-3), Units(x=1e3), Units(y=1e-3), Units(y=1e3), Units(upper=1e3, lower=1e-3), Units(upper=1e-3))

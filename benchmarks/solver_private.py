@@ -69,7 +69,7 @@ def front(posed: Posed, records: int) -> Posed:
 # ------------------------------------------------------------------------------------------------------------- methods
 
 
-def tuning_budget(epsilon: float, sizes: dpb.Sizes) -> dpb.Budget:
+def tuning_budget(epsilon: float, sizes: dpb.RecordShapes) -> dpb.Budget:
     """What `dpb.solve` leaves to tuning by default."""
     budget, _, _ = dpb.Tracking().default_refit.budgets(dpb.Budget(epsilon, DELTA), sizes, gaussian=True)
     return budget
@@ -94,7 +94,7 @@ def certified(posed: Posed) -> Posed:
 def double_loop(constants: dpb.Constants) -> dpb.DPBilevel:
     """Algorithm 1 with penalty, step, radii and clips from certified constants."""
     inner = dpb.DPLocGD(clip_norm=constants.lower_lipschitz, upper_clip_norm=constants.upper_lipschitz)
-    return dpb.DPBilevel(inner=inner, penalty=constants.smallest_penalty(), clip_norm="certified")
+    return dpb.DPBilevel(inner=inner, penalty_weight=constants.smallest_penalty_weight(), clip_norm="certified")
 
 
 def methods_of(entry: Entry, records: int) -> tuple[str, ...]:

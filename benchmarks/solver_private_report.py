@@ -24,7 +24,7 @@ from solver_private import (
 from solver_private_judgement import Judgement, judged
 from solver_problems import table
 
-from dpbilevel.tables import markdown_table
+from dpbilevel.foundation.tables import markdown_table
 
 FLOOR = 1e-5  # smaller shares are drawn here
 POWERS = {10**3: "10³", 10**4: "10⁴", 10**5: "10⁵", 10**6: "10⁶"}

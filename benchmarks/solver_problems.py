@@ -88,7 +88,7 @@ def _grown(convex_set: ConvexSet, by: float) -> ConvexSet:
 # ------------------------------------------------------------------------------------------------------------ families
 
 DOMAINS: dict[str, Callable[[int], tuple[Any, Any]]] = {  # dimension -> domain and start
-    "unconstrained": lambda d: (dpb.Everything(), np.zeros(d)),
+    "unconstrained": lambda d: (dpb.Unconstrained(), np.zeros(d)),
     "non-negative": lambda d: (dpb.NonNegative(), np.ones(d)),
     "box": lambda d: (dpb.Box(-0.6, 0.6), np.zeros(d)),
     "ball": lambda d: (dpb.Ball(0.8), np.zeros(d)),

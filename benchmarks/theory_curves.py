@@ -12,7 +12,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import dpbilevel as dpb
-from dpbilevel.tables import markdown_table
+from dpbilevel.foundation.tables import markdown_table
 
 TARGET = Path(__file__).parent.parent / "docs" / "results"
 CONSTANTS = dpb.Constants(
@@ -36,7 +36,7 @@ GRIDS = {
 PAGE = """# What the theorems guarantee
 
 The smallest α, the norm of the projected hypergradient that Theorems 1 to 3 promise with probability {certain}, with
-explicit constants (`dpb.theory.plan`; each constant names its lemma in `theory/bounds.py`). Constants: L0f = 1,
+explicit constants (`dpb.paper.plan`; each constant names its lemma in `paper/bounds.py`). Constants: L0f = 1,
 L1f = 0.25, L0g = 1, L1g = 0.75, L2g = 0.1, mu_g = 0.5, ΔF = 1, a mild problem; n = {n:,}, d_x = {d_x}, d_y = {d_y},
 ε = 1, δ = {delta:g}, replace-one, batches of {batch:,}, unless on an axis. No randomness is involved. Made by
 `python benchmarks/theory_curves.py`.
@@ -53,7 +53,7 @@ itself works with thousands (`rates.md` has measurements). The planner says "vac
 
 def main():
     plans = {
-        setting: dpb.theory.plan(
+        setting: dpb.paper.plan(
             CONSTANTS, n=N, d_x=D_X, d_y=D_Y, budget=BUDGET, gamma=GAMMA, gap=GAP, setting=setting, **extra
         )
         for setting, extra in SETTINGS.items()
@@ -73,7 +73,7 @@ def main():
     figure, panels = plt.subplots(2, 2, figsize=(9, 7), layout="constrained")
     for (against, values), axes in zip(GRIDS.items(), panels.flat, strict=True):
         for plan in plans.values():
-            dpb.theory.plot(plan, against, values, axes)
+            dpb.paper.plot(plan, against, values, axes)
         lines = axes.get_lines()
         for line in lines[3::2]:
             line.remove()  # one line "vacuous above" is enough

@@ -32,7 +32,7 @@ import ledger_racers  # noqa: E402
 import postgresql_server  # noqa: E402
 import signalled_runs  # noqa: E402
 
-from dpbilevel.tables import markdown_table  # noqa: E402
+from dpbilevel.foundation.tables import markdown_table  # noqa: E402
 
 FORMAT = "dpbilevel.trust/1"
 TARGET = ROOT / "docs" / "results"

@@ -61,16 +61,16 @@ class Outcome:
 
 def passes_of(solution: Any) -> float:
     """Passes over the data: each use of a release reads its roles' records, or a batch of them."""
-    if "runs" in solution.numbers:  # random search: one charge for all runs, of which the expected number is public
+    if "runs" in solution.parameters:  # random search: one charge for all runs, of which the expected number is public
         scored = solution.sizes["upper"] / sum(solution.sizes.values())
-        return solution.numbers["runs"][0] * (solution.numbers["training: steps"][0] + scored)
+        return solution.parameters["runs"][0] * (solution.parameters["training: steps"][0] + scored)
     charges = [charge for charges in solution.privacy.charges.values() for charge in charges]
     total = sum(solution.sizes.values())
 
     def read(charge: Any) -> float:
-        return charge.sampling.divisor(charge.records) if not charge.sampling.takes_everybody else charge.records
+        return charge.sampling.divisor(charge.records) if not charge.sampling.is_full_batch else charge.records
 
-    return sum(charge.steps * read(charge) / total for charge in charges)
+    return sum(charge.uses * read(charge) / total for charge in charges)
 
 
 def noise_seed(repetition: int) -> int:

@@ -42,7 +42,7 @@ def double_loop(problem, records, budget, start, seed):
     # that matters in practice, and 1/4 bounds the smoothness of logistic losses on rows of norm one. Of seven choices
     # of penalty, steps and step size this one was best on test data (adult-sources, adult-scalar-5, california-groups).
     inner = dpb.DPLocGD(strong_convexity=0.05, smoothness=0.25, radius=20.0, steps=100)
-    method = dpb.DPBilevel(inner=inner, penalty=3.0, steps=50, step_size=3.0, output="last")
+    method = dpb.DPBilevel(inner=inner, penalty_weight=3.0, steps=50, step_size=3.0, output="last")
     return dpb.solve(problem, records, budget, method=method, start=start, refit=dpb.Refit(), seed=seed, progress=False)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from utility_methods import ORACLE, OURS, UNTUNED
 from utility_results import DELTA, LEAST_GAP, Results, Table, estimated, verdicts
 
-from dpbilevel.tables import markdown_table
+from dpbilevel.foundation.tables import markdown_table
 
 PAGE = """# Utility: how much of the tuning gap each method closes
 

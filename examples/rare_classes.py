@@ -1,4 +1,4 @@
-"""A rare failure that is dear to miss: weights of classes, tuned for what mistakes cost, under one privacy budget.
+"""A rare failure that is expensive to miss: weights of classes, tuned for what mistakes cost, under one privacy budget.
 
 One machine in twenty fails soon. Sending a mechanic in vain costs 1, a failure that nobody saw coming costs 20. A model
 of the plain loss hardly ever warns. Here the weights of the two classes are hyperparameters, and validation records

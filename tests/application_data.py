@@ -46,4 +46,4 @@ def planned(problem: dpb.BilevelProblem, lower: Any, upper: Any) -> dpb.Plan:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         warnings.simplefilter("ignore", dpb.UtilityWarning)  # small on purpose
-        return dpb.plan(problem, dpb.Sizes(lower=lower, upper=upper), dpb.Budget(1.0, 1e-6))
+        return dpb.plan(problem, dpb.RecordShapes(lower=lower, upper=upper), dpb.Budget(1.0, 1e-6))

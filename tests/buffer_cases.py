@@ -16,12 +16,12 @@ import jax.numpy as jnp
 import numpy as np
 from optimised_hlo import Module
 
+from dpbilevel.foundation.precision import is_double
 from dpbilevel.methods.joint import Part, joined
-from dpbilevel.precision import is_double
 from dpbilevel.privacy import clipping, grid
 from dpbilevel.privacy.release import Contribution, Release
 from dpbilevel.privacy.sampling import FullBatch, Poisson
-from dpbilevel.records import sealed
+from dpbilevel.records import isolated_jax_config
 
 OVERFLOW = 2.0**100  # what `clipped` compares every entry with
 CLASSES = 3
@@ -102,11 +102,11 @@ class Case:
         release = Release(
             name="mean",
             contributions={"lower": Contribution(VECTORS[self.vector], 0.7, number)},
-            noise=1.0,
-            steps=1,
+            noise_std=1.0,
+            uses=1,
             sampling=Poisson(0.5) if self.kind == "Poisson" else FullBatch(),
         )
-        return release.hardened(self.dimension) if self.kind == "exact" else release
+        return release.discretized(self.dimension) if self.kind == "exact" else release
 
     def limits(self) -> list[float]:
         """What records are measured by: every entry, and with exact noise the squares of a row of integers."""
@@ -126,7 +126,7 @@ class Case:
             with jax.enable_x64(precise):
                 return Release.answer(release, {"lower": (rows, present)}, point, keys)
 
-        with sealed():
+        with isolated_jax_config():
             return Module(jax.jit(program).lower(records, present, point, keys).compile().as_text(), records="rows")
 
     def is_measured_once(self) -> bool:

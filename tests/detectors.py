@@ -22,6 +22,7 @@ from test_noise import check_independent, check_moments, check_scale
 from test_release import CASES, check_public_division, check_sensitivity, taken_by_role
 
 import dpbilevel as dpb
+from dpbilevel.execution.program import Program, Stage
 from dpbilevel.privacy import accounting
 from dpbilevel.privacy.accounting import all_charges, composed_delta
 from dpbilevel.privacy.calibration import calibrate
@@ -29,7 +30,6 @@ from dpbilevel.privacy.clipping import ROUNDING
 from dpbilevel.privacy.ledger import Receipt
 from dpbilevel.privacy.noise import KeySchedule
 from dpbilevel.privacy.release import Contribution, Release
-from dpbilevel.program import Program, Stage
 from dpbilevel.records import Records
 
 DIMENSION, STEPS, COUNT, CLIP = 256, 100, 40, 10.0
@@ -46,7 +46,7 @@ def _asking(*releases: Release) -> Program:
     def stage(position: int, release: Release) -> Stage:
         return Stage(
             release=release,
-            steps=1,
+            uses_per_round=1,
             query=lambda state, carry, step: 0.0,
             update=lambda state, carry, answer, step: carry.at[position].set(answer),
             begin=lambda state: state,
@@ -54,7 +54,7 @@ def _asking(*releases: Release) -> Program:
         )
 
     return Program(
-        rounds=releases[0].steps,
+        rounds=releases[0].uses,
         stages=[stage(position, release) for position, release in enumerate(releases)],
         start=lambda x, y: y,
         observe=lambda state: {"answers": state},
@@ -68,10 +68,10 @@ class Means:
 
     seed_of_twin: int  # equal methods share a compiled program, and a twin must not be handed the true one
 
-    def program(self, facts):
+    def program(self, context):
         contributions = {"lower": Contribution(_record, CLIP, COUNT)}
-        declared = Release(name="mean", contributions=contributions, noise=1.0, steps=STEPS)
-        return _asking(*calibrate([declared], facts.budget)), {}
+        declared = Release(name="mean", contributions=contributions, noise_std=1.0, uses=STEPS)
+        return _asking(*calibrate([declared], context.budget)), {}
 
 
 @functools.cache
@@ -135,11 +135,11 @@ def releases_cost_what_their_batches_leak() -> None:
     share = (1 + ROUNDING) / (rate * count)  # what one record adds, at most
     parts = {"lower": Contribution(_record, 1.0, count)}
     pair = [
-        Release(name=name, contributions=parts, noise=spread * share, steps=1, sampling=dpb.Poisson(rate))
+        Release(name=name, contributions=parts, noise_std=spread * share, uses=1, sampling=dpb.Poisson(rate))
         for name in ("first", "second")
     ]
     quiet = [
-        Release(name=r.name, contributions=parts, noise=1e-9, steps=rounds, sampling=dpb.Poisson(rate)) for r in pair
+        Release(name=r.name, contributions=parts, noise_std=1e-9, uses=rounds, sampling=dpb.Poisson(rate)) for r in pair
     ]
     state = np.zeros((2, count), np.float32)
     _, seen = Records(lower=np.eye(count)).execute(_asking(*quiet), Receipt(quiet), KeySchedule(0), state, rounds)
@@ -177,8 +177,8 @@ def fixed_batches_cost_what_they_leak() -> None:
         release = Release(
             name="sum",
             contributions={"lower": Contribution(_record, 1.0, count)},
-            noise=(1 + ROUNDING) / size,
-            steps=1,
+            noise_std=(1 + ROUNDING) / size,
+            uses=1,
             sampling=kind(size),
             adjacency="zero-out",
         )
@@ -245,7 +245,7 @@ def a_resumed_run_is_in_the_ledger() -> None:
             Records.execute = execute
         ledger = dpb.Ledger(BUDGET)
         solved(ledger)
-        assert len(ledger.entries) == 1, "a run that goes on is not in the books"
+        assert len(ledger.entries) == 1, "a run that goes on is not in the ledger"
 
 
 def what_is_measured_is_what_is_summed() -> None:

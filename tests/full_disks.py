@@ -1,9 +1,10 @@
 """Runs of the command line whose disk fails or fills up, at every write that they make.
 
 One run is fitted; the others return what it released, after a charge of their own, so that a hundred take seconds. What
-goes through `dpbilevel.files` is counted, step by step, and so is the charge. At one step the disk fails ("once"), it
-fails from there on ("broken"), or all space that is left on it is taken ("full", on a real file system, if one can be
-mounted). Whatever happens: nothing is lost that was charged for, and a run that says that all is well is whole.
+goes through `dpbilevel.foundation.files` is counted, step by step, and so is the charge. At one step the disk fails
+("once"), it fails from there on ("broken"), or all space that is left on it is taken ("full", on a real file system, if
+one can be mounted). Whatever happens: nothing is lost that was charged for, and a run that says that all is well is
+whole.
 """
 
 import builtins
@@ -24,8 +25,8 @@ from cli_data import write_people
 from ledger_racers import TOTAL, Run
 
 import dpbilevel as dpb
-from dpbilevel import files
 from dpbilevel.cli import app, tuning
+from dpbilevel.foundation import files
 from dpbilevel.report import writing
 from dpbilevel.report.html import html_report
 from dpbilevel.report.review import Review
@@ -57,7 +58,7 @@ class Disk:
 
     @contextlib.contextmanager
     def used(self) -> Iterator[None]:
-        """Everything that `dpbilevel.files` does to this disk, and the charge, are steps."""
+        """Everything that `dpbilevel.foundation.files` does to this disk, and the charge, are steps."""
         fsync, replace, allocate, mkdir = os.fsync, os.replace, os.posix_fallocate, Path.mkdir
         charge = dpb.Ledger.charge
 
@@ -171,7 +172,7 @@ class Runs:
         model.ledger.charge(planned.releases, planned.budget, "the same again")
         vars(model).update(self.fitted)
 
-    def _page(self, review: Review) -> str:
+    def _snapshot(self, review: Review) -> str:
         """The same page for the same content: drawing it is what takes time."""
         content = run_text(review)
         if content not in self.drawn:
@@ -197,7 +198,7 @@ class Runs:
                 mock.patch.dict(os.environ, {"SOURCE_DATE_EPOCH": "0"}),
                 mock.patch.object(tempfile, "tempdir", str(self.home / "elsewhere")),
                 mock.patch.object(tuning, "_fit", self._fit),
-                mock.patch.dict(writing._KINDS, {".html": self._page}),
+                mock.patch.dict(writing._KINDS, {".html": self._snapshot}),
             ):
                 app.main()
         except SystemExit as ended:

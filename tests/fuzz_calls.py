@@ -36,7 +36,7 @@ def arguments_of_functions(draw: Draw) -> Call:
 
 def records(draw: Draw) -> Call:
     """Trees of anything as records, and as sizes."""
-    kind = draw(st.sampled_from([dpb.Records, dpb.Sizes]))
+    kind = draw(st.sampled_from([dpb.Records, dpb.RecordShapes]))
     return functools.partial(kind, **draw(changed({"lower": np.zeros(3)}, ("upper", "both"))))
 
 
@@ -45,7 +45,7 @@ _planned = {"problem": PROBLEM, "budget": BUDGET, "start": START, "method": METH
 
 def plans(draw: Draw) -> Call:
     """plan, with some arguments replaced."""
-    return functools.partial(dpb.plan, **draw(changed(_planned | {"sizes": dpb.Sizes(**data())})))
+    return functools.partial(dpb.plan, **draw(changed(_planned | {"sizes": dpb.RecordShapes(**data())})))
 
 
 @functools.cache

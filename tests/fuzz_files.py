@@ -24,7 +24,8 @@ from fuzz_inputs import anything, changed, damaged_bytes, damaged_json, damaged_
 from hypothesis import strategies as st
 
 import dpbilevel as dpb
-from dpbilevel import checkpoint_file, datasets
+from dpbilevel import datasets
+from dpbilevel.checkpoint import file as checkpoint_file
 from dpbilevel.cli import app
 from dpbilevel.cli.layout import layout
 from dpbilevel.cli.rows import fitted_encoder, read_rows
@@ -132,13 +133,13 @@ def tables(draw: Draw, folder: Path) -> Call:
 def _checkpoint() -> bytes:
     """Of a run that was cut off in its middle."""
     written: list[bytes] = []
-    true = checkpoint_file.write_whole
+    true = checkpoint_file.write_atomically
 
     def noted(path: Path, text: str, **options: Any) -> Any:
         written.append(text.encode())
         return true(path, text, **options)
 
-    with tempfile.TemporaryDirectory() as folder, mock.patch.object(checkpoint_file, "write_whole", noted):
+    with tempfile.TemporaryDirectory() as folder, mock.patch.object(checkpoint_file, "write_atomically", noted):
         _resumed(Path(folder) / "run.checkpoint", None)
     return written[len(written) // 2]
 

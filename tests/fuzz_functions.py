@@ -7,7 +7,7 @@ import numpy as np
 from every_method import BUDGET
 
 import dpbilevel as dpb
-from dpbilevel import applications, baselines, theory
+from dpbilevel import applications, baselines, paper, theory
 
 _constants = dict.fromkeys(
     ("upper_lipschitz", "upper_smoothness", "lower_lipschitz", "lower_smoothness", "lower_hessian_lipschitz"), 1.0
@@ -43,10 +43,10 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], dict[str, Any], tuple[str, ...]]]
     "Poisson": (dpb.Poisson, {"rate": 0.1}, ()),
     "WithoutReplacement": (dpb.WithoutReplacement, {"size": 3}, ()),
     "WithReplacement": (dpb.WithReplacement, {"size": 3}, ()),
-    "Contribution": (dpb.Contribution, {"vector": print, "clip": 1.0, "count": 10}, ()),
+    "Contribution": (dpb.Contribution, {"per_record": print, "clip": 1.0, "count": 10}, ()),
     "Release": (
         dpb.Release,
-        {"name": "a", "contributions": {"lower": dpb.Contribution(len, 1.0, 9)}, "noise": 1.0, "steps": 2},
+        {"name": "a", "contributions": {"lower": dpb.Contribution(len, 1.0, 9)}, "noise_std": 1.0, "uses": 2},
         ("sampling", "adjacency"),
     ),
     "GaussianDP": (dpb.GaussianDP, {"mu": 0.1}, ()),
@@ -76,7 +76,17 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], dict[str, Any], tuple[str, ...]]]
     "DPBilevel": (
         dpb.DPBilevel,
         {"inner": dpb.DPLocGD()},
-        ("penalty", "steps", "step_size", "clip_norm", "upper_clip_norm", "split", "sampling", "output", "warm_start"),
+        (
+            "penalty_weight",
+            "steps",
+            "step_size",
+            "clip_norm",
+            "upper_clip_norm",
+            "split",
+            "sampling",
+            "output",
+            "warm_start",
+        ),
     ),
     "Tracking": (dpb.Tracking, {}, ("steps", "clip_norm", "sampling")),
     "Refit": (dpb.Refit, {}, ("steps", "learning_rate", "clip_norm", "share")),
@@ -100,10 +110,10 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], dict[str, Any], tuple[str, ...]]]
         ("settings", "weight_scales", "repeats"),
     ),
     "NumberOfRuns": (baselines.NumberOfRuns, {}, ("mean", "shape")),
-    "theory.plan": (
-        theory.plan,
+    "paper.plan": (
+        paper.plan,
         _theory,
-        ("setting", "batch", "noise_ratio", "shares", "penalty", "diameter", "radius_factor", "strict"),
+        ("setting", "batch", "noise_ratio", "shares", "penalty_weight", "diameter", "radius_factor", "strict"),
     ),
     "theory.glm_constants": (
         theory.glm_constants,
@@ -125,7 +135,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], dict[str, Any], tuple[str, ...]]]
         {"problem": _problem, "constants": _theory["constants"], "sample": lambda key: (0.0, 0.0, 1.0), "trials": 2},
         ("seed",),
     ),
-    "theory.curve": (theory.curve, {"planned": theory.plan(**_theory)}, ("against", "values")),
+    "paper.curve": (paper.curve, {"planned": paper.plan(**_theory)}, ("against", "values")),
     "selection_epsilon": (
         baselines.selection_epsilon,
         {"mu": 0.1, "runs": baselines.NumberOfRuns(), "delta": 1e-6},

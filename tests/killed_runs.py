@@ -47,7 +47,7 @@ def _before_the_charge(draws: random.Random) -> None:
 
 
 def _within_the_charge(draws: random.Random) -> None:
-    from dpbilevel.privacy.books import database
+    from dpbilevel.privacy.stores import database
 
     _at_call(database, "add_entry", 1, after=draws.random() < 0.5)
 
@@ -86,14 +86,14 @@ PHASES: dict[str, Callable[[random.Random], None]] = {
 
 
 def _uncharged(draws: random.Random) -> None:
-    """A broken twin: receipts for nothing, so that records are touched without a charge."""
+    """A mutation: receipts for nothing, so that records are touched without a charge."""
     from dpbilevel.privacy.ledger import Ledger, Receipt
 
     Ledger.charge = lambda self, releases, budget, description: Receipt(releases)  # type: ignore[method-assign]
     _in_the_loop(draws)
 
 
-TWINS = {"uncharged": _uncharged}
+MUTATIONS = {"uncharged": _uncharged}
 
 
 def _child(folder: Path, number: int, phase: str, draws: random.Random) -> None:
@@ -112,7 +112,7 @@ def _child(folder: Path, number: int, phase: str, draws: random.Random) -> None:
         return true(self, *arguments)
 
     Records.execute = noted  # type: ignore[method-assign]
-    (PHASES | TWINS)[phase](draws)
+    (PHASES | MUTATIONS)[phase](draws)
     sys.argv = [
         *("dpbilevel", *TUNE, "--epsilon", str(EPSILON)),
         *("--ledger", "people.db", "--dataset", DATASET, "--out", f"run-{number}"),

@@ -28,11 +28,12 @@ import jax
 import numpy as np
 
 import dpbilevel as dpb
-from dpbilevel import checkpoint, files
+from dpbilevel.checkpoint import checkpoint
+from dpbilevel.foundation import files
 from dpbilevel.privacy import noise
-from dpbilevel.privacy.books import database
+from dpbilevel.privacy.stores import database
 from dpbilevel.records import Records
-from dpbilevel.solution import Solution
+from dpbilevel.solution.solution import Solution
 
 SECRET = bytes(range(32))
 TOTAL = dpb.Budget(2.0, 1e-4)

@@ -18,12 +18,12 @@ from pathlib import Path
 
 from dpbilevel.errors import BudgetExceeded, DPBilevelError
 from dpbilevel.privacy.accounting import Charge
-from dpbilevel.privacy.books import database as books
-from dpbilevel.privacy.books import sqlite
-from dpbilevel.privacy.books.entry import MemoryBook
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.ledger import Ledger
 from dpbilevel.privacy.sampling import FullBatch, Poisson
+from dpbilevel.privacy.stores import database as stores
+from dpbilevel.privacy.stores import sqlite
+from dpbilevel.privacy.stores.entry import MemoryStore
 
 TOTAL = Budget(2.0, 1e-6)
 OUTCOMES = {0: "charged", 3: "refused"}
@@ -35,13 +35,13 @@ class Run:
 
     share: float
     name: str = "run"
-    steps: int = 1
+    uses: int = 1
     adjacency: str = "replace-one"
     rate: float = 1.0
 
     def charges(self) -> tuple[Charge, ...]:
         sampling = FullBatch() if self.rate == 1 else Poisson(self.rate)
-        return (Charge(self.name, "lower", TOTAL.mu * self.share**0.5, self.steps, sampling, 1000),)
+        return (Charge(self.name, "lower", TOTAL.mu * self.share**0.5, self.uses, sampling, 1000),)
 
 
 def charge(ledger: Ledger, share: float) -> None:
@@ -118,8 +118,8 @@ def start_together(url: str, dataset: str) -> dict:
 
 
 def decides_before_it_locks() -> None:
-    """A broken twin: what was read before the lock was taken is what it decides on."""
-    true = books.DatabaseBook.writing
+    """A mutation: what was read before the lock was taken is what it decides on."""
+    true = stores.DatabaseStore.writing
 
     @contextmanager
     def writing(self):
@@ -128,19 +128,19 @@ def decides_before_it_locks() -> None:
         with true(self) as (_, append):
             yield page, append
 
-    books.DatabaseBook.writing = writing
+    stores.DatabaseStore.writing = writing
 
 
 def locks_late() -> None:
-    """A broken twin: SQLite's default, which takes the write lock at the first write."""
-    true = books.DatabaseBook._page
+    """A mutation: SQLite's default, which takes the write lock at the first write."""
+    true = stores.DatabaseStore._snapshot
 
     def slow(self, connection, *, locked=False):
         page = true(self, connection)
         time.sleep(0.3 if locked else 0)
         return page
 
-    books.DatabaseBook._page = slow
+    stores.DatabaseStore._snapshot = slow
     sqlite.SQLiteDatabase.writing = sqlite.SQLiteDatabase.reading
 
 
@@ -184,11 +184,11 @@ def in_memory() -> dict:
     }
     found = {name: told_by_a_child(lambda use=use: outcome(use)) for name, use in uses.items()}
     found["grandchild"] = told_by_a_child(lambda: told_by_a_child(lambda: outcome(uses["charge"])))
-    found["same number"] = told_by_a_child(lambda: outcome_with_number(ledger._book.process[0], uses["charge"]))
+    found["same number"] = told_by_a_child(lambda: outcome_with_number(ledger._store.process[0], uses["charge"]))
     found["shown"] = told_by_a_child(lambda: repr(ledger))
 
     def forgetful() -> str:
-        MemoryBook._check_process = lambda self: None
+        MemoryStore._check_process = lambda self: None
         return outcome(uses["charge"])
 
     found["twin"] = told_by_a_child(forgetful)
@@ -207,7 +207,7 @@ def within_a_transaction(url: str) -> dict:
     opened, over = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with ledger._book.writing():
+        with ledger._store.writing():
             opened.set()
             over.wait(60)
 
@@ -253,9 +253,9 @@ def killed_spender(url: str, dataset: str, delay: float) -> dict:
 
 MOMENTS = {
     "before the lock": (sqlite.SQLiteDatabase, "writing"),
-    "before the entry": (books, "add_entry"),
-    "after the entry": (books.DatabaseBook, "_page"),  # what was written is read back
-    "after the commit": (books.DatabaseBook, "writing"),
+    "before the entry": (stores, "add_entry"),
+    "after the entry": (stores.DatabaseStore, "_snapshot"),  # what was written is read back
+    "after the commit": (stores.DatabaseStore, "writing"),
 }
 
 
@@ -297,7 +297,7 @@ def killed_while_beginning(folder: Path, moment: str) -> bool:
         elif moment == "within the tables":
             sqlite.make = kill_self
         else:
-            books.add_dataset = kill_self
+            stores.add_dataset = kill_self
         Ledger.open(url, dataset="begun", total=TOTAL)
 
     assert ended(forked(body)) == -signal.SIGKILL
@@ -308,7 +308,7 @@ BEGINNINGS = ("within the tables", "before the link", "after the link", "before 
 
 
 def all_races(url: str, races: int) -> dict:
-    """Races that must be fair, and races of broken twins."""
+    """Races that must be fair, and races of mutations."""
     found = {
         "start": start_together(url, "together"),
         "races": [race(url, f"race {number}") for number in range(races)],
@@ -338,7 +338,7 @@ def happened(url: str, folder: Path, *, races: int = 0, kills: int = 0) -> dict:
 
 
 def _ran(url: str, folder: Path, *arguments: object):
-    sources = [str(Path(books.__file__).parents[3]), *sys.path]
+    sources = [str(Path(stores.__file__).parents[3]), *sys.path]
     done = subprocess.run(
         [sys.executable, __file__, url, str(folder), *map(str, arguments)],
         env=os.environ | {"PYTHONPATH": os.pathsep.join(sources)},

@@ -67,7 +67,7 @@ def quadratic(n: int = 200) -> Case:
         solution=np.linalg.solve(coupling.T @ coupling + 0.1 * np.eye(3), coupling.T @ (a - b) - 0.1 * a),
         value=lambda x: 0.5 * np.sum((coupling @ x + b - a) ** 2) + 0.1 * x @ a + 0.05 * np.sum(x**2),
         inner={"strong_convexity": 1.0, "smoothness": 4.0, "radius": 3.0, "clip_norm": 4.0, "steps": 20, "rounds": 2},
-        outer={"penalty": 1000.0, "steps": 40, "step_size": 0.4, "clip_norm": 4.0},
+        outer={"penalty_weight": 1000.0, "steps": 40, "step_size": 0.4, "clip_norm": 4.0},
     )
 
 
@@ -85,7 +85,7 @@ def quadratic_both(n: int = 200) -> Case:
         solution=mean,
         value=lambda x: 0.5 * np.sum((x - mean) ** 2),
         inner={"strong_convexity": 1.0, "smoothness": 1.0, "radius": 3.0, "clip_norm": 4.0, "steps": 10, "rounds": 2},
-        outer={"penalty": 1000.0, "steps": 30, "step_size": 0.5, "clip_norm": 4.0},
+        outer={"penalty_weight": 1000.0, "steps": 30, "step_size": 0.5, "clip_norm": 4.0},
     )
 
 
@@ -103,7 +103,7 @@ def leak(n: int = 200) -> Case:
         solution=-mean,
         value=lambda x: 0.5 * np.sum((x + mean) ** 2),
         inner={"strong_convexity": 1.0, "smoothness": 1.0, "radius": 3.0, "clip_norm": 2.0, "steps": 10, "rounds": 2},
-        outer={"penalty": 100.0, "steps": 30, "step_size": 0.5, "clip_norm": 2.0},
+        outer={"penalty_weight": 100.0, "steps": 30, "step_size": 0.5, "clip_norm": 2.0},
     )
 
 
@@ -139,7 +139,7 @@ def ridge(n: int = 200) -> Case:
         solution=minimize_scalar(value, bounds=(-4.0, 1.0), method="bounded").x,
         value=value,
         inner={"strong_convexity": 0.1, "smoothness": 1.2, "radius": 3.0, "clip_norm": 3.0, "steps": 40, "rounds": 2},
-        outer={"penalty": 3000.0, "steps": 60, "step_size": 20.0},
+        outer={"penalty_weight": 3000.0, "steps": 60, "step_size": 20.0},
     )
 
 
@@ -170,7 +170,7 @@ def sources(n: int = 300) -> Case:
         solution={"weights": best.x},
         value=value,
         inner={"strong_convexity": 1.0, "smoothness": 1.0, "radius": 2.0, "clip_norm": 6.0, "steps": 10, "rounds": 2},
-        outer={"penalty": 1000.0, "steps": 120, "step_size": 0.3, "clip_norm": 8.0},
+        outer={"penalty_weight": 1000.0, "steps": 120, "step_size": 0.3, "clip_norm": 8.0},
     )
 
 

@@ -11,7 +11,7 @@ import dpbilevel as dpb
 from dpbilevel.baselines import NaiveGridSearch, PrivateRandomSearch
 from dpbilevel.privacy.accounting import Charge
 from dpbilevel.report.review import LinearModel, Review
-from dpbilevel.solution import Legend
+from dpbilevel.solution.solution import Legend
 
 NASTY = "<script>alert('x')</script> & \"$b$\" \\ |\x00\x1b"  # the name of a column in a file that nobody has vetted
 SIZES = {"upper": 500, "lower": 2000}
@@ -20,17 +20,17 @@ SIZES = {"upper": 500, "lower": 2000}
 def made(names: tuple[str, ...] = ("age", "sex", "job"), **changes: Any) -> dpb.Solution:
     """A solution as `Tracking` leaves it behind, made up: no data, no compilation."""
     draws = np.random.default_rng(0)
-    course = np.cumsum(draws.normal(size=(40, len(names))), axis=0) / 4 - 3
+    trajectory = np.cumsum(draws.normal(size=(40, len(names))), axis=0) / 4 - 3
     charges = {
         "lower": (_charge("training pass", "lower", 0.006), _charge("training", "lower", 0.015)),
         "upper": (_charge("validation pass", "upper", 0.006), _charge("training", "upper", 0.015)),
     }
     spent = {
-        "x": course[-5:].mean(axis=0),
+        "x": trajectory[-5:].mean(axis=0),
         "y": draws.normal(size=7),
         "privacy": dpb.Privacy(charges, dpb.Budget(1.0, 1e-6)),
-        "history": {"x": course, "hypergradient": course / 9},
-        "numbers": {
+        "history": {"x": trajectory, "hypergradient": trajectory / 9},
+        "parameters": {
             "steps": (40, "as given"),
             "training pass: clip of the model": (1.0, "bounds one record's vector"),
             "training: noise to signal": (0.0414, "noise of a step over what records can add"),
@@ -63,7 +63,7 @@ def infinite() -> dpb.Solution:
 
 
 def black_box() -> dpb.Solution:
-    """One role, a sampled release, and one whose privacy is declared; no legend, a pytree for x and no course."""
+    """One role, a sampled release, and one whose privacy is declared; no legend, a pytree for x and no trajectory."""
     charges = (
         Charge("hypergradient", "both", 0.01, 20, dpb.Poisson(0.1), 2500, clip=2.0),
         Charge("training", "both", 0.0, 3, dpb.FullBatch(), 2500, dpb.ApproximateDP(0.1, 1e-7)),
@@ -73,7 +73,7 @@ def black_box() -> dpb.Solution:
         y={"layer": np.ones((3, 4)), "bias": np.float32(1.0)},
         privacy=dpb.Privacy({"both": charges}, dpb.Budget(1.0, 1e-6), ("training is a black box",)),
         history={},
-        numbers={},
+        parameters={},
         sizes={"both": 2500},
         legend=None,
         method="DPBilevel(inner=BlackBox(<function train at 0x1>))",

@@ -96,7 +96,7 @@ NOTHING, ABORTED, FINISHED = (0, "nothing"), (1, "aborted"), (1, "finished")
 MOMENTS: dict[str, tuple[tuple[int, str], Callable[[], None]]] = {
     "while reading": (NOTHING, lambda: _at("dpbilevel.cli.tuning._read", 1, _unheard)),
     "before the charge": (NOTHING, lambda: _at("dpbilevel.estimators.base.solve", 1, _unheard)),
-    "within the charge": (ABORTED, lambda: _at("dpbilevel.privacy.books.database.add_entry", 1, _now, after=True)),
+    "within the charge": (ABORTED, lambda: _at("dpbilevel.privacy.stores.database.add_entry", 1, _now, after=True)),
     "at the first round": (ABORTED, lambda: _at("dpbilevel.records:Records.execute", 1, _unheard)),
     "between chunks": (ABORTED, lambda: _at("dpbilevel.records:Records.execute", 3, _kindly, after=True)),
     "while results are written": (FINISHED, lambda: _at("os.replace", 3, _twice)),
@@ -105,14 +105,14 @@ MOMENTS: dict[str, tuple[tuple[int, str], Callable[[], None]]] = {
 
 
 def _python_handles() -> None:
-    """A broken twin: Python's own handler, which raises wherever the program happens to be."""
+    """A mutation: Python's own handler, which raises wherever the program happens to be."""
     from dpbilevel.cli.signals import Signals
 
     Signals.receive = lambda *arguments: signal.default_int_handler(signal.SIGINT, None)  # type: ignore[method-assign]
     MOMENTS["at the first round"][1]()
 
 
-TWINS = {"twin": (ABORTED, _python_handles)}
+MUTATIONS = {"twin": (ABORTED, _python_handles)}
 
 
 def at_moment(folder: Path, number: int, moment: str) -> dict[str, Any]:
@@ -127,7 +127,7 @@ def at_moment(folder: Path, number: int, moment: str) -> dict[str, Any]:
             os.chdir(folder)
             os.dup2(os.open(said, os.O_WRONLY | os.O_CREAT), 2)
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-            (MOMENTS | TWINS)[moment][1]()
+            (MOMENTS | MUTATIONS)[moment][1]()
             sys.argv = ["dpbilevel", *_arguments(number)]
             app.main()
         except SystemExit as ended:
@@ -137,7 +137,7 @@ def at_moment(folder: Path, number: int, moment: str) -> dict[str, Any]:
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     found = {"moment": moment, "status": status, "said": said.read_text("utf-8"), **judged(folder, number, before)}
     wrong = faults(found, folder / f"run-{number}")
-    if not wrong and (found["charged"], found["state"]) != (MOMENTS | TWINS)[moment][0]:
+    if not wrong and (found["charged"], found["state"]) != (MOMENTS | MUTATIONS)[moment][0]:
         wrong.append("the signal was answered at another moment")
     return found | {"faults": wrong}
 

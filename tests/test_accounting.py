@@ -52,8 +52,8 @@ def release(adjacency: str, *, noise: float, steps: int = 1, rate: float = 1.0, 
     return dpb.Release(
         name="release",
         contributions={role: dpb.Contribution(lambda point, record: record, *sizes) for role, sizes in roles.items()},
-        noise=noise,
-        steps=steps,
+        noise_std=noise,
+        uses=steps,
         sampling=Poisson(rate) if rate < 1 else FullBatch(),
         adjacency=adjacency,
     )

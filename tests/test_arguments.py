@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpbilevel.arguments import count, in_the_form_of, non_negative, one_of, positive, printable
 from dpbilevel.errors import DPBilevelError, InvalidArgument
+from dpbilevel.foundation.arguments import count, in_the_form_of, non_negative, one_of, positive, printable
 
 NOT_REAL = {
     "bool": True,

@@ -10,8 +10,8 @@ import math
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from mutations import empty_place_in_a_batch
 from scipy.stats import binomtest, norm
-from twins import empty_place_in_a_batch
 
 import dpbilevel as dpb
 from dpbilevel import planning
@@ -93,7 +93,7 @@ def test_audits_of_the_gaussian_mechanism_exceed_its_epsilon_no_oftener_than_sta
 
 
 def test_choosing_and_judging_on_the_same_runs_would_be_wrong():
-    """The broken twin of the test above: without a half of their own, audits of nothing find something."""
+    """The mutation of the test above: without a half of their own, audits of nothing find something."""
     draws, found = np.random.default_rng(2), []
     for _ in range(20):
         one, other = draws.normal(size=(300, 40)), draws.normal(size=(300, 40))
@@ -236,7 +236,7 @@ def test_the_runs_are_those_of_solve_with_its_final_training():
     assert rows((x, y, history)).shape == (2, 2 + 6 * 20)
 
 
-# ------------------------------------------------------------------------------------------------------ broken twins
+# ------------------------------------------------------------------------------------------------------ mutations
 
 
 def test_noise_off_is_caught_with_few_runs(monkeypatch):
@@ -299,7 +299,7 @@ def test_guesses_on_a_known_gaussian_mechanism_keep_within_its_epsilon():
     assert np.median(found) > 0.7
     coins = draws.random(m) < 0.5
     assert canaries.guessed(draws.normal(size=m), coins, 1e-4, 0.95) == 0
-    # Noise of mu = 8 where epsilon = 2 is claimed: a broken twin, and caught.
+    # Noise of mu = 8 where epsilon = 2 is claimed: a mutation, and caught.
     assert canaries.guessed(np.where(coins, 4.0, -4.0) + draws.normal(size=m), coins, 1e-6, 0.95) > 2.0
 
 

@@ -50,7 +50,7 @@ def test_the_fixed_default_trains_at_the_starting_x():
     plans = [
         dpb.plan(case.problem, sizes, BUDGET, method=m, start=case.start) for m in (FixedDefault(training=LONG), LONG)
     ]
-    assert plans[0].numbers == plans[1].numbers
+    assert plans[0].parameters == plans[1].parameters
     assert plans[0].privacy.epsilon() == pytest.approx(BUDGET.epsilon, rel=1e-6)
 
 
@@ -72,7 +72,7 @@ def test_upper_records_alone_leave_the_lower_ones_in_peace():
     assert set(plan.privacy.charges) == {"upper"}
     assert plan.privacy.epsilon() == pytest.approx(BUDGET.epsilon, rel=1e-6)
     plain = dpb.plan(case.problem, case.records().sizes, BUDGET, method=baseline, start=case.start)
-    assert plan.releases[0].noise == plain.releases[0].noise
+    assert plan.releases[0].noise_std == plain.releases[0].noise_std
     one = solved(baseline, case, BUDGET)
     other = solved(baseline, replace(case, data=case.data | {"lower": -case.data["lower"]}), BUDGET)
     np.testing.assert_array_equal(one.y, other.y)
@@ -103,7 +103,7 @@ def test_every_run_of_the_grid_is_charged():
     candidates = [case.solution + shift for shift in (1.0, 0.0, -1.0)]
     search = NaiveGridSearch(candidates=candidates, score_range=(0.0, 4.0), training=QUICK)
     plan = dpb.plan(case.problem, case.records().sizes, BUDGET, method=search, start=case.start)
-    uses = {release.name: release.steps for release in plan.releases}
+    uses = {release.name: release.uses for release in plan.releases}
     assert uses == {"training": 3 * 40, "score": 3}
     for role in ("upper", "lower"):
         assert plan.privacy.epsilon(role=role) == pytest.approx(BUDGET.epsilon, rel=1e-6)
@@ -112,7 +112,7 @@ def test_every_run_of_the_grid_is_charged():
     # Clips depend on the budget of a run, so that noise is compared in units of sensitivity.
     for mine, other in zip(plan.releases, single.releases, strict=True):
         (role,) = mine.contributions
-        multiples = [release.noise / release.sensitivity(role) for release in (mine, other)]
+        multiples = [release.noise_std / release.sensitivity(role) for release in (mine, other)]
         assert multiples[0] == pytest.approx(math.sqrt(3) * multiples[1], rel=1e-6)
     solution = solved(search, case, BUDGET)
     np.testing.assert_allclose(solution.x, case.solution, rtol=1e-5)
@@ -184,7 +184,7 @@ def test_screening_is_one_release_on_lower_records_and_the_whole_spends_the_budg
     baseline = ScreenSources(source=source_of, training=replace(QUICK, share=0.15))
     plan = dpb.plan(problem, dpb.Records(**data).sizes, budget, method=baseline, start=start)
     spent = {
-        role: {charge.release: (charge.steps, charge.mu**2 / budget.mu**2) for charge in charges}
+        role: {charge.release: (charge.uses, charge.mu**2 / budget.mu**2) for charge in charges}
         for role, charges in plan.privacy.charges.items()
     }
     assert spent["lower"]["screening"] == (1, pytest.approx(0.15, rel=1e-6))
@@ -208,7 +208,7 @@ def test_screening_is_not_fooled_by_how_many_records_a_source_has():
     values, source = data["lower"]
     clean = data["upper"].mean(0)
     sums = [np.sum(0.5 * np.sum((clean - values[source == k]) ** 2, 1) - 1.0) for k in range(3)]
-    assert below_the_largest_gap(jnp.array(sums)).tolist() == [True, False, False]  # the broken twin
+    assert below_the_largest_gap(jnp.array(sums)).tolist() == [True, False, False]  # the mutation
     baseline = ScreenSources(source=source_of, training=QUICK)
     solution = baseline.solve(problem, dpb.Records(**data), BUDGET, start=start, seed=0)
     np.testing.assert_allclose(solution.x, [0.5, 0.5, 0.0])
@@ -222,7 +222,7 @@ def test_no_records_vector_is_bent_by_the_clip_of_screening():
     (release,) = [release for release in plan.releases if release.name == "screening"]
     contribution = release.contributions["lower"]
     for value in (-9.0, 0.0, 0.01, 9.0, math.nan):
-        vector = contribution.vector(start, (jnp.full(2, value), jnp.array(3)))
+        vector = contribution.per_record(start, (jnp.full(2, value), jnp.array(3)))
         flat = np.concatenate([vector["loss"], vector["number"]])
         assert np.linalg.norm(flat) <= contribution.clip * (1 + 1e-6)
         assert np.flatnonzero(vector["number"]).tolist() == [3]
@@ -281,7 +281,7 @@ def test_an_oracle_is_marked_as_not_private_and_keeps_the_best():
     assert best.privacy.void
     assert "NOT PRIVATE" in best.privacy.sentence()
     assert "best of 4 runs that no ledger has charged" in best.privacy.sentence()
-    assert best.numbers["training: steps"][0] == 100
+    assert best.parameters["training: steps"][0] == 100
     assert float(best.x) == pytest.approx(case.solution)
 
 
@@ -295,9 +295,9 @@ def test_an_oracle_weighs_upper_records_where_they_train():
     )
     records = dpb.Records(**data)
     best = ceiling.solve(replace(problem, upper_trains=True), records, FREE, start=start, progress=False)
-    assert best.numbers["weight scale"][0] == 2.0
+    assert best.parameters["weight scale"][0] == 2.0
     alone = ceiling.solve(problem, records, FREE, start=start, progress=False)
-    assert alone.numbers["weight scale"][0] == 1.0
+    assert alone.parameters["weight scale"][0] == 1.0
 
 
 def test_an_oracle_refuses_a_ledger():

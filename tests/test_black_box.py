@@ -47,7 +47,7 @@ def regularisation(domain=None) -> dpb.BilevelProblem:
 
 
 def tune(train, event=dpb.ApproximateDP(0.01, 1e-9), budget=BUDGET, omega=1.0, problem=None, **settings):
-    settings = {"penalty": 100.0, "steps": 8, "step_size": 0.5} | settings
+    settings = {"penalty_weight": 100.0, "steps": 8, "step_size": 0.5} | settings
     method = dpb.DPBilevel(inner=dpb.BlackBox(train=train, event=event), **settings)
     start = (np.asarray(omega), np.zeros(4))
     return dpb.solve(
@@ -107,12 +107,12 @@ def test_the_outer_step_costs_nothing():
     )
     assert [type(release) for release in plan.releases] == [DeclaredRelease, DeclaredRelease]
     # Lower records are read by both trainings of a step, upper ones by the penalised training only.
-    assert {role: sum(c.steps for c in charges) for role, charges in plan.privacy.charges.items()} == {
+    assert {role: sum(c.uses for c in charges) for role, charges in plan.privacy.charges.items()} == {
         "lower": 18,
         "upper": 9,
     }
     assert plan.privacy.mu == pytest.approx(0.05 * math.sqrt(18))
-    assert plan.numbers["hypergradient"][0] == 0
+    assert plan.parameters["hypergradient"][0] == 0
 
 
 # ------------------------------------------------------------------------------------------------------------ charging
@@ -124,7 +124,7 @@ def test_declared_calls_compose_no_worse_than_basic_and_no_better_than_one(epsil
     total = 1e-4
     spent = composed_epsilon(charges, total, "replace-one")
     assert spent <= steps * epsilon + 1e-3 * steps  # the grid rounds each call up by at most 1e-4
-    one = [dataclasses.replace(charges[0], steps=1)]
+    one = [dataclasses.replace(charges[0], uses=1)]
     assert composed_epsilon(one, total, "replace-one") <= spent + 1e-9
 
 
@@ -152,7 +152,7 @@ def test_two_calls_against_brute_force():
 
 
 def test_gaussian_events_compose_exactly_with_everything_gaussian():
-    release = DeclaredRelease(name="training", roles={"lower": 100}, event=dpb.GaussianDP(0.05), steps=16)
+    release = DeclaredRelease(name="training", roles={"lower": 100}, event=dpb.GaussianDP(0.05), uses=16)
     privacy = dpb.Privacy({"lower": release.charges()}, BUDGET)
     assert privacy.mu == pytest.approx(0.2)
 
@@ -166,7 +166,10 @@ def test_calls_are_charged_before_the_first_and_never_more_are_made():
 
     ledger = dpb.Ledger(dpb.Budget(2.0, 1e-5), composition="basic")
     method = dpb.DPBilevel(
-        inner=dpb.BlackBox(train=train, event=dpb.ApproximateDP(0.01, 1e-9)), penalty=100.0, steps=3, step_size=0.5
+        inner=dpb.BlackBox(train=train, event=dpb.ApproximateDP(0.01, 1e-9)),
+        penalty_weight=100.0,
+        steps=3,
+        step_size=0.5,
     )
     start = (np.asarray(1.0), np.zeros(4))
     solution = dpb.solve(regularisation(), dpb.Records(**RECORDS), BUDGET, method=method, start=start, ledger=ledger)
@@ -199,7 +202,7 @@ def test_what_is_left_goes_to_a_hypergradient_that_reads_records():
         method = dpb.DPBilevel(inner=dpb.BlackBox(train=ridge_solution, event=event), steps=8, step_size=0.1)
         plan = dpb.plan(problem, sizes, BUDGET, method=method, start=start)
         assert 0.985 <= plan.privacy.epsilon() <= 1.0
-        noises.append(plan.releases[-1].noise)
+        noises.append(plan.releases[-1].noise_std)
     assert noises[1] > 1.1 * noises[0]
     greedy = dpb.BlackBox(train=ridge_solution, event=dpb.GaussianDP(BUDGET.mu / 3.9))  # 16 calls: too much
     with pytest.raises(dpb.BudgetExceeded, match="8 calls of 'penalised solve'"):

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
+from dpbilevel.constants import Constants
 from dpbilevel.inner.loc_gd import DPLocGD
-from dpbilevel.theory import bounds, preconditions
-from dpbilevel.theory.constants import Constants
+from dpbilevel.paper import bounds, preconditions
 
 ROUNDING = 1 + 1e-7
 FALSE_ALARM = 1e-9  # of each statistical test: binomial quantiles at this level
@@ -254,7 +254,7 @@ def test_penalised_solution_moves_with_one_record_as_promised(a, share):
 
 
 def test_lipschitz_constant_of_the_set_y_alone_would_be_too_small():
-    """The broken twin: L0g + L0f/lambda forgets that y^lambda may lie outside Y, where g_i is steeper."""
+    """The mutation: L0g + L0f/lambda forgets that y^lambda may lie outside Y, where g_i is steeper."""
     n, penalty = 500, 3.0
     constants, solution, signs = scalar_family(n, 0.9, 0.0)
     neighbour = signs.copy()
@@ -368,7 +368,7 @@ def test_inexact_solves_and_clipping_cost_no_more_than_beta():
             without_lower.append(off > 1.01 * forgetful + 1e-7)
     assert cut > 10, "clipping takes part"
     assert 0.1 < max(shares) <= 1
-    assert any(without_lower), "the broken twin: the error of the lower solve counts"
+    assert any(without_lower), "the mutation: the error of the lower solve counts"
 
 
 # ---------------------------------------------------------------------------------------------------------------- tails
@@ -384,7 +384,7 @@ def exceeds(samples, bound, probability):
 def test_gaussian_vectors_are_as_short_as_promised(dimension, probability):
     lengths = np.linalg.norm(np.random.default_rng(dimension).normal(size=(100_000, dimension)), axis=1)
     assert not exceeds(lengths, bounds.gaussian_norm(dimension, probability), probability)
-    # The broken twin: half of the deviation is not enough for long vectors.
+    # The mutation: half of the deviation is not enough for long vectors.
     if dimension == 60 and probability < 0.5:
         root = math.sqrt(dimension)
         assert exceeds(lengths, root + 0.4 * (bounds.gaussian_norm(dimension, probability) - root), probability)
@@ -396,7 +396,7 @@ def test_output_perturbation_errs_by_no_more_than_promised_in_all_steps_at_once(
     for dimension, noise in ((3, 0.1), (40, 2.0)):
         longest = np.linalg.norm(generator.normal(size=(runs, 3 * steps, dimension)) * noise, axis=2).max(axis=1)
         assert not exceeds(longest, noise * bounds.gaussian_norm(dimension, gamma / (3 * steps)), gamma)
-        # The broken twin: gamma spent on each vector anew.
+        # The mutation: gamma spent on each vector anew.
         assert exceeds(longest, noise * bounds.gaussian_norm(dimension, 0.5) * 0.98, gamma)
 
 
@@ -423,7 +423,7 @@ def test_batches_deviate_as_promised_and_like_one_over_the_root_of_their_size(ki
         assert not exceeds(deviations, bounds.batch_deviation(constants, size, probability), probability)
         typical.append(np.mean(deviations))
         if size > 4:
-            # The broken twin is the paper's: C/b times the same logarithm.
+            # The mutation is the paper's: C/b times the same logarithm.
             assert exceeds(deviations, math.log(2 / probability) / size, probability)
     slope = np.polyfit(np.log([4, 16, 64]), np.log(typical), 1)[0]
     assert slope == pytest.approx(-0.5, abs=0.1)
@@ -490,7 +490,7 @@ def test_outer_loop_reaches_what_is_promised_whatever_the_oracle_does(box):
             ignorant.append(reached / bounds.gradient_mapping(0.0, gap / steps))
     assert 0.3 < max(shares) <= 1
     if box > 1:
-        assert max(ignorant) > 1, "the broken twin: errors of the oracle count"
+        assert max(ignorant) > 1, "the mutation: errors of the oracle count"
 
 
 def test_outer_loop_contains_the_paper_as_a_special_case():
@@ -506,7 +506,7 @@ def test_outer_loop_contains_the_paper_as_a_special_case():
 CONSTANTS = bounds._EXAMPLE
 FACTS = {
     "constants": CONSTANTS,
-    "penalty": 20.0,
+    "penalty_weight": 20.0,
     "n": 10**6,
     "d_x": 10,
     "d_y": 100,

@@ -16,7 +16,7 @@ from dpbilevel import records as records_module
 from dpbilevel.planning import checked_start, prepare
 from dpbilevel.privacy import clipping, grid
 from dpbilevel.privacy.buffer import computed_once
-from dpbilevel.records import sealed
+from dpbilevel.records import isolated_jax_config
 
 CASES = [
     *(Case(vector, "one block", "full batch") for vector in VECTORS),
@@ -70,7 +70,7 @@ def test_many_points_at_once_are_measured_as_one_is():
         present = jnp.ones(number, bool)
         return jax.vmap(lambda point, key: release.answer({"lower": (rows, present)}, point, key))(points, keys)
 
-    with sealed():
+    with isolated_jax_config():
         keys = jax.ShapeDtypeStruct((3, 2, 2), jnp.uint32)
         compiled = program.lower(rows, shape((3, dimension)), keys).compile()
     assert Module(compiled.as_text(), records="rows").is_measured_once(OVERFLOW)
@@ -86,9 +86,9 @@ def executed(method, noise="float"):
     state = plan.program.start(*checked_start(PROBLEM, START))
     arrays = records_module._shapes(records.sizes)
     keys = records_module._randomness_shapes(plan.program)
-    # The function that records compile, compiled anew: a broken twin must not find the program of the true code.
+    # The function that records compile, compiled anew: a mutation must not find the program of the true code.
     execute = jax.jit(functools.partial(records_module._execute.__wrapped__, plan.program, False))
-    with sealed():
+    with isolated_jax_config():
         return Module(execute.lower(arrays, state, keys).compile().as_text(), records="arrays")
 
 
@@ -126,7 +126,7 @@ def test_no_record_of_a_wide_vector_is_computed_twice(monkeypatch):
     """A block of one record would be computed in both steps: blocks have two at least, where there are two."""
     seen = []
     monkeypatch.setattr(clipping, "computed_once", lambda rows, shape, dtype: seen.append(shape) or jnp.zeros(shape))
-    with sealed():
+    with isolated_jax_config():
         rows = jax.ShapeDtypeStruct((3, clipping._ELEMENTS), jnp.float32)
         jax.eval_shape(lambda rows: clipping.clipped_sum(lambda row: row, rows, jnp.ones(3, bool), 1.0), rows)
     assert seen == [(2, clipping._ELEMENTS)]

@@ -28,8 +28,8 @@ def release(
         contributions={
             role: dpb.Contribution(lambda point, record: record, clip, COUNTS[role]) for role, clip in clips.items()
         },
-        noise=noise,
-        steps=steps,
+        noise_std=noise,
+        uses=steps,
         sampling=dpb.Poisson(rate) if rate < 1 else dpb.FullBatch(),
         adjacency=adjacency,
     )
@@ -90,7 +90,7 @@ def test_full_batch_is_never_above_its_budget_where_both_numbers_are_small(epsil
 
 @settings(max_examples=40)
 @given(st.data())
-def test_the_dearest_role_spends_the_budget_and_the_other_no_more(data):
+def test_the_most_expensive_role_spends_the_budget_and_the_other_no_more(data):
     budget = data.draw(budgets())
     charges = all_charges(calibrate(data.draw(shared_releases(budget)), budget))
     mus = [composed_mu(role_charges) for role_charges in charges.values()]
@@ -121,7 +121,7 @@ def test_one_gaussian_keeps_both_roles_within_their_shares(budget, clips, shares
 def test_calibration_keeps_the_ratios_between_noises(data):
     budget = data.draw(budgets())
     before = data.draw(shared_releases(budget))
-    factors = [new.noise / old.noise for new, old in zip(calibrate(before, budget), before, strict=True)]
+    factors = [new.noise_std / old.noise_std for new, old in zip(calibrate(before, budget), before, strict=True)]
     assert factors == pytest.approx([factors[0]] * len(factors), rel=1e-12)
 
 
@@ -129,16 +129,16 @@ def test_calibration_changes_nothing_but_noise():
     before = release(clips={"upper": 1.0, "lower": 2.0}, steps=7)
     (after,) = calibrate([before], dpb.Budget(1.0, 1e-6))
     assert dict(after.contributions) == dict(before.contributions)
-    assert (after.name, after.steps, after.sampling, after.adjacency) == (
+    assert (after.name, after.uses, after.sampling, after.adjacency) == (
         before.name,
-        before.steps,
+        before.uses,
         before.sampling,
         before.adjacency,
     )
 
 
 def test_a_looser_budget_asks_for_less_noise():
-    noises = [calibrate([release(clips={"lower": 1.0})], dpb.Budget(e, 1e-6))[0].noise for e in (0.1, 1.0, 3.0)]
+    noises = [calibrate([release(clips={"lower": 1.0})], dpb.Budget(e, 1e-6))[0].noise_std for e in (0.1, 1.0, 3.0)]
     assert noises == sorted(noises, reverse=True)
 
 
@@ -172,7 +172,7 @@ def test_twin_a_scale_for_the_cheapest_role_is_caught(monkeypatch):
 def test_an_infinite_budget_asks_for_no_noise(rate):
     budget = dpb.Budget(math.inf)
     bare = release(clips={"upper": 1.0, "lower": 1.0}, rate=rate)
-    assert [one.noise for one in calibrate([with_shares(bare, {}, budget), bare], budget)] == [0.0, 0.0]
+    assert [one.noise_std for one in calibrate([with_shares(bare, {}, budget), bare], budget)] == [0.0, 0.0]
 
 
 def test_a_release_of_another_relation_is_refused():
@@ -241,7 +241,7 @@ def test_sampling_asks_for_less_noise_on_the_sum():
     budget, steps, rate = dpb.Budget(0.5, 1e-6), 20, 0.1
     (everybody,) = calibrate([release(clips={"lower": 1.0}, steps=steps)], budget)
     (sampled,) = calibrate([release(clips={"lower": 1.0}, steps=steps, rate=rate)], budget)
-    assert sampled.noise * rate < everybody.noise
+    assert sampled.noise_std * rate < everybody.noise_std
 
 
 def test_the_search_for_a_scale_is_short(monkeypatch):
@@ -276,4 +276,4 @@ def test_the_relative_noise_one_starts_from_does_not_matter(noise):
     budget = dpb.Budget(0.2, 1e-6)
     (one,) = calibrate([release(clips={"lower": 1.0}, steps=5, rate=0.2, noise=noise)], budget)
     (other,) = calibrate([release(clips={"lower": 1.0}, steps=5, rate=0.2)], budget)
-    assert one.noise == pytest.approx(other.noise, rel=1e-6)
+    assert one.noise_std == pytest.approx(other.noise_std, rel=1e-6)

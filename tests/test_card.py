@@ -125,7 +125,7 @@ def test_a_plan_shows_itself_and_every_number_with_its_reason():
     plan = DPLogisticRegressionCV(epsilon=1.0, classes=[0, 1]).plan(rows=5000, columns=3)
     card = plan._repr_html_()
     check_card(card, "Plan: Private", plan.privacy.label(), "Nothing was read", "4,000 lower records", "Tracking")
-    assert card.count("<tr") == 2 + len(plan.numbers) + sum(map(len, plan.privacy.charges.values()))
+    assert card.count("<tr") == 2 + len(plan.parameters) + sum(map(len, plan.privacy.charges.values()))
     assert "<details>" in card
 
 

@@ -88,7 +88,7 @@ def test_an_evaluation_that_warns_as_an_error_has_charged_nothing():
 
 
 def test_an_evaluation_that_drops_them_is_noticed(monkeypatch):
-    """The broken twin: as it was, rows were scored and what they brought along was forgotten."""
+    """The mutation: as it was, rows were scored and what they brought along was forgotten."""
     monkeypatch.setattr(evaluating, "caveats_of", lambda records: ())
     with pytest.raises(AssertionError):
         assert scored(0.6, dpb.Budget(float("inf"))).privacy.caveats

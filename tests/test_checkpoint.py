@@ -17,7 +17,8 @@ import pytest
 from problems import leak
 
 import dpbilevel as dpb
-from dpbilevel import checkpoint, checkpoint_file, fingerprint
+from dpbilevel.checkpoint import checkpoint, fingerprint
+from dpbilevel.checkpoint import file as checkpoint_file
 from dpbilevel.privacy import noise
 from dpbilevel.privacy.ledger import Receipt
 from dpbilevel.privacy.noise import KeySchedule
@@ -559,7 +560,7 @@ def test_a_seal_without_a_secret_key_is_refused(key):
         dpb.Records(lower=POINTS).seal(key)
 
 
-# --- broken twins: each check above must catch what it is for ----------------------------------------------------
+# --- mutations: each check above must catch what it is for ----------------------------------------------------
 
 
 def test_twin_that_draws_noise_anew(path, whole, monkeypatch):
@@ -602,7 +603,7 @@ def test_what_the_records_check_is_for(tmp_path, monkeypatch):
     told = 60 * (released[0] - released[1])  # in units of the clip, which is public
     assert told[0] > 0.01
     np.testing.assert_allclose(told / told[0], [1, 0, 0], atol=1e-3)
-    assert planned.program.releases[0].noise > 0.1  # of a mean, in which a record makes 0.002
+    assert planned.program.releases[0].noise_std > 0.1  # of a mean, in which a record makes 0.002
 
 
 @pytest.mark.parametrize("moment", [10, 10**6])
@@ -653,7 +654,7 @@ def test_twin_that_writes_in_place(path, whole, monkeypatch):
         raise Cut
 
     solved_until(path, 10)
-    monkeypatch.setattr(checkpoint_file, "write_whole", in_place)
+    monkeypatch.setattr(checkpoint_file, "write_atomically", in_place)
     with pytest.raises(Cut):
         resumed(path)
     with pytest.raises(dpb.CheckpointRefused, match="is damaged"):

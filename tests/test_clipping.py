@@ -1,6 +1,6 @@
 """The clipped sum: what it adds up, how long a row may get, and how much memory it takes.
 
-Every check is a function, so that a broken twin can be run through the same one.
+Every check is a function, so that a mutation can be run through the same one.
 """
 
 import functools
@@ -16,7 +16,7 @@ from jax_privacy.clipping import clipped_grad
 
 from dpbilevel.privacy import clipping
 from dpbilevel.privacy.clipping import clipped, clipped_sum
-from dpbilevel.records import sealed
+from dpbilevel.records import isolated_jax_config
 
 EPS = float(np.finfo(np.float32).eps)
 NUMBERS = (1, 2, 255, 256, 257, 1000)
@@ -29,7 +29,7 @@ def compiled_sum(vector, clip, elements):
 
 def total(vector, records, present, clip):
     """The clipped sum, compiled as a program compiles it."""
-    with sealed():
+    with isolated_jax_config():
         return np.asarray(compiled_sum(vector, clip, clipping._ELEMENTS)(records, present))
 
 
@@ -201,7 +201,7 @@ def compiled_clipped():
     compiled = jax.jit(clipped)
 
     def call(rows, present, clip):
-        with sealed():
+        with isolated_jax_config():
             return np.asarray(compiled(rows, present, float(clip)))
 
     return call
@@ -345,7 +345,7 @@ def largest_intermediate(function, *shapes):
             for item in value:
                 yield from sizes(item)
 
-    with sealed():
+    with isolated_jax_config():
         return max(sizes(jax.make_jaxpr(function)(*shapes)))
 
 
@@ -360,7 +360,7 @@ def test_memory_is_bounded_for_a_million_records():
 
 
 def test_compiled_memory_is_bounded_for_a_million_records():
-    with sealed():
+    with isolated_jax_config():
         lowered = jax.jit(lambda r, p: clipped_sum(identity, r, p, 1.0)).lower(*million(100))
     analysis = lowered.compile().memory_analysis()
     if analysis is None:

@@ -113,7 +113,7 @@ def test_the_ends():
 
 def test_exact_charges_compose_with_each_other_and_with_nothing_that_is_sampled_or_declared():
     from dpbilevel.errors import InvalidArgument
-    from dpbilevel.privacy.events import ApproximateDP
+    from dpbilevel.privacy.declared import ApproximateDP
     from dpbilevel.privacy.sampling import Poisson
 
     exact = Charge("a", "lower", 0.01, 100, FullBatch(), exact=True)

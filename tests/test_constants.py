@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
+from dpbilevel.constants import Constants
 from dpbilevel.errors import InvalidArgument
-from dpbilevel.theory.constants import Constants
 
 GOOD = {
     "upper_lipschitz": 1.0,
@@ -67,7 +67,7 @@ def quadratics():
 
 
 def penalties(constants):
-    return [constants.smallest_penalty() * factor for factor in (1.0, 1.5, 30.0, 1e4)]
+    return [constants.smallest_penalty_weight() * factor for factor in (1.0, 1.5, 30.0, 1e4)]
 
 
 def test_smoothness_of_the_hyperobjective_never_exceeds_the_bound(quadratics):
@@ -81,7 +81,7 @@ def test_smoothness_of_the_hyperobjective_never_exceeds_the_bound(quadratics):
 
 
 def test_a_bound_without_the_coupling_of_x_and_y_is_exceeded(quadratics):
-    """The broken twin: L1f alone bounds the curvature of f, not that of the hyperobjective."""
+    """The mutation: L1f alone bounds the curvature of f, not that of the hyperobjective."""
     assert any(
         problem.hyperobjective_smoothness(penalty) > problem.constants.upper_smoothness * 1.1
         for problem in quadratics
@@ -120,11 +120,11 @@ def test_the_lemma_as_printed_in_the_paper_is_false(quadratics):
 
 
 def test_smallest_penalty_is_the_maximum_of_three_bounds():
-    assert Constants(**GOOD).smallest_penalty() == 2 * 0.25 / 0.1
-    assert Constants(**GOOD | {"upper_lipschitz": 70.0, "lower_lipschitz": 2.0}).smallest_penalty() == 35.0
+    assert Constants(**GOOD).smallest_penalty_weight() == 2 * 0.25 / 0.1
+    assert Constants(**GOOD | {"upper_lipschitz": 70.0, "lower_lipschitz": 2.0}).smallest_penalty_weight() == 35.0
     # 2 L1f/mu_g is never below L1f/L1g, because mu_g <= L1g: the third bound never binds alone
-    assert Constants(**GOOD | {"upper_smoothness": 0.0}).smallest_penalty() == 1.0
-    assert Constants(**GOOD | {"upper_smoothness": 0.0, "lower_lipschitz": 0.0}).smallest_penalty() == 0.0
+    assert Constants(**GOOD | {"upper_smoothness": 0.0}).smallest_penalty_weight() == 1.0
+    assert Constants(**GOOD | {"upper_smoothness": 0.0, "lower_lipschitz": 0.0}).smallest_penalty_weight() == 0.0
 
 
 # A problem that is not quadratic, where the Hessian's Lipschitz constant and f's Lipschitz constant take part:

@@ -16,9 +16,9 @@ from scipy.optimize import brentq, minimize
 from dpbilevel.constraints import (
     Ball,
     Box,
-    Everything,
     NonNegative,
     Simplex,
+    Unconstrained,
     check_domain,
     contains,
     into_ball,
@@ -30,7 +30,7 @@ DIMENSION = 5
 LOWER = np.array([-1.0, 0.0, -np.inf, 2.0, -3.0])
 UPPER = np.array([1.0, 0.0, 0.5, np.inf, -2.0])
 SETS = {
-    "everything": Everything(),
+    "everything": Unconstrained(),
     "non-negative": NonNegative(),
     "box": Box(-1.0, 2.0),
     "box of arrays": Box(LOWER, UPPER),
@@ -46,7 +46,7 @@ POINTS = st.lists(st.floats(-20, 20, width=32), min_size=DIMENSION, max_size=DIM
 def support(convex_set, direction):
     """sup of <direction, q> over the set: its support function, written down independently of any projection."""
     d = np.asarray(direction, np.float64)
-    if isinstance(convex_set, Everything):
+    if isinstance(convex_set, Unconstrained):
         return 0.0 if np.allclose(d, 0, atol=1e-5) else np.inf
     if isinstance(convex_set, NonNegative):
         return 0.0 if d.max() <= 1e-5 else np.inf
@@ -193,7 +193,7 @@ def test_ball_and_simplex_act_on_all_leaves_jointly(convex_set):
 
 
 def test_a_tree_of_sets_may_be_a_prefix_of_the_point():
-    domain = {"weights": Simplex(), "rest": (Ball(1.0), Everything()), "penalty": Box(0.0, 1.0)}
+    domain = {"weights": Simplex(), "rest": (Ball(1.0), Unconstrained()), "penalty": Box(0.0, 1.0)}
     point = {
         "weights": jnp.array([2.0, 0.0]),
         "rest": ({"a": jnp.array([3.0]), "b": jnp.array([[4.0]])}, [jnp.array(-7.0)]),
@@ -259,7 +259,7 @@ class Membership:
 
 
 MEMBERSHIPS = {
-    "everything": Membership(Everything(), jnp.array([1e9, -1e9]), jnp.array([jnp.nan, 0.0])),
+    "everything": Membership(Unconstrained(), jnp.array([1e9, -1e9]), jnp.array([jnp.nan, 0.0])),
     "non-negative": Membership(NonNegative(), jnp.array([0.0, 2.0]), jnp.array([-0.01, 2.0])),
     "box": Membership(Box(-1, 2), jnp.array([-1.0, 2.0]), jnp.array([-1.0, 2.01])),
     "ball": Membership(Ball(5.0), jnp.array([3.0, 4.0]), jnp.array([3.0, 4.1])),
@@ -355,7 +355,7 @@ class Halfspace:
         return jax.tree.map(lambda leaf: jnp.minimum(leaf, 1.0), tree)
 
 
-GOOD_DOMAINS = [Everything(), {"a": Simplex(), "b": [Ball(1.0)]}, (NonNegative(),), Halfspace(), {"a": Halfspace()}]
+GOOD_DOMAINS = [Unconstrained(), {"a": Simplex(), "b": [Ball(1.0)]}, (NonNegative(),), Halfspace(), {"a": Halfspace()}]
 BAD_DOMAINS = [None, {}, (), 1.0, "simplex", Simplex, {"a": Simplex}, {"a": Simplex(), "b": 3.0}, [Ball(1.0), "ball"]]
 
 

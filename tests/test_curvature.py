@@ -19,7 +19,7 @@ def linear_model(domain, term=lambda x, y: 0.5 * x * jnp.sum(y**2), loss=None) -
 
 
 def plan(problem, x=1.0):
-    sizes = dpb.Sizes(upper=(np.zeros((50, 3)), np.zeros(50)), lower=(np.zeros((50, 3)), np.zeros(50)))
+    sizes = dpb.RecordShapes(upper=(np.zeros((50, 3)), np.zeros(50)), lower=(np.zeros((50, 3)), np.zeros(50)))
     method = dpb.DPBilevel(inner=dpb.DPLocGD(strong_convexity=0.1, steps=2), steps=1, step_size=0.1)
     return dpb.plan(problem, sizes, BUDGET, method=method, start=(x, np.zeros(3)))
 
@@ -43,7 +43,7 @@ def test_a_pytree_of_sets_is_looked_into():
         (dpb.Box(-4.0, 1.0), lambda x, y: 0.5 * jnp.exp(x) * jnp.sum(y**2)),
         (dpb.NonNegative(), lambda x, y: 0.5 * (x + 0.1) * jnp.sum(y**2)),
         (dpb.NonNegative(), lambda x, y: x * jnp.sum(y)),  # never curved by x: nothing is lost at the edge
-        (dpb.Everything(), lambda x, y: 0.5 * x * jnp.sum(y**2)),
+        (dpb.Unconstrained(), lambda x, y: 0.5 * x * jnp.sum(y**2)),
     ],
 )
 def test_what_keeps_its_curvature_is_accepted(domain, term):

@@ -1,4 +1,4 @@
-"""Exact noise: its distribution, against the mass function and against broken twins, and its limits."""
+"""Exact noise: its distribution, against the mass function and against mutations, and its limits."""
 
 import sys
 

@@ -45,7 +45,7 @@ def test_error_falls_with_n_over_three_decades():
     errors = []
     for n in (50, 1_500, 50_000):
         case = quadratic(n)
-        settings = {"penalty": 10.0, "steps": 12, "inner": {"rounds": 1, "steps": 12}}
+        settings = {"penalty_weight": 10.0, "steps": 12, "inner": {"rounds": 1, "steps": 12}}
         reached = [distance(case.solve(budget, seed=seed, **settings).x, case.solution) for seed in range(3)]
         errors.append(np.mean(reached))
     assert all(later < earlier for earlier, later in itertools.pairwise(errors)), errors
@@ -103,18 +103,18 @@ def test_lower_level_without_x_reduces_to_gradient_descent_on_f():
 
 def test_output_rule_returns_the_iterate_before_the_smallest_step():
     case = quadratic()
-    solution = case.solve(dpb.Budget(1.0, 1e-4), penalty=10.0, steps=10)
+    solution = case.solve(dpb.Budget(1.0, 1e-4), penalty_weight=10.0, steps=10)
     trajectory = np.concatenate([np.zeros((1, 3), np.float32), solution.history["x"]])
     moves = np.linalg.norm(np.diff(trajectory, axis=0), axis=1)
     np.testing.assert_allclose(solution.history["move"], moves, rtol=1e-4)
     np.testing.assert_array_equal(solution.x, trajectory[np.argmin(moves)])
-    last = case.solve(dpb.Budget(1.0, 1e-4), penalty=10.0, steps=10, output="last")
+    last = case.solve(dpb.Budget(1.0, 1e-4), penalty_weight=10.0, steps=10, output="last")
     np.testing.assert_array_equal(last.x, trajectory[-2])
 
 
 def test_iterates_stay_in_the_domain_under_heavy_noise():
     case = sources()
-    solution = case.solve(dpb.Budget(0.1, 1e-4), steps=10, penalty=10.0)
+    solution = case.solve(dpb.Budget(0.1, 1e-4), steps=10, penalty_weight=10.0)
     weights = solution.history["x"]["weights"]
     assert np.all(weights >= 0)
     np.testing.assert_allclose(weights.sum(axis=1), 1.0, atol=1e-5)
@@ -169,12 +169,12 @@ def test_constants_give_step_size_and_bound_the_penalty():
     problem = dataclasses.replace(case.problem, constants=constants)
     sizes = case.records().sizes
     budget = dpb.Budget(1.0, 1e-4)
-    method = dpb.DPBilevel(inner=dpb.DPLocGD(), penalty=8.0, steps=2)
+    method = dpb.DPBilevel(inner=dpb.DPLocGD(), penalty_weight=8.0, steps=2)
     plan = dpb.plan(problem, sizes, budget, method=method, start=case.start)
-    assert plan.numbers["step size"][0] == pytest.approx(1 / (2 * constants.hyperobjective_smoothness(8.0)))
-    assert plan.numbers["penalised solve: strong convexity"][0] == pytest.approx(0.5 - 1 / 8)
-    with pytest.raises(dpb.InvalidArgument, match=r"penalty=3.9.*at least 4"):
-        dpb.plan(problem, sizes, budget, method=dataclasses.replace(method, penalty=3.9), start=case.start)
+    assert plan.parameters["step size"][0] == pytest.approx(1 / (2 * constants.hyperobjective_smoothness(8.0)))
+    assert plan.parameters["penalised solve: strong convexity"][0] == pytest.approx(0.5 - 1 / 8)
+    with pytest.raises(dpb.InvalidArgument, match=r"penalty_weight=3.9.*at least 4"):
+        dpb.plan(problem, sizes, budget, method=dataclasses.replace(method, penalty_weight=3.9), start=case.start)
 
 
 def test_a_record_with_an_undefined_gradient_contributes_zero():

@@ -124,7 +124,7 @@ class KeepsScaledRows(DPLogisticRegressionCV):
 class KeepsWord(DPLogisticRegressionCV):
     def fit(self, X, y):
         super().fit(X, y)
-        self.solution_.numbers["last"] = (X[11, 1], "what was seen last")
+        self.solution_.parameters["last"] = (X[11, 1], "what was seen last")
         return self
 
 

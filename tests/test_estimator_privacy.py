@@ -74,7 +74,7 @@ def test_the_charge_comes_before_the_data_and_stands(case, monkeypatch):
 def test_delta_is_by_default_a_public_function_of_n_and_is_stated(case):
     model = fitted(case)
     assert model.privacy_.budget.delta == 0.01  # 60^-1.1 = 0.01107
-    assert model.solution_.numbers["delta"] == (0.01, "1/n^1.1 rounded down, n = 60 rows, which is public")
+    assert model.solution_.parameters["delta"] == (0.01, "1/n^1.1 rounded down, n = 60 rows, which is public")
     assert "(1, 0.01)-differentially private" in model.privacy_.sentence()
     assert model.delta is None
 
@@ -168,7 +168,7 @@ def public_side(model) -> bytes:
     """What a model holds besides released numbers."""
     names = ("classes_", "groups_", "source_names_", "task_names_", "n_features_in_")
     parts = [getattr(model, name, None) for name in names]
-    numbers = {name: value for name, (value, _) in model.solution_.numbers.items()}
+    numbers = {name: value for name, (value, _) in model.solution_.parameters.items()}
     scaling = [part.tobytes() for part in (model._scaling_.middle, model._scaling_.size)]
     return pickle.dumps((parts, numbers, scaling, model.privacy_.to_json(), model.solution_.sizes))
 
@@ -202,5 +202,5 @@ def test_a_plan_of_sizes_is_the_plan_of_the_fit(name):
     case = CASES[name]
     model = case.fit(delta=None)
     planned = case.make(random_state=0, delta=None).plan(*X.shape)
-    assert planned.numbers == model.solution_.numbers
+    assert planned.parameters == model.solution_.parameters
     assert planned.privacy.epsilon() == model.privacy_.epsilon()

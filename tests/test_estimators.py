@@ -286,7 +286,7 @@ def test_few_rows_are_told_with_the_planned_noise(case):
     with pytest.warns(UtilityWarning, match=r"60 records are few for epsilon = 0\.1") as caught:
         model.fit(X, case.y, **case.more())
     (warning,) = [warning for warning in caught if warning.category is UtilityWarning]
-    ratio = model.solution_.numbers["training: noise to signal"][0]
+    ratio = model.solution_.parameters["training: noise to signal"][0]
     assert f"is {ratio:.2g}; more records" in str(warning.message)
     assert warning.filename == __file__
 

@@ -365,7 +365,7 @@ def test_nothing_is_told_that_was_not_released(tmp_path):
 
 
 def test_saved_numbers_keep_every_bit(binary, tmp_path):
-    from dpbilevel.trees import decoded
+    from dpbilevel.solution.trees import decoded
 
     for budget in (BUDGET, EXACT):
         released = dpb.evaluate(*binary, budget, metric=ALL)

@@ -15,12 +15,12 @@ pytest.importorskip("opendp", reason='exact noise needs the extra "exact"')
 import dpbilevel as dpb
 from dpbilevel.baselines import FixedDefault, NaiveGridSearch, ScreenSources, UpperRecordsOnly
 from dpbilevel.errors import InvalidArgument, InvalidProblem
+from dpbilevel.execution.program import Call, Program, Stage
 from dpbilevel.privacy import release as release_module
 from dpbilevel.privacy.calibration import for_exact_noise
 from dpbilevel.privacy.declared import DeclaredRelease
 from dpbilevel.privacy.ledger import Receipt
 from dpbilevel.privacy.noise import KeySchedule
-from dpbilevel.program import Call, Program, Stage
 from dpbilevel.records import answer_dimensions
 from dpbilevel.report.content import content
 from dpbilevel.report.guarantee import guarantee
@@ -29,7 +29,7 @@ from dpbilevel.report.words import spend_words
 
 BUDGET = dpb.Budget(2.0, 1e-4)
 SHAPE = jax.ShapeDtypeStruct((160, 2), "float32")
-APART = dpb.Sizes(upper=jax.ShapeDtypeStruct((80, 2), "float32"), lower=SHAPE)
+APART = dpb.RecordShapes(upper=jax.ShapeDtypeStruct((80, 2), "float32"), lower=SHAPE)
 START = (np.zeros(2), np.zeros(2))
 
 
@@ -61,13 +61,13 @@ WEIGHTED = dpb.BilevelProblem(
     lower_loss=lambda x, y, record: 1.5 * x[record[1]] * jnp.sum((y - record[0]) ** 2),
     domain=dpb.Simplex(),
 )
-SOURCES = dpb.Sizes(upper=SHAPE, lower=(SHAPE, jax.ShapeDtypeStruct((160,), "int32")))
+SOURCES = dpb.RecordShapes(upper=SHAPE, lower=(SHAPE, jax.ShapeDtypeStruct((160,), "int32")))
 UNIFORM = (np.ones(3) / 3, np.zeros(2))
 
 METHODS = {
     "tracking": (problem(), APART, START, dpb.Tracking(steps=3), SHORT),
     "tracking without a training": (problem(), APART, START, dpb.Tracking(steps=3), None),
-    "tracking, one role": (problem(), dpb.Sizes(both=SHAPE), START, dpb.Tracking(steps=3), SHORT),
+    "tracking, one role": (problem(), dpb.RecordShapes(both=SHAPE), START, dpb.Tracking(steps=3), SHORT),
     "tracking on a simplex": (WEIGHTED, SOURCES, UNIFORM, dpb.Tracking(steps=3), SHORT),
     "pooled training": (problem(upper_trains=True), APART, START, dpb.Tracking(steps=3), SHORT),
     "double loop": (problem(), APART, START, dpb.DPBilevel(**DOUBLE), None),
@@ -107,7 +107,7 @@ def test_no_release_of_any_method_stays_in_floating_point(name, monkeypatch):
     for release, size in found.items():
         assert release.grid.dimension == size
         assert all(charge.exact for charge in release.charges())
-    assert exact.noise == exact.numbers["noise"][0] == "exact"
+    assert exact.noise == exact.parameters["noise"][0] == "exact"
     assert exact.privacy.mu is None
     assert exact.privacy.epsilon() <= BUDGET.epsilon
     if name != "the paper's split":  # which prescribes its noise, and far too much of it
@@ -136,9 +136,9 @@ def test_a_program_is_exact_as_a_whole_or_not_at_all():
 def test_plans_of_either_noise_ask_the_same_and_exact_noise_is_larger():
     exact, plain = planned("tracking", "exact"), planned("tracking", "float")
     for one, other in zip(exact.releases, plain.releases, strict=True):
-        assert (one.name, one.steps) == (other.name, other.steps)
-        assert 1 < one.noise / other.noise < 1.2
-        assert one.scale * one.grid.unit == one.noise
+        assert (one.name, one.uses) == (other.name, other.uses)
+        assert 1 < one.noise_std / other.noise_std < 1.2
+        assert one.scale * one.grid.unit == one.noise_std
 
 
 # ---- refusals, before anything is charged
@@ -148,7 +148,7 @@ def test_plans_of_either_noise_ask_the_same_and_exact_noise_is_larger():
     ("settings", "message"),
     [
         ({"seed": 3}, r"seed=3: exact noise has no seed; leave seed out"),
-        ({"noise": "hardened"}, r"noise='hardened': must be one of 'float', 'exact'"),
+        ({"noise": "discretized"}, r"noise='discretized': must be one of 'float', 'exact'"),
         ({"noise": None}, r"noise=None: must be one of"),
         ({"budget": dpb.Budget(math.inf)}, r'noise="exact": needs a finite epsilon'),
         ({"method": dpb.Tracking(steps=2, sampling=dpb.Poisson(0.5))}, r"sampling=Poisson.*must be dpb.FullBatch"),
@@ -202,7 +202,7 @@ def solved():
     """The paper's warm-up, whose solution is minus the mean of the data, with either noise."""
     rows = np.clip(np.random.default_rng(0).normal(size=(4000, 3)) * 0.3 + [0.4, -0.1, 0.2], -1, 1)
     inner = dpb.DPLocGD(strong_convexity=1.0, smoothness=1.0, clip_norm=2.0, radius=3.0, steps=10, rounds=1)
-    method = dpb.DPBilevel(inner=inner, penalty=10.0, steps=10, step_size=0.5)
+    method = dpb.DPBilevel(inner=inner, penalty_weight=10.0, steps=10, step_size=0.5)
     ledger = dpb.Ledger(dpb.Budget(20.0, 1e-4))
     start, budget = (np.zeros(3), np.zeros(3)), dpb.Budget(8.0, 5e-5)
     settings = {"method": method, "start": start, "progress": False}
@@ -254,24 +254,24 @@ def test_a_saved_run_is_read_back_as_it_was(solved, tmp_path):
 def test_the_plan_of_a_run_has_its_units_and_its_integer_noise(solved):
     exact, *_ = solved
     for release in ("lower solve", "penalised solve"):
-        unit, noise, units = (exact.numbers[f"{release}: {what}"][0] for what in ("unit", "noise", "noise in units"))
+        unit, noise, units = (exact.parameters[f"{release}: {what}"][0] for what in ("unit", "noise", "noise in units"))
         assert units == noise / unit
         assert units > 2**10
 
 
 def test_programs_with_calls_of_black_boxes_are_refused_by_themselves():
     event, roles = dpb.GaussianDP(0.01), {"lower": 160}
-    call = Call(release=DeclaredRelease(name="training", roles=roles, event=event, steps=1), run=lambda state, _: state)
+    call = Call(release=DeclaredRelease(name="training", roles=roles, event=event, uses=1), run=lambda state, _: state)
     program = Program(rounds=1, stages=[call], start=max, observe=max, finish=max)
     with pytest.raises(InvalidArgument, match="does not reach into 'training', a black box"):
-        program.hardened({})
+        program.discretized({})
 
 
 def executed(release, rows, rounds, uses=1):
     """All answers of a release."""
     stage = Stage(
         release=release,
-        steps=uses,
+        uses_per_round=uses,
         begin=lambda state: jnp.zeros((uses, rows.shape[1])),
         query=lambda state, carry, step: None,
         update=lambda state, carry, answer, step: carry.at[step].set(answer),
@@ -293,7 +293,7 @@ def executed(release, rows, rounds, uses=1):
 def test_answers_are_means_with_fresh_noise_of_the_declared_size(double):
     rows = np.tile(np.float32([[0.25, -0.5]]), (100, 1))
     part = dpb.Contribution(lambda point, record: record, 1.0, 100)
-    release = dpb.Release(name="mean", contributions={"lower": part}, noise=0.02, steps=4000).hardened(2)
+    release = dpb.Release(name="mean", contributions={"lower": part}, noise_std=0.02, uses=4000).discretized(2)
     with jax.enable_x64(double):
         answers = executed(release, rows, 2000, 2).reshape(4000, 2)
     assert answers.dtype == (np.float64 if double else np.float32)
@@ -352,7 +352,7 @@ def test_an_estimator_takes_exact_noise():
     fitted = DPRidgeCV(epsilon=3.0, **settings).fit(rows, rows[:, 0])
     assert fitted.privacy_.exact_noise
     assert fitted.privacy_.epsilon() <= 3
-    assert fitted.solution_.numbers["noise"][0] == "exact"
+    assert fitted.solution_.parameters["noise"][0] == "exact"
     with pytest.raises(InvalidArgument, match="random_state=1: exact noise has no seed; leave random_state out"):
         DPRidgeCV(random_state=1, **settings).fit(rows, rows[:, 0])
 

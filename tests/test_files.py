@@ -4,30 +4,30 @@ import os
 
 import pytest
 
-from dpbilevel.files import write_whole
+from dpbilevel.foundation.files import write_atomically
 
 
 def test_text_is_written_as_it_is(tmp_path):
-    path = write_whole(tmp_path / "a.txt", "line\nnäme\r\n")
+    path = write_atomically(tmp_path / "a.txt", "line\nnäme\r\n")
     assert path.read_bytes() == "line\nnäme\r\n".encode()
-    write_whole(path, "shorter")
+    write_atomically(path, "shorter")
     assert path.read_text() == "shorter"
     assert os.listdir(tmp_path) == ["a.txt"]
 
 
 def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
-    path = write_whole(tmp_path / "a.txt", "old")
+    path = write_atomically(tmp_path / "a.txt", "old")
 
     def cut_off(*arguments):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(os, "fsync", cut_off)
     with pytest.raises(KeyboardInterrupt):
-        write_whole(path, "new")
+        write_atomically(path, "new")
     assert path.read_text() == "old"
     assert os.listdir(tmp_path) == ["a.txt"]
 
 
 def test_a_missing_folder_is_said_to_be_missing(tmp_path):
     with pytest.raises(FileNotFoundError):
-        write_whole(tmp_path / "nowhere" / "a.txt", "text")
+        write_atomically(tmp_path / "nowhere" / "a.txt", "text")

@@ -11,7 +11,7 @@ from fuzz_targets import TARGETS, fuzz, shares
 
 import dpbilevel as dpb
 from dpbilevel import applications, baselines
-from dpbilevel.privacy.books.entry import Entry
+from dpbilevel.privacy.stores.entry import Entry
 
 INPUTS = 2000
 
@@ -39,14 +39,14 @@ def test_every_public_constructor_and_function_is_tried():
         "solve",
         "evaluate",
         "Records",
-        "Sizes",
+        "RecordShapes",
         "BoundedEncoder",
         "Solution",
         "Privacy",
         "Plan",
         "Evaluation",
     }
-    no_arguments = {"Everything", "NonNegative", "FullBatch"}
+    no_arguments = {"Unconstrained", "NonNegative", "FullBatch"}
     errors = {
         name
         for name in dpb.__all__
@@ -60,7 +60,7 @@ def test_every_public_constructor_and_function_is_tried():
     assert classes <= set(FUNCTIONS)
 
 
-# ---- broken twins: the harness notices
+# ---- mutations: the harness notices
 
 
 def twin_raises(draw):
@@ -72,7 +72,7 @@ def twin_raises(draw):
 
 def twin_charges(draw, charged):
     def call():
-        with charged.ledger._book.writing() as (_, append):
+        with charged.ledger._store.writing() as (_, append):
             append(Entry("run", 1.0, 0.0, None), None)
         raise dpb.InvalidArgument("refused, after the charge")
 

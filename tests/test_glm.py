@@ -309,7 +309,7 @@ def test_ridge_solutions_lie_in_the_ball_and_some_at_its_edge():
     for _ in range(1500):
         row_norm, low, target = 10 ** rng.uniform(-2, 1, size=3)
         penalty, options = (low, low * 10 ** rng.uniform(0, 2)), {"target_bound": target}
-        smallest = glm_constants("squared", row_norm, penalty=penalty, **options).smallest_penalty()
+        smallest = glm_constants("squared", row_norm, penalty=penalty, **options).smallest_penalty_weight()
         size, dimension = rng.integers(1, 4, size=2)
         sets = []
         for _ in range(2):
@@ -331,7 +331,7 @@ def test_the_ball_of_y_star_alone_does_not_hold_y_lambda():
     record = (np.array([[row_norm]]), np.array([target]))
     assert glm_constants(
         "squared", row_norm, penalty=(low, low), target_bound=target
-    ).smallest_penalty() == pytest.approx(1.0)
+    ).smallest_penalty_weight() == pytest.approx(1.0)
     solution = ridge_solution(record, record, 1.0, np.array([low]))[0]
     assert solution == pytest.approx(solution_radius("squared", row_norm, penalty=(low, low), target_bound=target))
     assert solution > 1.1 * min(target * row_norm / low, target / (2 * math.sqrt(low)))
@@ -345,7 +345,7 @@ def test_solutions_of_every_loss_lie_in_the_ball(loss):
         model = replace(
             Model(loss), row_norm=10 ** rng.uniform(-0.5, 0.7), low=10 ** rng.uniform(-2, 0), high=1.0, groups=0
         )
-        inverse = 0.0 if trial % 2 else 1 / model.constants.smallest_penalty()
+        inverse = 0.0 if trial % 2 else 1 / model.constants.smallest_penalty_weight()
         count = 1 if trial < 6 else 3
         rows = [rng.normal(size=(count, FEATURES)) for _ in range(2)]
         size = model.row_norm * rng.uniform(0.2, 1)
@@ -407,8 +407,8 @@ def test_a_bound_on_targets_shrinks_the_ball_of_pseudo_huber():
 
 def test_constants_feed_the_planner():
     constants = dpb.theory.glm_constants("softmax", 1.0, penalty=(0.5, 1.0), classes=10)
-    planned = dpb.theory.plan(constants, 10**6, 1, 100, dpb.Budget(1.0, 1e-7), 0.05, gap=1.0)
-    assert planned.penalty >= constants.smallest_penalty()
+    planned = dpb.paper.plan(constants, 10**6, 1, 100, dpb.Budget(1.0, 1e-7), 0.05, gap=1.0)
+    assert planned.penalty_weight >= constants.smallest_penalty_weight()
 
 
 # ------------------------------------------------------------------------------------------------------- bad input

@@ -18,18 +18,18 @@ from dpbilevel.privacy.clipping import clipped_sum
 from dpbilevel.privacy.grid import Grid, integers
 from dpbilevel.privacy.release import Contribution, Release
 from dpbilevel.privacy.sampling import Poisson, WithoutReplacement
-from dpbilevel.records import sealed
+from dpbilevel.records import isolated_jax_config
 
 
 def identity(point, record):
     return record
 
 
-def hardened(dimension, roles, noise=0.01, **settings):
+def discretized(dimension, roles, noise=0.01, **settings):
     """A release of means, with clips and counts by role, on integers."""
     contributions = {role: Contribution(identity, clip, count) for role, (clip, count) in roles.items()}
-    release = Release(name="mean", contributions=contributions, noise=noise, steps=1, **settings)
-    return release.hardened(dimension)
+    release = Release(name="mean", contributions=contributions, noise_std=noise, uses=1, **settings)
+    return release.discretized(dimension)
 
 
 def halves(noise):
@@ -40,7 +40,7 @@ def answered(release, rows, noise=None):
     """The answer of a release in a compiled program."""
     noise = np.zeros(release.grid.dimension, np.int64) if noise is None else noise
     arrays = {role: (jnp.asarray(leaf), jnp.ones(len(leaf), bool)) for role, leaf in rows.items()}
-    with sealed():
+    with isolated_jax_config():
         wide = jax.jit(lambda arrays, noise: Release.answer(release, arrays, 0.0, noise))(arrays, halves(noise))
     return np.asarray(wide)
 
@@ -54,7 +54,7 @@ def compiled(dimension, clip, count, elements):
 def summed(vectors, clip, count=None):
     """A role's sum of integers."""
     count = len(vectors) if count is None else count
-    with sealed():
+    with isolated_jax_config():
         return np.asarray(compiled(vectors.shape[1], clip, count, clipping._ELEMENTS)(jnp.asarray(vectors)))
 
 
@@ -65,7 +65,7 @@ def exact_integers(vectors, clip, count):
 
 
 def on(grid, vectors, clip, count):
-    with sealed():
+    with isolated_jax_config():
         return np.asarray(_integers(vectors.astype(float), clip, count * grid.unit, grid.longest(clip, count)))
 
 
@@ -116,7 +116,7 @@ def test_sensitivity_over_noise_of_the_integers_is_at_most_what_is_charged(expon
         roles["upper"] = (2.0 ** (exponent + other[0]), other[1])
     deviation = 10.0**-noise * max(clip / number for clip, number in roles.values())
     try:
-        release = hardened(5, roles, noise=deviation, adjacency=adjacency)
+        release = discretized(5, roles, noise=deviation, adjacency=adjacency)
     except InvalidArgument:
         return  # beyond 64 bits: refused
     changed = 2 if adjacency == "replace-one" else 1
@@ -171,7 +171,7 @@ def test_rows_that_are_not_finite_count_as_zero(bad):
 
 def test_a_row_that_clipping_left_too_long_counts_as_zero():
     """The limit is enforced on the integers; it does not rest on what clipping promises."""
-    with sealed():
+    with isolated_jax_config():
         vectors = jnp.asarray([[3.0, 4.0], [3.0, 4.1], [np.nan, 0.0]])
         rows = integers(vectors, jnp.ones(3, bool), 10.0, 2.0**-20, 5.0 * 2**20)
     assert np.array_equal(np.asarray(rows), [[3 * 2**20, 4 * 2**20], [0, 0], [0, 0]])
@@ -190,7 +190,7 @@ def test_no_order_of_records_changes_a_bit(seed):
 def test_sums_in_floating_point_would_show_the_order():
     rng = np.random.default_rng(0)
     rows = rng.normal(size=(3001, 7)).astype(np.float32)
-    with sealed():
+    with isolated_jax_config():
         add = jax.jit(lambda rows: clipped_sum(lambda row: row, rows, jnp.ones(len(rows), bool), 1.0))
         assert not np.array_equal(add(jnp.asarray(rows)), add(jnp.asarray(rows[rng.permutation(len(rows))])))
 
@@ -215,7 +215,7 @@ def test_an_answer_is_noise_plus_sums_times_the_unit():
     rng = np.random.default_rng(5)
     rows = {"upper": rng.normal(size=(30, 3)).astype(np.float32), "lower": rng.normal(size=(77, 3)).astype(np.float32)}
     roles = {"upper": (0.25, 30), "lower": (1.0, 77)}
-    release = hardened(3, roles)
+    release = discretized(3, roles)
     noise = np.array([2**40 + 1, -(2**40) - 3, 5], np.int64)
     total = noise.astype(object)
     for role, (clip, count) in roles.items():
@@ -231,7 +231,7 @@ def test_an_answer_is_noise_plus_sums_times_the_unit():
 
 def test_noise_of_any_size_arrives_whole():
     noise = np.array([0, 1, -1, 2**31, -(2**31) - 1, 2**53 - 1, -(2**53) + 1, 2**61 + 2**40, -(2**62)])
-    release = hardened(len(noise), {"lower": (1.0, 4)})
+    release = discretized(len(noise), {"lower": (1.0, 4)})
     answer = answered(release, {"lower": np.zeros((4, len(noise)), np.float32)}, noise)
     assert np.array_equal(answer, (noise.astype(np.float64) * release.grid.unit).astype(np.float32))
 
@@ -254,29 +254,32 @@ def test_what_64_bits_do_not_hold_is_refused():
     with pytest.raises(InvalidArgument, match="could exceed 64-bit integers"):
         Grid.of("mean", 3, {"lower": (2.0**-40, 1000), "upper": (2.0**10, 1000)})
     with pytest.raises(InvalidArgument, match=r"needs noise of .* units; must be above 0 and at most 2\^52"):
-        hardened(3, {"lower": (1.0, 1000)}, noise=1e8)
+        discretized(3, {"lower": (1.0, 1000)}, noise=1e8)
     with pytest.raises(InvalidArgument, match="needs noise of 0 units"):
-        hardened(3, {"lower": (1.0, 1000)}, noise=0.0)
+        discretized(3, {"lower": (1.0, 1000)}, noise=0.0)
     with pytest.raises(InvalidArgument, match=r"at most 2\^52"):
-        hardened(3, {"lower": (1.0, 1000)}).scaled(1e10)
+        discretized(3, {"lower": (1.0, 1000)}).scaled(1e10)
     with pytest.raises(InvalidArgument, match="needs a finite epsilon"):
-        hardened(3, {"lower": (math.inf, 1000)})
+        discretized(3, {"lower": (math.inf, 1000)})
 
 
 @pytest.mark.parametrize("sampling", [Poisson(0.5), WithoutReplacement(5)])
 def test_batches_are_refused(sampling):
     with pytest.raises(InvalidArgument, match=r'noise="exact": release .mean. samples'):
-        hardened(3, {"lower": (1.0, 10)}, sampling=sampling)
+        discretized(3, {"lower": (1.0, 10)}, sampling=sampling)
 
 
 def test_poisson_of_everybody_is_no_batch():
-    assert hardened(3, {"lower": (1.0, 10)}, sampling=Poisson(1.0)).grid is not None
+    assert discretized(3, {"lower": (1.0, 10)}, sampling=Poisson(1.0)).grid is not None
 
 
 def test_a_release_with_exact_noise_takes_no_keys(monkeypatch):
-    release = hardened(3, {"lower": (1.0, 4)})
+    release = discretized(3, {"lower": (1.0, 4)})
     monkeypatch.setattr(release_module, "standard_normal", None)
     arrays = {"lower": (jnp.zeros((4, 3)), jnp.ones(4, bool))}
     for wrong in (np.zeros((2, 2), np.uint32), np.zeros((3, 2), np.int32), np.zeros(3, np.uint32)):
-        with sealed(), pytest.raises(InvalidArgument, match="takes 3 integers of exact noise, and no keys"):
+        with (
+            isolated_jax_config(),
+            pytest.raises(InvalidArgument, match="takes 3 integers of exact noise, and no keys"),
+        ):
             Release.answer(release, arrays, 0.0, jnp.asarray(wrong))

@@ -82,7 +82,7 @@ def test_clips_come_from_the_plan_and_from_the_charges():
     clipped = dict(guarantee(solution("private")).clipped)
     assert clipped["training pass – model"] == "norm at most 1 (bounds one record's vector)"
     assert clipped["validation pass"] == "each record's vector to norm 1"
-    assert dict(guarantee(made(numbers={})).clipped).keys() == {"training pass", "training", "validation pass"}
+    assert dict(guarantee(made(parameters={})).clipped).keys() == {"training pass", "training", "validation pass"}
 
 
 def test_groups_and_meaning_follow_the_accountant():

@@ -64,14 +64,14 @@ def test_a_line_that_cannot_be_a_header_is_no_template(tell, record):
 
 
 def quoting_undeclared(schema: Schema, where: str, table: TableFile, needed: object) -> None:
-    """A broken twin of `check_columns`, as it was once."""
+    """A mutation of `check_columns`, as it was once."""
     for name in table.names:
         if name not in schema.columns:
             raise dpb.InvalidArgument(f"{where}: column {name!r} is not declared")
 
 
 def quoting_header(path: object, names: tuple[str, ...]) -> None:
-    """A broken twin of `check_header`."""
+    """A mutation of `check_header`."""
     for name in names:
         if not is_name(name):
             raise dpb.InvalidArgument(f"{path}: {name!r} is no name")

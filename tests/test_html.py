@@ -80,7 +80,7 @@ def test_the_page_says_the_guarantee(kind):
     assert ("NOT PRIVATE" in text) == whole.privacy.void
     for caveat in whole.privacy.caveats:
         assert caveat in text
-    for name, (_, reason) in whole.numbers.items():
+    for name, (_, reason) in whole.parameters.items():
         assert name in text
         assert reason in text
 
@@ -157,11 +157,11 @@ def test_baselines_have_reports(kind):
     text = Reader(html_report(Review(solution=searched(kind)))).text
     assert "smallest" in text
     assert "score" in text
-    assert ("The method releases no course of x" in text) == (kind == "random")
+    assert ("The method releases no trajectory of x" in text) == (kind == "random")
 
 
 def test_a_solution_that_released_nothing_odd_numbers_or_nothing_at_all_has_a_report():
-    empty = made(privacy=dpb.Privacy({}, dpb.Budget(1.0, 1e-6)), numbers={}, history={}, sizes={})
+    empty = made(privacy=dpb.Privacy({}, dpb.Budget(1.0, 1e-6)), parameters={}, history={}, sizes={})
     assert "No record was read" in html_report(Review(solution=empty))
     odd = made(x=np.array([np.nan, np.inf, 800.0]), history={"x": np.full((3, 3), np.nan)})
     assert "infinite" in html_report(Review(solution=odd))

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from report_data import made, searched, solution
 
-from dpbilevel.hyperparameters import hyperparameters, named_numbers
-from dpbilevel.solution import Legend
+from dpbilevel.solution.hyperparameters import hyperparameters, named_numbers
+from dpbilevel.solution.solution import Legend
 
 
 def test_a_legend_gives_names_and_logarithms_are_undone():
@@ -13,7 +13,7 @@ def test_a_legend_gives_names_and_logarithms_are_undone():
     told = hyperparameters(whole)
     assert told.names == ("age", "sex", "job")
     np.testing.assert_allclose(told.values, np.exp(whole.x))
-    np.testing.assert_allclose(told.course, np.exp(whole.history["x"]))
+    np.testing.assert_allclose(told.trajectory, np.exp(whole.history["x"]))
     assert (told.quantity, told.logarithmic, told.chosen) == ("penalty", True, None)
     assert told.returned == "the average of the last steps"
 
@@ -21,7 +21,7 @@ def test_a_legend_gives_names_and_logarithms_are_undone():
 def test_without_a_legend_numbers_go_by_their_place():
     told = hyperparameters(solution("black box"))
     assert told.names == ("x['rate']", *(f"x['weights'][{i}, {j}]" for i in range(2) for j in range(2)))
-    assert told.course is None
+    assert told.trajectory is None
     assert told.quantity == "hyperparameter"
 
 
@@ -32,27 +32,27 @@ def test_a_legend_that_does_not_fit_is_left_alone():
 def test_a_pytree_has_a_course_in_the_order_of_its_leaves():
     x = {"b": np.array([1.0, 2.0]), "a": np.float64(3.0)}
     history = {"x": {"b": np.array([[0.0, 0.0], [1.0, 2.0]]), "a": np.array([0.0, 3.0])}}
-    told = hyperparameters(made(x=x, history=history, legend=None, numbers={}))
+    told = hyperparameters(made(x=x, history=history, legend=None, parameters={}))
     assert told.names == ("x['a']", "x['b'][0]", "x['b'][1]")
-    assert told.course.tolist() == [[0.0, 0.0, 0.0], [3.0, 1.0, 2.0]]
+    assert told.trajectory.tolist() == [[0.0, 0.0, 0.0], [3.0, 1.0, 2.0]]
     assert told.chosen == 2
 
 
 @pytest.mark.parametrize("history", [{}, {"x": np.zeros((0, 3))}, {"x": np.zeros((4, 2))}, {"x": np.float64(1.0)}])
 def test_what_is_no_course_is_none(history):
-    assert hyperparameters(made(history=history)).course is None
+    assert hyperparameters(made(history=history)).trajectory is None
 
 
 def test_an_average_is_no_iterate_even_where_x_stood_still():
     still = made(x=np.zeros(3), history={"x": np.zeros((5, 3))})
     assert hyperparameters(still).chosen is None
-    assert hyperparameters(made(x=np.zeros(3), history={"x": np.zeros((5, 3))}, numbers={})).chosen == 1
+    assert hyperparameters(made(x=np.zeros(3), history={"x": np.zeros((5, 3))}, parameters={})).chosen == 1
 
 
 def test_a_search_says_which_candidate_it_chose():
     told = hyperparameters(searched("grid"))
-    assert told.course.ravel().tolist() == [-1.0, 0.0, 1.0]
-    assert told.course[told.chosen - 1, 0] == told.values[0]
+    assert told.trajectory.ravel().tolist() == [-1.0, 0.0, 1.0]
+    assert told.trajectory[told.chosen - 1, 0] == told.values[0]
     assert "smallest released score" in told.returned
 
 

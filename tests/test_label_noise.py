@@ -100,7 +100,7 @@ def test_nothing_is_closed_over_and_no_constants_are_claimed():
     assert problem.constants is None
     records = (np.zeros((60, COLUMNS), np.float32), np.zeros(60, np.int32))
     plan = planned(problem, records, records)
-    assert plan.numbers["training pass: share of the cross derivative"][0] > 0
+    assert plan.parameters["training pass: share of the cross derivative"][0] > 0
     assert set(plan.releases[-1].contributions) == {"upper", "lower"}, "clean records train too"
 
 

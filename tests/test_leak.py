@@ -16,11 +16,11 @@ from scipy.stats import norm
 
 import dpbilevel as dpb
 from dpbilevel.audit import leak
+from dpbilevel.execution.program import Program, Stage
 from dpbilevel.privacy import release as release_module
 from dpbilevel.privacy.calibration import calibrate
 from dpbilevel.privacy.clipping import ROUNDING
 from dpbilevel.privacy.noise import KeySchedule
-from dpbilevel.program import Program, Stage
 
 N, DIMENSION, DELTA = 100, 3, 1e-4
 EPSILONS = (0.5, 1.0, 3.0)
@@ -40,22 +40,22 @@ class NoisyMean:
 
     rate: float | None = None  # of Poisson sampling, with the noise of sensitivity 1: calibrating it takes long
 
-    def program(self, facts):
-        vector = jax.grad(facts.problem.lower_loss, 1)
+    def program(self, context):
+        vector = jax.grad(context.problem.lower_loss, 1)
         declared = dpb.Release(
             name="mean",
             contributions={
                 "lower": dpb.Contribution(lambda point, record: vector(*point, record), 1.0, N),
             },
-            noise=1.0 if self.rate is None else 2.0 / (self.rate * N),
-            steps=1,
+            noise_std=1.0 if self.rate is None else 2.0 / (self.rate * N),
+            uses=1,
             sampling=dpb.FullBatch() if self.rate is None else dpb.Poisson(self.rate),
-            adjacency=facts.budget.adjacency,
+            adjacency=context.budget.adjacency,
         )
-        (release,) = calibrate([declared], facts.budget) if self.rate is None else [declared]
+        (release,) = calibrate([declared], context.budget) if self.rate is None else [declared]
         stage = Stage(
             release=release,
-            steps=1,
+            uses_per_round=1,
             begin=lambda state: state,
             query=lambda state, carry, step: (carry["x"], carry["y"]),
             update=lambda state, carry, answer, step: carry | {"y": carry["y"] - answer},
@@ -188,7 +188,7 @@ def test_the_runs_are_those_of_solve(precise):
 def test_no_two_runs_share_noise():
     planned = dpb.plan(
         leak._warm_up(None),
-        dpb.Sizes(lower=jax.ShapeDtypeStruct((N, 1), "float32")),
+        dpb.RecordShapes(lower=jax.ShapeDtypeStruct((N, 1), "float32")),
         dpb.Budget(1.0, DELTA),
         method=NoisyMean(),
         start=(np.zeros(1), np.zeros(1)),
@@ -199,7 +199,7 @@ def test_no_two_runs_share_noise():
     assert len(np.unique(np.concatenate([run[1] for run in runs]))) > 2990  # rounding makes a few equal
 
 
-# ------------------------------------------------------------------------------------------------------ broken twins
+# ------------------------------------------------------------------------------------------------------ mutations
 
 
 def test_noise_at_a_tenth_breaks_the_bound_of_epsilon_and_delta(monkeypatch):

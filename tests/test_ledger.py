@@ -36,8 +36,8 @@ def release(
         contributions={
             role: dpb.Contribution(lambda point, record: record, clip, 1000) for role, clip in clips.items()
         },
-        noise=noise,
-        steps=steps,
+        noise_std=noise,
+        uses=steps,
         sampling=dpb.Poisson(rate) if rate < 1 else dpb.FullBatch(),
         adjacency=adjacency,
     )
@@ -62,7 +62,7 @@ def share_of(total: dpb.Budget, share: float) -> dpb.Budget:
 
 # --- what runs cost together -------------------------------------------------------------------------------------
 
-# Runs as lists of (noise, steps, clips by role). In the two-role case another role is the dearest in each run.
+# Runs as lists of (noise, steps, clips by role). In the two-role case another role is the most expensive in each run.
 RUNS = {
     "one role": [
         [(0.02, 10, {"lower": 1.0}), (0.05, 3, {"lower": 2.0})],
@@ -78,7 +78,7 @@ RUNS = {
 
 
 def squared_mu(declared: list[tuple[float, int, dict[str, float]]], adjacency: str) -> float:
-    """mu^2 of a run by hand: the dearest role's sum of (sensitivity/noise)^2."""
+    """mu^2 of a run by hand: the most expensive role's sum of (sensitivity/noise)^2."""
     vectors = 2 if adjacency == "replace-one" else 1
     return max(
         sum(steps * (vectors * clips.get(role, 0.0) * ROUNDING / 1000 / noise) ** 2 for noise, steps, clips in declared)
@@ -149,17 +149,17 @@ def test_twin_adding_mus_instead_of_their_squares_is_caught(check, monkeypatch):
 
 @pytest.mark.parametrize("check", CHECKS)
 def test_twin_roles_in_parallel_across_runs_is_caught(check, monkeypatch):
-    # Splits change between runs: who was in the cheap role yesterday may be in the dear one today.
-    def dearest_role_of_all_runs(self):
+    # Splits change between runs: who was in the cheap role yesterday may be in the expensive one today.
+    def most_expensive_role_of_all_runs(self):
         everything = [used for declared in RUNS["two roles"] for used in declared]
         return gaussian_epsilon(math.sqrt(squared_mu(everything, "replace-one")), 1e-6)
 
-    monkeypatch.setattr(dpb.Ledger, "spent", dearest_role_of_all_runs)
+    monkeypatch.setattr(dpb.Ledger, "spent", most_expensive_role_of_all_runs)
     assert not check("two roles", "replace-one")
 
 
 @pytest.mark.parametrize("composition", ["gaussian", "basic"])
-def test_each_run_counts_with_its_dearest_role(composition):
+def test_each_run_counts_with_its_most_expensive_role(composition):
     cheap_then_dear = [release(noise=0.01, upper=1.0, lower=2.0), release(noise=0.01, upper=2.0, lower=1.0)]
     ledger = dpb.Ledger(dpb.Budget(50.0, 1e-5), composition=composition)
     for one in cheap_then_dear:
@@ -206,7 +206,7 @@ def test_twin_a_ledger_that_forgets_is_caught(monkeypatch):
 
     def forgetful(self, releases, budget, description):
         receipt = true(self, releases, budget, description)
-        self._book.entries.clear()
+        self._store.entries.clear()
         return receipt
 
     monkeypatch.setattr(dpb.Ledger, "charge", forgetful)
@@ -580,7 +580,7 @@ def test_twin_a_ledger_without_a_lock_is_caught(monkeypatch):
 
     def without_a_lock(self, total):
         true(self, total)
-        self._book.lock = contextlib.nullcontext()
+        self._store.lock = contextlib.nullcontext()
 
     monkeypatch.setattr(dpb.Ledger, "__init__", without_a_lock)
     assert winners_of_the_last_slice() > 1

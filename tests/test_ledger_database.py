@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from ledger_racers import TOTAL, Run, charge
 
 import dpbilevel as dpb
-from dpbilevel.about import version
-from dpbilevel.privacy.books import database, sqlite
-from dpbilevel.privacy.books.entry import Entry, StoredEntry
-from dpbilevel.privacy.books.sqlite import SQLiteDatabase
+from dpbilevel.foundation.about import version
 from dpbilevel.privacy.ledger import Receipt
+from dpbilevel.privacy.stores import database, sqlite
+from dpbilevel.privacy.stores.entry import Entry, StoredEntry
+from dpbilevel.privacy.stores.sqlite import SQLiteDatabase
 
 
 @pytest.fixture
@@ -182,7 +182,7 @@ def after(ledger: dpb.Ledger, runs: list[Run]) -> list:
 @pytest.mark.parametrize("composition", [None, "gaussian", "basic"])
 @pytest.mark.parametrize("first", [0.3, 5.0], ids=["first fits", "first does not fit"])
 def test_its_rules_are_those_of_a_ledger_in_memory(url, composition, first):
-    runs = [Run(first, "a"), Run(0.001, "sampled", rate=0.1, steps=3), Run(0.5, "b"), Run(0.3, "c"), Run(0.01, "d")]
+    runs = [Run(first, "a"), Run(0.001, "sampled", rate=0.1, uses=3), Run(0.5, "b"), Run(0.3, "c"), Run(0.01, "d")]
     stored = dpb.Ledger.open(url, dataset="hospital", total=TOTAL, composition=composition)
     assert after(stored, runs) == after(dpb.Ledger(TOTAL, composition=composition), runs)
     assert after(dpb.Ledger.open(url, dataset="hospital"), []) == []
@@ -213,17 +213,17 @@ REALS = st.floats(min_value=0, allow_nan=False) | st.sampled_from([5e-324, 1.797
 
 
 @pytest.fixture(scope="module")
-def book(tmp_path_factory):
+def store(tmp_path_factory):
     url = f"sqlite:///{tmp_path_factory.mktemp('floats')}/ledger.db"
-    return dpb.Ledger.open(url, dataset="floats", total=TOTAL)._book
+    return dpb.Ledger.open(url, dataset="floats", total=TOTAL)._store
 
 
 @settings(max_examples=40)
 @given(epsilon=REALS, delta=REALS, mu=st.none() | REALS)
-def test_numbers_come_back_bit_for_bit(book, epsilon, delta, mu):
-    with book.writing() as (_, append):
+def test_numbers_come_back_bit_for_bit(store, epsilon, delta, mu):
+    with store.writing() as (_, append):
         append(Entry("any", epsilon, delta, mu), dpb.Privacy({}, TOTAL))
-    stored = book.read().entries[-1]
+    stored = store.read().entries[-1]
     bits = [None if number is None else float(number).hex() for number in (stored.epsilon, stored.delta, stored.mu)]
     assert bits == [None if number is None else number.hex() for number in (epsilon, delta, mu)]
 
@@ -297,7 +297,7 @@ def test_who_charges_can_be_said(url):
     assert ledger.entries[0].user == ledger.statement().dataset.user == "Ana (analyst)"
 
 
-@pytest.mark.parametrize("run", [Run(0.1, steps=7), Run(0.01, rate=0.1, steps=20)], ids=["gaussian", "sampled"])
+@pytest.mark.parametrize("run", [Run(0.1, uses=7), Run(0.01, rate=0.1, uses=20)], ids=["gaussian", "sampled"])
 def test_a_stranger_can_compute_epsilon_again_from_the_plan(ledger, run):
     ledger.charge([run], TOTAL, "run")
     (entry,) = ledger.entries

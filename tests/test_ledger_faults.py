@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from ledger_racers import TOTAL, charge, happened
 
 import dpbilevel as dpb
-from dpbilevel.privacy.books import tables
+from dpbilevel.privacy.stores import tables
 
 
 @pytest.fixture(scope="module")
@@ -252,8 +252,8 @@ def test_of_16_processes_that_race_for_the_last_slice_exactly_one_wins(tmp_path)
     assert seen["races"] == [["charged"] + ["refused"] * 15] * 3
     assert seen["inherited"] == ["charged"] + ["refused"] * 5, "a ledger that was opened before a fork"
     assert seen["start"] == {"statuses": [0] * 8, "kept": 8}, "processes that begin one ledger together"
-    assert seen["decides before it locks"].count("charged") > 1, "a broken twin"
-    assert seen["locks late"] != ["charged"] + ["refused"] * 3, "a broken twin"
+    assert seen["decides before it locks"].count("charged") > 1, "a mutation"
+    assert seen["locks late"] != ["charged"] + ["refused"] * 3, "a mutation"
     assert seen["jax"] is False, "a charge needs no JAX"
     refused = dict.fromkeys(
         ("charge", "entries", "spent", "remaining", "grandchild", "same number"), "LedgerUnavailable"

@@ -51,7 +51,7 @@ def test_it_is_opened_when_it_is_first_asked_so_that_models_load_without_it(ledg
     carried = pickle.dumps(ledger)
     (tmp_path / "ledger.db").rename(tmp_path / "elsewhere.db")
     again = pickle.loads(carried)
-    assert pickle.loads(pickle.dumps(again))._address == again._address == ledger._book.address
+    assert pickle.loads(pickle.dumps(again))._address == again._address == ledger._store.address
     assert repr(again) == "Ledger(cannot be read: InvalidArgument)"
     with pytest.raises(dpb.InvalidArgument, match="does not exist"):
         charge(again, 0.1)

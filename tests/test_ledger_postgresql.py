@@ -5,8 +5,8 @@ import pytest
 from ledger_racers import TOTAL, Run, charge, happened
 
 import dpbilevel as dpb
-from dpbilevel.privacy.books import postgresql
-from dpbilevel.privacy.books.entry import Entry
+from dpbilevel.privacy.stores import postgresql
+from dpbilevel.privacy.stores.entry import Entry
 
 reason = postgresql_server.reason_to_skip()
 pytestmark = pytest.mark.skipif(reason is not None, reason=reason or "")
@@ -55,7 +55,7 @@ def test_processes_race_fairly_and_twins_are_caught(url, tmp_path):
 def test_numbers_come_back_bit_for_bit(ledger):
     numbers = [0.1, 1 / 3, 5e-324, 2.2250738585072014e-308, 1.7976931348623157e308, float("inf"), 0.0]
     for number in numbers:
-        with ledger._book.writing() as (_, append):
+        with ledger._store.writing() as (_, append):
             append(Entry("any", number, number, number), dpb.Privacy({}, TOTAL))
     assert [entry.mu for entry in ledger.entries] == [entry.epsilon for entry in ledger.entries] == numbers
 
@@ -112,7 +112,7 @@ def test_who_waits_too_long_charges_nothing(url, ledger, monkeypatch):
 
 
 def test_a_connection_that_breaks_during_a_charge_gives_no_receipt(url, ledger, monkeypatch):
-    from dpbilevel.privacy.books import database
+    from dpbilevel.privacy.stores import database
 
     true = database.add_entry
 
@@ -129,7 +129,7 @@ def test_a_connection_that_breaks_during_a_charge_gives_no_receipt(url, ledger, 
 
 def test_a_commit_is_durable_whatever_the_server_is_set_to(url, ledger):
     execute(url, "ALTER ROLE postgres SET synchronous_commit TO off")
-    with ledger._book._database.writing() as connection:
+    with ledger._store._database.writing() as connection:
         assert connection.exec_driver_sql("SHOW synchronous_commit").scalar_one() == "on"
         assert connection.exec_driver_sql("SHOW transaction_isolation").scalar_one() == "read committed"
 

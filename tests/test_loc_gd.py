@@ -42,7 +42,7 @@ def lower_solution(features, labels, budget, *, penalty=0.1, steps=300, rounds=2
         upper_term=lambda x, y: 0.5 * jnp.sum(x**2),
         lower_loss=lambda x, y, record: jnp.logaddexp(0.0, -record[1] * (record[0] @ y)),
         lower_term=lambda x, y: 0.5 * penalty * jnp.sum(y**2),
-        lower_domain=lower_domain or dpb.Everything(),
+        lower_domain=lower_domain or dpb.Unconstrained(),
     )
     inner = dpb.DPLocGD(strong_convexity=penalty, smoothness=0.25 + penalty, steps=steps, rounds=rounds, **settings)
     method = dpb.DPBilevel(inner=inner, steps=1, step_size=1.0, split=(98.0, 1.0, 1.0))

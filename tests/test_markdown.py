@@ -16,7 +16,7 @@ def test_the_text_says_the_guarantee_and_every_number(kind):
         assert whole.privacy.stated() in text
     assert ("**NOT PRIVATE.**" in text) == whole.privacy.void
     assert ("**With caveats.**" in text) == (bool(whole.privacy.caveats) and not whole.privacy.void)
-    for name, (_, reason) in whole.numbers.items():
+    for name, (_, reason) in whole.parameters.items():
         assert name in text
         assert reason in text
 

@@ -29,7 +29,7 @@ def solve(case, budget, method, seed=0):
 def test_gets_close_without_privacy(name):
     """Only sampling noise is left: within a few standard deviations of a mean over a batch."""
     case = leak(400)
-    method = minibatch(case, *SAMPLINGS[name], penalty=10.0, steps=20, inner={"steps": 40, "rounds": 1})
+    method = minibatch(case, *SAMPLINGS[name], penalty_weight=10.0, steps=20, inner={"steps": 40, "rounds": 1})
     solution = solve(case, dpb.Budget(math.inf), method)
     assert np.linalg.norm(solution.x - case.solution) < 0.1
     assert np.linalg.norm(case.solution) > 0.4
@@ -38,7 +38,7 @@ def test_gets_close_without_privacy(name):
 def test_a_batch_of_everybody_is_the_full_batch_method():
     """Poisson at rate 1, and without replacement at size n: the same records in another order."""
     case = CASES["quadratic_both"](100)
-    settings = {"steps": 3, "penalty": 10.0}
+    settings = {"steps": 3, "penalty_weight": 10.0}
     full = case.solve(dpb.Budget(math.inf), **settings)
     for everybody in (dpb.Poisson(1.0), dpb.WithoutReplacement(100)):
         same = solve(case, dpb.Budget(math.inf), minibatch(case, everybody, everybody, **settings))
@@ -50,7 +50,7 @@ def test_a_batch_of_everybody_is_the_full_batch_method():
 def test_spends_within_the_budget(name):
     case = leak(400)
     budget = dpb.Budget(1.0, 1e-4)
-    method = minibatch(case, *SAMPLINGS[name], penalty=10.0, steps=2, inner={"steps": 5, "rounds": 1})
+    method = minibatch(case, *SAMPLINGS[name], penalty_weight=10.0, steps=2, inner={"steps": 5, "rounds": 1})
     planned = dpb.plan(case.problem, case.records().sizes, budget, method=method, start=case.start)
     assert 0.99 <= planned.privacy.epsilon() <= 1.0
     assert planned.privacy.mu is None
@@ -62,11 +62,11 @@ def test_poisson_needs_less_noise_than_no_sampling_per_expected_batch():
     case = leak(400)
     budget = dpb.Budget(1.0, 1e-4)
     sizes = case.records().sizes
-    few = {"penalty": 10.0, "steps": 2, "inner": {"steps": 5, "rounds": 1}}
+    few = {"penalty_weight": 10.0, "steps": 2, "inner": {"steps": 5, "rounds": 1}}
     sampled = minibatch(case, dpb.Poisson(0.25), dpb.FullBatch(), **few)
     full = case.method(**few)
     noises = [
-        dpb.plan(case.problem, sizes, budget, method=method, start=case.start).releases[0].noise
+        dpb.plan(case.problem, sizes, budget, method=method, start=case.start).releases[0].noise_std
         for method in (sampled, full)
     ]
     assert noises[1] * 0.99 < noises[0] < noises[1] * 1.5
@@ -82,7 +82,7 @@ def test_the_same_batch_serves_both_terms_of_the_hypergradient():
         method=minibatch(case, dpb.Poisson(0.5), dpb.Poisson(0.1)),
         start=case.start,
     )
-    vector = planned.releases[-1].contributions["lower"].vector
+    vector = planned.releases[-1].contributions["lower"].per_record
     x, y = np.float32([0.1, 0.2, 0.3]), np.float32([1.0, -1.0, 0.5])
     np.testing.assert_array_equal(vector((x, y, y), np.float32([0.3, 0.1, 0.2])), np.zeros(3))
 

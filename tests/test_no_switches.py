@@ -32,12 +32,12 @@ NEEDED = {"noise", "sigma", "clip", "clips", "clipping"}  # left out, these must
 EXCUSED = {
     ("dpbilevel.encoding.encoder", "skip_check_array"),  # scikit-learn's: the encoder checks arrays itself
     ("dpbilevel.estimators.base", "skip_check_array"),  # the same
-    ("dpbilevel.plot.courses", "clip_on"),  # matplotlib's: a line may cross the frame of a picture
+    ("dpbilevel.plot.trajectories", "clip_on"),  # matplotlib's: a line may cross the frame of a picture
     ("dpbilevel.inner.loc_gd", "upper_clip_norm"),  # None: as the clip of the lower level
-    ("dpbilevel.methods.dp_bilevel", "upper_clip_norm"),  # None: as the clip of the lower level
-    ("dpbilevel.methods.sensitivity", "upper_clip"),  # None: as the clip of the lower level
+    ("dpbilevel.methods.dp_bilevel.dp_bilevel", "upper_clip_norm"),  # None: as the clip of the lower level
+    ("dpbilevel.methods.dp_bilevel.sensitivity", "upper_clip"),  # None: as the clip of the lower level
     ("dpbilevel.privacy.accounting", "clip"),  # what the report shows of a black box, which has no clip of ours
-    ("dpbilevel.theory.planner", "noise_ratio"),  # of a bound, which is theory: None for the theorem's own
+    ("dpbilevel.paper.planner", "noise_ratio"),  # of a bound, which is theory: None for the theorem's own
     ("dpbilevel.evaluation.scoring", "clipped"),  # the caller passes budget.is_private
     ("dpbilevel.evaluation.scoring", "private"),  # the same
     ("dpbilevel.baselines.runs", "private"),  # the same

@@ -1,6 +1,6 @@
 """Noise: the right law at the right scale, far enough into the tails, and never used twice.
 
-Every statistical check is a function that broken twins go through as well. Seeds are fixed, so that a test either
+Every statistical check is a function that mutations go through as well. Seeds are fixed, so that a test either
 always passes or never does; the false-alarm rate says how lucky the seed had to be.
 """
 
@@ -16,13 +16,13 @@ import pytest
 from scipy.stats import kstest, norm
 
 from dpbilevel.errors import InvalidArgument
+from dpbilevel.execution.program import Program, Stage
 from dpbilevel.privacy import noise as noise_module
 from dpbilevel.privacy import release as release_module
 from dpbilevel.privacy.ledger import Receipt
 from dpbilevel.privacy.noise import KeySchedule, membership, standard_normal
 from dpbilevel.privacy.release import Contribution, Release
-from dpbilevel.program import Program, Stage
-from dpbilevel.records import Records, sealed
+from dpbilevel.records import Records, isolated_jax_config
 
 DIMENSION, STEPS, NOISE = 256, 300, 0.37
 CENTRE = np.linspace(-0.05, 0.05, DIMENSION).astype(np.float32)  # every record, so that the noiseless answer is known
@@ -30,7 +30,7 @@ CENTRE = np.linspace(-0.05, 0.05, DIMENSION).astype(np.float32)  # every record,
 
 def constant_release(name="constant", noise=NOISE, steps=STEPS):
     parts = {"lower": Contribution(lambda point, record: record, 10.0, 4)}
-    return Release(name=name, contributions=parts, noise=noise, steps=steps)
+    return Release(name=name, contributions=parts, noise_std=noise, uses=steps)
 
 
 @functools.lru_cache  # so that all runs of the same releases share what is compiled
@@ -40,7 +40,7 @@ def program_of(*releases):
     def stage(position, release):
         return Stage(
             release=release,
-            steps=1,
+            uses_per_round=1,
             query=lambda state, carry, step: 0.0,
             update=lambda state, carry, answer, step: carry.at[position].set(answer),
             begin=lambda state: state,
@@ -48,7 +48,7 @@ def program_of(*releases):
         )
 
     return Program(
-        rounds=releases[0].steps,
+        rounds=releases[0].uses,
         stages=tuple(stage(position, release) for position, release in enumerate(releases)),
         start=lambda x, y: x,
         observe=lambda state: state,
@@ -146,7 +146,7 @@ def extreme(function, ones):
         name=f"all bits {'one' if ones else 'zero'}",
         tag="test",
     )
-    with sealed():
+    with isolated_jax_config():
         return float(function(jax.random.wrap_key_data(jnp.zeros(2, jnp.uint32), impl=implementation))[0])
 
 
@@ -162,7 +162,7 @@ def check_support(function):
 
 
 def test_noise_is_drawn_in_float64():
-    with sealed():
+    with isolated_jax_config():
         assert standard_normal(jnp.zeros(2, jnp.uint32), 3).dtype == np.float64
         assert membership(jnp.zeros(2, jnp.uint32), 0.5, 3).dtype == bool
 
@@ -185,7 +185,7 @@ def test_float32_noise_is_caught():
 
 
 def test_noise_has_more_digits_than_float32():
-    with sealed():
+    with isolated_jax_config():
         values = np.asarray(standard_normal(jnp.asarray(KeySchedule(0).keys("noise", 0, 1)[0]), 4000))
     assert np.mean(values != values.astype(np.float32)) > 0.99
     assert len(np.unique(values)) == 4000
@@ -193,7 +193,7 @@ def test_noise_has_more_digits_than_float32():
 
 def test_the_noise_does_not_depend_on_the_default_generator():
     key = jnp.asarray(KeySchedule(0).keys("noise", 0, 1)[0])
-    with sealed():
+    with isolated_jax_config():
         expected = np.asarray(standard_normal(key, 5))
         with jax.default_prng_impl("rbg"):
             np.testing.assert_array_equal(standard_normal(key, 5), expected)
@@ -336,7 +336,7 @@ def test_a_program_gives_every_use_a_key_of_its_own():
     whole = np.asarray(program.keys(schedule, 0, 12))
     assert whole.shape == (12, 2, 2, 2)
     assert len(set(rows(whole.reshape(-1, 2)))) == 48
-    parts = [np.asarray(program.keys(schedule, first * program.uses_per_round, 4)) for first in (0, 4, 8)]
+    parts = [np.asarray(program.keys(schedule, first * program.keys_per_round, 4)) for first in (0, 4, 8)]
     np.testing.assert_array_equal(np.concatenate(parts), whole)
 
 

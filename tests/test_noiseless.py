@@ -11,11 +11,11 @@ import pytest
 from problems import CASES
 
 import dpbilevel as dpb
-from dpbilevel.means import mean_over_records
-from dpbilevel.methods import quasi_newton, spectral
-from dpbilevel.methods.newton import adjoint, minimiser
+from dpbilevel.execution.means import mean_over_records
+from dpbilevel.execution.program import NoiselessStage
+from dpbilevel.methods.noiseless import quasi_newton, spectral
+from dpbilevel.methods.noiseless.newton import adjoint, minimiser
 from dpbilevel.privacy.release import Contribution, Release
-from dpbilevel.program import NoiselessStage
 
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 from solver_problems import Units, cleaning, meta_learning, penalties, quadratic, rescaled, shared_records
@@ -89,7 +89,7 @@ def test_the_final_training_reaches_the_minimiser():
 def test_a_stage_without_noise_refuses_a_release_with_noise():
     """The twin of the rule that nothing depends on records: a stopping rule on exact values has no place elsewhere."""
     release = Release(
-        name="mean", contributions={"lower": Contribution(lambda point, record: record, 1.0, 10)}, noise=0.1, steps=1
+        name="mean", contributions={"lower": Contribution(lambda point, record: record, 1.0, 10)}, noise_std=0.1, uses=1
     )
     with pytest.raises(dpb.InvalidProblem, match="'mean': has noise"):
         NoiselessStage(release=release, run=lambda means, state: state)
@@ -126,7 +126,7 @@ def test_invalid_records_contribute_nothing():
 
 @pytest.mark.parametrize("number", [1, 5, 300])
 def test_a_mean_in_blocks_is_the_mean_and_so_are_its_derivatives(number, monkeypatch):
-    monkeypatch.setattr("dpbilevel.means._ELEMENTS", 150)
+    monkeypatch.setattr("dpbilevel.execution.means._ELEMENTS", 150)
     draws = np.random.default_rng(0)
     rows, present = draws.normal(size=(number, 3)).astype(np.float32), draws.uniform(size=number) < 0.8
 
@@ -140,7 +140,7 @@ def test_a_mean_in_blocks_is_the_mean_and_so_are_its_derivatives(number, monkeyp
         np.testing.assert_allclose(of(mean)(y), of(whole)(y), rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("domain", [dpb.Everything(), dpb.Box(-0.5, 0.5), dpb.Ball(0.6)], ids=str)
+@pytest.mark.parametrize("domain", [dpb.Unconstrained(), dpb.Box(-0.5, 0.5), dpb.Ball(0.6)], ids=str)
 def test_the_adjoint_is_the_derivative_of_the_minimiser(domain):
     """Against finite differences, where the set binds as well: d/dx of pull . y*(x) = - u . (cross derivative)."""
     draws = np.random.default_rng(1)
@@ -169,7 +169,7 @@ def test_steps_go_nowhere_where_the_loss_is_not_finite():
         value = jnp.where(x[0] < 1.0, jnp.sum((x - 2.0) ** 2), jnp.nan)
         return value, jax.grad(lambda p: jnp.sum((p - 2.0) ** 2))(x), memory
 
-    search = spectral.minimise(evaluate, dpb.Everything(), jnp.zeros(2), (), 100)
+    search = spectral.minimise(evaluate, dpb.Unconstrained(), jnp.zeros(2), (), 100)
     assert jnp.isfinite(search.best[1])
     assert search.best[0][0] < 1.0
 

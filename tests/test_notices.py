@@ -12,7 +12,8 @@ import pytest
 from test_cli import folder  # noqa: F401  (fixtures)
 
 import dpbilevel as dpb
-from dpbilevel import estimators, notices
+from dpbilevel import estimators
+from dpbilevel.execution import notices
 from dpbilevel.report.card_parts import CAVEATS
 from dpbilevel.report.guarantee import guarantee
 
@@ -76,12 +77,12 @@ def said(call):
 
 def test_a_weight_for_every_record_is_refused_a_hearing_before_it_is_paid_for():
     """With 20,000 records the model is learnt well; 20,000 weights are not."""
-    sizes = dpb.Sizes(upper=shapes(10_000), lower=shapes(20_000, indexed=True))
+    sizes = dpb.RecordShapes(upper=shapes(10_000), lower=shapes(20_000, indexed=True))
     ((category, message, place),) = said(lambda: dpb.plan(CLEANING, sizes, BUDGET))
     assert (category, place) == (dpb.UtilityWarning, __file__)
     assert "more noise than signal" in message
     assert "training pass, cross derivative" in message
-    one_weight = dpb.Sizes(upper=shapes(10_000), lower=shapes(20_000))
+    one_weight = dpb.RecordShapes(upper=shapes(10_000), lower=shapes(20_000))
     assert said(lambda: dpb.plan(PENALTY, one_weight, BUDGET)) == []
 
 
@@ -103,8 +104,8 @@ def test_the_threshold_of_tuning_is_one(name):
     release = dpb.Release(
         name=name.partition(", ")[0],
         contributions={"lower": dpb.Contribution(lambda point, record: record, 1.0, 100)},
-        noise=1.0,
-        steps=1,
+        noise_std=1.0,
+        uses=1,
     )
 
     def remarks(ratio, budget=BUDGET):
@@ -118,13 +119,13 @@ def test_the_threshold_of_tuning_is_one(name):
 
 def test_the_paper_s_method_says_how_large_its_noise_is():
     method = dpb.DPBilevel(inner=dpb.DPLocGD(strong_convexity=1.0, steps=3), steps=3, step_size=0.1, clip_norm=2.0)
-    planned = dpb.plan(PENALTY, dpb.Sizes(upper=shapes(40_000), lower=shapes(40_000)), BUDGET, method=method)
-    ratios = {name: value for name, (value, _) in planned.numbers.items() if name.endswith("noise to signal")}
-    noise = planned.numbers["penalised solve: noise"][0]
-    clips = [value for name, (value, _) in planned.numbers.items() if name.startswith("penalised solve: clip")]
+    planned = dpb.plan(PENALTY, dpb.RecordShapes(upper=shapes(40_000), lower=shapes(40_000)), BUDGET, method=method)
+    ratios = {name: value for name, (value, _) in planned.parameters.items() if name.endswith("noise to signal")}
+    noise = planned.parameters["penalised solve: noise"][0]
+    clips = [value for name, (value, _) in planned.parameters.items() if name.startswith("penalised solve: clip")]
     assert ratios["penalised solve: noise to signal"] == pytest.approx(noise * math.sqrt(2) / sum(clips))
     assert planned.remarks == ()
-    small = dpb.Sizes(upper=shapes(50), lower=shapes(50))
+    small = dpb.RecordShapes(upper=shapes(50), lower=shapes(50))
     with pytest.warns(dpb.UtilityWarning, match=r"noise to signal of a step \((lower|penalised) solve\)"):
         dpb.plan(PENALTY, small, dpb.Budget(0.1, 1e-5), method=method)
 

@@ -6,8 +6,8 @@ import pytest
 from problems import quadratic_both
 
 import dpbilevel as dpb
+from dpbilevel.paper.split import PaperSplit
 from dpbilevel.privacy.accounting import gaussian_epsilon
-from dpbilevel.privacy.paper_split import PaperSplit
 
 
 def test_claimed_by_its_own_lemma_and_exact():
@@ -22,12 +22,12 @@ def test_claimed_by_its_own_lemma_and_exact():
 def test_a_run_with_the_papers_split_reports_the_true_epsilon_beside_the_claimed():
     case = quadratic_both(200)
     budget = dpb.Budget(1.0, 1e-6)
-    arguments = {"start": case.start, "method": case.method(steps=7, penalty=10.0, split="paper")}
+    arguments = {"start": case.start, "method": case.method(steps=7, penalty_weight=10.0, split="paper")}
     planned = dpb.plan(case.problem, case.records().sizes, budget, **arguments)
     split = PaperSplit(budget, 7)
     assert planned.privacy.epsilon(role="both") == pytest.approx(split.exact_epsilon, rel=1e-6)
     assert planned.privacy.epsilon() < 1.0
-    claimed, reason = planned.numbers["epsilon claimed by the paper's split"]
+    claimed, reason = planned.parameters["epsilon claimed by the paper's split"]
     assert claimed == 1.0
     assert f"{split.exact_epsilon:.4g}" in reason
     assert f"{split.epsilon_by_its_own_lemma:.4g}" in reason
@@ -39,9 +39,9 @@ def test_exact_calibration_needs_that_much_less_noise():
     sizes = case.records().sizes
     noises = []
     for split in ((1.0, 1.0, 1.0), "paper"):
-        method = case.method(steps=7, penalty=10.0, split=split)
+        method = case.method(steps=7, penalty_weight=10.0, split=split)
         planned = dpb.plan(case.problem, sizes, budget, method=method, start=case.start)
-        noises.append(planned.releases[0].noise)
+        noises.append(planned.releases[0].noise_std)
     assert noises[1] / noises[0] == pytest.approx(PaperSplit(budget, 7).excess_noise, rel=1e-6)
 
 

@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 
 import dpbilevel as dpb
+from dpbilevel.constants import Constants
+from dpbilevel.paper import bounds
+from dpbilevel.paper.planner import plan
+from dpbilevel.paper.split import PaperSplit
 from dpbilevel.privacy.accounting import gaussian_epsilon
-from dpbilevel.privacy.paper_split import PaperSplit
 from dpbilevel.privacy.profiles import with_replacement
-from dpbilevel.theory import bounds
-from dpbilevel.theory.constants import Constants
-from dpbilevel.theory.planner import plan
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "paper.md"
@@ -212,8 +212,8 @@ HEADER = "| item | what it says | code | test | correction |\n| --- | --- | --- 
 BROKEN = {
     "link": ("[DPBilevel](../src/dpbilevel/methods/missing.py)", "no such file"),
     "wrapped link": ("see [rates of\nall kinds](results/missing.md)", "no such file"),
-    "object": ("[NoSuchClass](../src/dpbilevel/methods/dp_bilevel.py)", "no NoSuchClass"),
-    "attribute": ("[DPBilevel.no_such](../src/dpbilevel/methods/dp_bilevel.py)", "no DPBilevel.no_such"),
+    "object": ("[NoSuchClass](../src/dpbilevel/methods/dp_bilevel/dp_bilevel.py)", "no NoSuchClass"),
+    "attribute": ("[DPBilevel.no_such](../src/dpbilevel/methods/dp_bilevel/dp_bilevel.py)", "no DPBilevel.no_such"),
     "test file": ("`tests/test_missing.py::test_it`", "no such file"),
     "test": ("`tests/test_paper_table.py::test_that_nobody_wrote`", "no test_that_nobody_wrote"),
     "helper": ("`tests/test_paper_table.py::dangling`", "no dangling in it"),
@@ -237,7 +237,7 @@ def test_the_check_flags_rows_that_do_not_answer(cell):
 
 
 def test_the_check_passes_what_exists():
-    kept = "[DPBilevel.penalty](../src/dpbilevel/methods/dp_bilevel.py) `tests/test_paper_table.py::page`"
+    kept = "[DPBilevel.steps](../src/dpbilevel/methods/dp_bilevel/dp_bilevel.py) `tests/test_paper_table.py::page`"
     assert dangling(kept) == ["tests/test_paper_table.py: no page in it"]  # a fixture is no test
     assert not dangling(
         "[README](../README.md) `tests/test_docs.py` [x](https://arxiv.org)\n\n## C1: A b\n\n[C1]: #c1-a-b"
@@ -364,7 +364,7 @@ def test_lemma_4_6_bounds_the_released_vector_and_not_the_gradient_of_a_summand(
         lower_hessian_lipschitz=0.0,
         strong_convexity=mu,
     )
-    assert penalty >= constants.smallest_penalty()
+    assert penalty >= constants.smallest_penalty_weight()
     assert max(abs(vector(x)) for x in np.linspace(-mu, mu, 21)) <= bounds.record_bound(constants)
     assert max(np.abs(slopes)) > kappa / 3 * bounds.record_bound(constants)
 

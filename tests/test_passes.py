@@ -10,51 +10,53 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpbilevel.methods import passes
-from dpbilevel.methods.passes import ABOVE, JUDGED, JUDGING, SEARCHING, WORKING, Pass
+from dpbilevel.methods.tracking import passes
+from dpbilevel.methods.tracking.passes import ABOVE, LOSS_CHANGE, SEARCH, TRACK, VALIDATE, Pass
 
 STEPS, FEW = 200, 10
 
 
 def three(noise: float = 0.01) -> Pass:
-    def vectors(point, record):
-        return {"long": point * record, "short": record[:1], JUDGED: record[1:2]}
+    def contributions(point, record):
+        return {"long": point * record, "short": record[:1], LOSS_CHANGE: record[1:2]}
 
-    return Pass(vectors, {"long": 3, "short": 1, JUDGED: 1}, noise, STEPS)
+    return Pass(contributions, {"long": 3, "short": 1, LOSS_CHANGE: 1}, noise, STEPS)
 
 
 def at(phase: int, scale=1.0, medians=(0.0, 0.0, 0.0)):
-    names = dict(zip(("long", "short", JUDGED), map(jnp.float32, medians), strict=True))
+    names = dict(zip(("long", "short", LOSS_CHANGE), map(jnp.float32, medians), strict=True))
     return {"at": jnp.float32(scale), "medians": names, "phase": jnp.int32(phase)}
 
 
 @given(
-    st.sampled_from([SEARCHING, WORKING, JUDGING]),
+    st.sampled_from([SEARCH, TRACK, VALIDATE]),
     st.floats(-1e6, 1e6, width=32),
     st.lists(st.floats(-1e6, 1e6, width=32), min_size=3, max_size=3),
     st.lists(st.floats(-12, 12), min_size=3, max_size=3),
 )
 def test_the_whole_has_norm_at_most_one(phase, scale, record, medians):
-    whole = three().vector(at(phase, scale, medians), jnp.asarray(record, jnp.float32))
+    whole = three().contribution(at(phase, scale, medians), jnp.asarray(record, jnp.float32))
     assert math.sqrt(sum(float(np.sum(np.square(leaf))) for leaf in whole.values())) <= 1 + 1e-5
 
 
 def test_each_phase_sends_what_it_is_for():
     record = jnp.asarray([0.5, -0.25, 2.0])
-    sent = {phase: three().vector(at(phase), record) for phase in (SEARCHING, WORKING, JUDGING)}
+    sent = {phase: three().contribution(at(phase), record) for phase in (SEARCH, TRACK, VALIDATE)}
     loud = {phase: {name for name, part in whole.items() if np.any(part)} for phase, whole in sent.items()}
-    assert loud == {SEARCHING: {ABOVE}, WORKING: {"long", "short", ABOVE}, JUDGING: {JUDGED}}
+    assert loud == {SEARCH: {ABOVE}, TRACK: {"long", "short", ABOVE}, VALIDATE: {LOSS_CHANGE}}
 
 
 def test_small_vectors_come_back_as_they_were_and_noise_is_that_of_separate_releases():
     one, record = three(), jnp.asarray([0.5, -0.25, 0.1])
-    for phase, names in ((WORKING, ("long", "short")), (JUDGING, (JUDGED,))):
+    for phase, names in ((TRACK, ("long", "short")), (VALIDATE, (LOSS_CHANGE,))):
         point = at(phase, 2.0)
-        vectors, _ = one.heard(one.vector(point, record), point)
+        contributions, _ = one.released_means(one.contribution(point, record), point)
         for name in names:
-            np.testing.assert_allclose(vectors[name], one.vectors(jnp.float32(2.0), record)[name], rtol=1e-5)
-            share = 1.0 if phase == JUDGING else one.share
-            expected = one.noise * one.multiple(name) / math.sqrt(share)
+            np.testing.assert_allclose(
+                contributions[name], one.contributions(jnp.float32(2.0), record)[name], rtol=1e-5
+            )
+            share = 1.0 if phase == VALIDATE else one.share
+            expected = one.noise_std * one.multiple(name) / math.sqrt(share)
             assert float(one.noise_of(name, point)) == pytest.approx(expected, rel=1e-5)
 
 
@@ -63,14 +65,14 @@ def test_clips_are_medians_where_noise_rules_and_wide_where_there_is_none():
     assert three(noise=1e-9).multiple("long") == 3.0
 
 
-def after(held: str | None, norms: np.ndarray, mean: float, times: int = 100) -> float:
+def after(floored: str | None, norms: np.ndarray, mean: float, times: int = 100) -> float:
     """Where a clip that begins at one ends, in passes that release the same mean."""
-    one = dataclasses.replace(three(noise=1e-3), held=held)
-    clips, point = one.start(1.0), at(WORKING)
-    means = {"long": jnp.asarray([mean, 0.0, 0.0]), "short": jnp.zeros(1), JUDGED: jnp.zeros(1)}
+    one = dataclasses.replace(three(noise=1e-3), floored=floored)
+    clips, point = one.start(1.0), at(TRACK)
+    means = {"long": jnp.asarray([mean, 0.0, 0.0]), "short": jnp.zeros(1), LOSS_CHANGE: jnp.zeros(1)}
     for _ in range(times):
         count = float(np.mean(norms > np.exp(float(clips["long"]["median"])))) - 0.5
-        clips = one.followed(clips, dict.fromkeys(one.names, jnp.float32(count)), means, point)
+        clips = one.update_clips(clips, dict.fromkeys(one.names, jnp.float32(count)), means, point)
     return float(jnp.exp(clips["long"]["median"]))
 
 
@@ -84,34 +86,34 @@ def test_a_clip_is_held_where_less_noise_is_of_no_use():
     assert after("long", np.full(1000, 3.0), mean=0.03) > 2.5  # it may always rise
 
 
-def followed(start: float, truth: float, noise: float, seed: int, search: int = FEW) -> np.ndarray:
-    """The course of a median, against the true one of lognormal norms."""
+def update_clips(start: float, truth: float, noise: float, seed: int, search: int = FEW) -> np.ndarray:
+    """The trajectory of a median, against the true one of lognormal norms."""
     one = three(noise)
     norms = truth * np.exp(np.random.default_rng(seed).normal(size=500)).astype(np.float32)
     nothing = {name: jnp.zeros(size) for name, size in one.dimensions.items()}
 
     def step(clips, inputs):
         index, key = inputs
-        point = at(SEARCHING) | {"phase": jnp.where(index < search, SEARCHING, WORKING)}
+        point = at(SEARCH) | {"phase": jnp.where(index < search, SEARCH, TRACK)}
         above = jnp.mean(norms > jnp.exp(clips["long"]["median"])) - 0.5
         unit = one._count_share(point["phase"])
         counts = jnp.full(3, above) + noise / unit * jax.random.normal(key, (3,))
-        clips = one.followed(clips, dict(zip(one.names, counts, strict=True)), nothing, point)
+        clips = one.update_clips(clips, dict(zip(one.names, counts, strict=True)), nothing, point)
         return clips, clips["long"]["median"]
 
     keys = jax.random.split(jax.random.key(seed), 2 * FEW)
-    course = np.asarray(jax.lax.scan(step, one.start(start), (jnp.arange(2 * FEW), keys))[1])
-    return course - math.log(np.median(norms))
+    trajectory = np.asarray(jax.lax.scan(step, one.start(start), (jnp.arange(2 * FEW), keys))[1])
+    return trajectory - math.log(np.median(norms))
 
 
 @pytest.mark.parametrize("factor", [1e-4, 1e-2, 1.0, 1e2, 1e4])
 def test_clips_find_their_scale_within_a_tenth_of_the_run(factor):
     """From any start within a factor of 10^4, without noise and where a count has one of a sixth of the records."""
     for noise in (0.0, 0.1):
-        assert abs(followed(factor * 3.0, 3.0, noise, seed=1)[-1]) < 1.0
+        assert abs(update_clips(factor * 3.0, 3.0, noise, seed=1)[-1]) < 1.0
 
 
 def test_twin_that_only_follows_does_not_find_it():
     """Counts at a twentieth of mu^2, with noise of two thirds of the records, do not lead anywhere in twenty passes."""
-    assert abs(followed(3e4, 3.0, 0.3, seed=1, search=0)[-1]) > 3.0
-    assert abs(followed(3e4, 3.0, 0.3, seed=1)[-1]) < 2.0
+    assert abs(update_clips(3e4, 3.0, 0.3, seed=1, search=0)[-1]) > 3.0
+    assert abs(update_clips(3e4, 3.0, 0.3, seed=1)[-1]) < 2.0

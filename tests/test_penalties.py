@@ -18,28 +18,28 @@ def planned(rows, **settings):
 
 
 def largest(plan):
-    return plan.numbers["largest penalty"][0]
+    return plan.parameters["largest penalty"][0]
 
 
 def test_few_rows_keep_to_the_lower_half_of_the_range():
     few, many = planned(2000), planned(50_000)
-    assert few.numbers["validation pass: noise to signal"][0] > penalties.PASS_LIMIT
-    assert many.numbers["validation pass: noise to signal"][0] < penalties.PASS_LIMIT
+    assert few.parameters["validation pass: noise to signal"][0] > penalties.PASS_LIMIT
+    assert many.parameters["validation pass: noise to signal"][0] < penalties.PASS_LIMIT
     assert [largest(few), largest(many)] == pytest.approx([MIDDLE, PENALTIES[1]])
-    assert "more noise than signal" in few.numbers["largest penalty"][1]
+    assert "more noise than signal" in few.parameters["largest penalty"][1]
 
 
 def test_more_privacy_needs_more_rows():
     rows = 20_000
     assert largest(planned(rows)) > MIDDLE * 1.01
-    assert DPRidgeCV(epsilon=0.1).plan(rows, 20).numbers["largest penalty"][0] == pytest.approx(MIDDLE)
+    assert DPRidgeCV(epsilon=0.1).plan(rows, 20).parameters["largest penalty"][0] == pytest.approx(MIDDLE)
 
 
 def test_without_noise_and_untuned_the_whole_range_is_kept():
     assert largest(planned(2000, method=FixedDefault())) == pytest.approx(PENALTIES[1])
     free = DPRidgeCV(epsilon=math.inf).plan(100, 20)
     assert largest(free) == pytest.approx(PENALTIES[1])
-    assert "the end of the range" in free.numbers["largest penalty"][1]
+    assert "the end of the range" in free.parameters["largest penalty"][1]
 
 
 def strayed():

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dpbilevel as dpb
+from dpbilevel.constants import Constants
 from dpbilevel.errors import InvalidArgument
-from dpbilevel.theory import bounds, preconditions
-from dpbilevel.theory.constants import Constants
-from dpbilevel.theory.planner import TheoryPlan, curve, plan, plot
+from dpbilevel.paper import bounds, preconditions
+from dpbilevel.paper.planner import TheoryPlan, curve, plan, plot
 
 CONSTANTS = Constants(
     upper_lipschitz=1.0,
@@ -107,10 +107,14 @@ def test_larger_batches_help_until_they_are_the_whole_data_set():
 @pytest.mark.parametrize("n", [10**3, 10**6, 10**10])
 def test_no_other_penalty_does_better(setting, n):
     best = planned(n=n, **setting)
-    smallest = CONSTANTS.smallest_penalty()
-    for penalty in [*np.geomspace(smallest, 1e6 * smallest, 60), best.penalty * 0.999, best.penalty * 1.001]:
+    smallest = CONSTANTS.smallest_penalty_weight()
+    for penalty in [
+        *np.geomspace(smallest, 1e6 * smallest, 60),
+        best.penalty_weight * 0.999,
+        best.penalty_weight * 1.001,
+    ]:
         if penalty >= smallest:
-            assert planned(n=n, penalty=penalty, **setting).alpha >= best.alpha / SOLVER
+            assert planned(n=n, penalty_weight=penalty, **setting).alpha >= best.alpha / SOLVER
 
 
 @every_setting
@@ -118,15 +122,15 @@ def test_every_number_of_a_plan_fits_the_others(setting):
     made = planned(n=10**7, **setting)
     assert made.alpha == pytest.approx(sum(made.terms.values()))
     assert made.binds == max(made.terms, key=made.terms.get)
-    assert made.penalty >= CONSTANTS.smallest_penalty()
-    assert made.step_size == 1 / (2 * CONSTANTS.hyperobjective_smoothness(made.penalty))
-    assert made.terms[bounds.BIAS] == bounds.bias_constant(CONSTANTS) / made.penalty
+    assert made.penalty_weight >= CONSTANTS.smallest_penalty_weight()
+    assert made.step_size == 1 / (2 * CONSTANTS.hyperobjective_smoothness(made.penalty_weight))
+    assert made.terms[bounds.BIAS] == bounds.bias_constant(CONSTANTS) / made.penalty_weight
     assert made.clip_norm == CONSTANTS.upper_lipschitz * (1 + 1.0 / 0.5)
     assert made.rounds == len(made.radii)
     assert list(made.radii) == sorted(made.radii, reverse=True)
     spent = (
         (bounds.lower_sensitivity(CONSTANTS, 10**7) / made.lower_noise) ** 2
-        + (bounds.penalised_sensitivity(CONSTANTS, made.penalty, 10**7) / made.penalised_noise) ** 2
+        + (bounds.penalised_sensitivity(CONSTANTS, made.penalty_weight, 10**7) / made.penalised_noise) ** 2
     ) * made.steps
     assert spent == pytest.approx(2 / 3 * BUDGET.mu**2)
     sampled = "batch" in setting
@@ -138,7 +142,7 @@ def test_privacy_of_a_plan_is_the_budget_of_the_accountant():
     made = planned(shares=(2.0, 1.0, 1.0))
     ratios = (
         bounds.lower_sensitivity(CONSTANTS, 10**6) / made.lower_noise,
-        bounds.penalised_sensitivity(CONSTANTS, made.penalty, 10**6) / made.penalised_noise,
+        bounds.penalised_sensitivity(CONSTANTS, made.penalty_weight, 10**6) / made.penalised_noise,
         2 * made.clip_norm / 10**6 / made.noise,
     )
     mu = math.sqrt(made.steps * sum(ratio**2 for ratio in ratios))
@@ -295,9 +299,12 @@ BAD = {
         "noise_ratio=0.5: must be at least 1",
     ),
     "ratio without batch": ({"noise_ratio": 1.0}, "noise_ratio=1.0: must be at least 1"),
-    "penalty too small": ({"penalty": 1.0}, "penalty=1.0: must be at least max{2 L1f/mu_g, L0f/L0g, L1f/L1g} = 2;"),
-    "by how much": ({"penalty": 0.8}, "it falls short by a factor 2.5"),
-    "penalty negative": ({"penalty": -1.0}, "penalty=-1.0: must be a finite number > 0"),
+    "penalty too small": (
+        {"penalty_weight": 1.0},
+        "penalty_weight=1.0: must be at least max{2 L1f/mu_g, L0f/L0g, L1f/L1g} = 2;",
+    ),
+    "by how much": ({"penalty_weight": 0.8}, "it falls short by a factor 2.5"),
+    "penalty negative": ({"penalty_weight": -1.0}, "penalty_weight=-1.0: must be a finite number > 0"),
     "diameter": ({"setting": "population", "diameter": 0.0}, "diameter=0.0: must be a finite number > 0"),
     "radius factor": ({"radius_factor": -2.0}, "radius_factor=-2.0: must be a finite number > 0"),
     "two shares": ({"shares": (1.0, 1.0)}, "shares=(1.0, 1.0): must be a tuple of three shares"),
@@ -342,7 +349,7 @@ def test_gap_has_no_default():
 @pytest.mark.parametrize("n", [1, 10**20])
 def test_extreme_constants_give_finite_plans(constants, n):
     made = planned(n=n, constants=constants, setting="population")
-    assert all(0 < value < math.inf for value in (made.alpha, made.penalty, made.noise, made.step_size))
+    assert all(0 < value < math.inf for value in (made.alpha, made.penalty_weight, made.noise, made.step_size))
     assert all(0 <= value < math.inf for value in (*made.terms.values(), *made.radii))
     assert made.explain()
 
@@ -363,7 +370,16 @@ def test_explanation_names_every_number_with_formula_and_lemma(setting):
     lines = made.explain().splitlines()
     assert made.binds in lines[0]
     assert "(1, 1e-09)-DP, replace-one" in lines[1]
-    numbers = [*made.terms, "penalty", "steps", "step_size", "clip_norm", "noise", "lower_noise", "penalised_noise"]
+    numbers = [
+        *made.terms,
+        "penalty_weight",
+        "steps",
+        "step_size",
+        "clip_norm",
+        "noise",
+        "lower_noise",
+        "penalised_noise",
+    ]
     for name in [*numbers, "rounds", "radii"]:
         (line,) = [line for line in lines if line.startswith(f"{name:<17}")]
         assert bounds.FORMULAS[name] in line
@@ -482,8 +498,8 @@ def test_algorithm_1_with_the_numbers_of_a_plan_keeps_its_promise():
     first, best, shortest = hypergradients(x), x, np.full(runs, math.inf)
     for _ in range(made.steps):
         y = solve(x, math.inf) + made.lower_noise * generator.normal(size=(runs, d_y))
-        z = solve(x, made.penalty) + made.penalised_noise * generator.normal(size=(runs, d_y))
-        estimate = slopes(x, z) * p - made.penalty * (z - y) @ matrix
+        z = solve(x, made.penalty_weight) + made.penalised_noise * generator.normal(size=(runs, d_y))
+        estimate = slopes(x, z) * p - made.penalty_weight * (z - y) @ matrix
         moved = x - made.step_size * (estimate + made.noise * generator.normal(size=(runs, d_x)))
         lengths = np.linalg.norm(moved - x, axis=1)
         best = np.where((lengths < shortest)[:, None], x, best)

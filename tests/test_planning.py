@@ -59,7 +59,7 @@ def arguments(**changes):
 
 
 def by_plan(ledger, *, problem, arrays, budget, method, start):
-    return dpb.plan(problem, dpb.Sizes(**arrays), budget, method=method, start=start)
+    return dpb.plan(problem, dpb.RecordShapes(**arrays), budget, method=method, start=start)
 
 
 def by_solve(ledger, *, problem, arrays, budget, method, start):
@@ -87,7 +87,7 @@ def shapes(*shape, dtype="float32"):
 
 def test_a_plan_needs_sizes_only():
     problem = make_problem(upper_loss=lambda x, y, r: (y - r["a"] @ r["a"]) ** 2 * x)
-    sizes = dpb.Sizes(upper={"a": shapes(7, 3), "id": shapes(7, dtype="int32")}, lower=shapes(N))
+    sizes = dpb.RecordShapes(upper={"a": shapes(7, 3), "id": shapes(7, dtype="int32")}, lower=shapes(N))
     planned = dpb.plan(problem, sizes, BUDGET, method=make_method(), start=(0.0, 0.0))
     assert planned.privacy.epsilon() == pytest.approx(2.0, abs=1e-6)
     assert sorted(planned.privacy.charges) == ["lower", "upper"]
@@ -95,7 +95,7 @@ def test_a_plan_needs_sizes_only():
 
 def test_a_plan_for_more_records_than_fit_in_memory():
     problem = make_problem(lower_loss=lambda x, y, r: jnp.exp(x) * (y - r[0] @ r[0] * r[1]) ** 2)
-    sizes = dpb.Sizes(lower=(shapes(10**9, 1000), shapes(10**9, dtype="int8")))
+    sizes = dpb.RecordShapes(lower=(shapes(10**9, 1000), shapes(10**9, dtype="int8")))
     planned = dpb.plan(problem, sizes, dpb.Budget(1.0, 1e-12), method=make_method(), start=(0.0, 0.0))
     assert planned.sizes.count("lower") == 10**9
     assert [release.name for release in planned.releases] == ["lower solve", "penalised solve", "hypergradient"]
@@ -106,7 +106,7 @@ def test_sizes_of_records_and_sizes_without_records_plan_the_same():
     sizes = dpb.Records(lower=np.full(N, SENTINEL)).sizes
     plans = [
         dpb.plan(problem, s, BUDGET, method=make_method(), start=(0.0, 0.0))
-        for s in (sizes, dpb.Sizes(lower=shapes(N)))
+        for s in (sizes, dpb.RecordShapes(lower=shapes(N)))
     ]
     assert plans[0].explain() == plans[1].explain()
     assert "987654" not in plans[0].explain() + repr(plans[0])
@@ -121,7 +121,7 @@ class Halfspace:
 
 # Made anew for each test: JAX remembers the buffer of a NumPy array, and does not notice a change of precision.
 SETS = {
-    "everything": dpb.Everything,
+    "everything": dpb.Unconstrained,
     "non-negative": dpb.NonNegative,
     "box": lambda: dpb.Box(0, 1),
     "box of arrays": lambda: dpb.Box(np.zeros(2), np.ones(2)),
@@ -194,7 +194,7 @@ def test_without_any_start_there_is_no_run(run):
 def test_an_infinite_epsilon_needs_no_delta_and_is_marked():
     planned = by_plan(None, **arguments(budget=dpb.Budget(math.inf)))
     assert planned.privacy.void
-    assert all(release.noise == 0 for release in planned.releases)
+    assert all(release.noise_std == 0 for release in planned.releases)
     assert planned.explain().startswith("NOT PRIVATE")
 
 
@@ -302,8 +302,10 @@ BAD = {
         changed(arrays={"upper": np.full(N, SENTINEL)}), ["roles", "lower=..."], dpb.InvalidRecords
     ),
     "penalty below its bound": Bad(
-        lambda: arguments(problem=make_problem(constants=dpb.Constants(**CONSTANTS)), method=make_method(penalty=1.9)),
-        ["penalty=1.9", "must be at least 2.0 ", "2 L1f/mu_g", "raise it"],
+        lambda: arguments(
+            problem=make_problem(constants=dpb.Constants(**CONSTANTS)), method=make_method(penalty_weight=1.9)
+        ),
+        ["penalty_weight=1.9", "must be at least 2.0 ", "2 L1f/mu_g", "raise it"],
     ),
     # the budget
     "epsilon zero": Bad(lambda: arguments(budget=dpb.Budget(0.0, 1e-4)), ["epsilon=0.0", "must be > 0", "try 1.0"]),
@@ -329,7 +331,7 @@ BAD = {
     "upper_clip_norm infinite": Bad(
         method(upper_clip_norm=math.inf), ["upper_clip_norm=inf", "must be a finite number"]
     ),
-    "penalty zero": Bad(method(penalty=0), ["penalty=0", "must be a finite number > 0", "try 10.0"]),
+    "penalty zero": Bad(method(penalty_weight=0), ["penalty_weight=0", "must be a finite number > 0", "try 10.0"]),
     "steps zero": Bad(method(steps=0), ["steps=0", "must be a whole number >= 1", "try 20"]),
     "steps fractional": Bad(method(steps=2.5), ["steps=2.5", "must be a whole number >= 1"]),
     "inner steps bool": Bad(method(inner={"steps": True}), ["steps=True", "must be a whole number >= 1", "try 50"]),
@@ -357,7 +359,7 @@ BAD = {
     # known faults: each of these ends in an untyped error, or in none, and should be a typed refusal
     "split a list": Bad(method(split=[1.0, 1.0, 1.0]), ["split"]),
     "split a number": Bad(method(split=3.0), ["split"]),
-    "penalty a fraction": Bad(method(penalty=fractions.Fraction(10)), ["penalty"]),
+    "penalty a fraction": Bad(method(penalty_weight=fractions.Fraction(10)), ["penalty_weight"]),
     "box bounds do not fit": Bad(
         problem(domain=dpb.Box(-np.ones(3), np.ones(3))),
         ["domain", "x0"],
@@ -374,16 +376,16 @@ BAD = {
     "convexity below L1f/penalty": Bad(
         lambda: arguments(
             problem=make_problem(constants=dpb.Constants(**CONSTANTS)),
-            method=make_method(inner={"strong_convexity": 0.05}, penalty=10.0),
+            method=make_method(inner={"strong_convexity": 0.05}, penalty_weight=10.0),
         ),
-        ["penalty=10.0", "not strongly convex", "= 40.0"],
+        ["penalty_weight=10.0", "not strongly convex", "= 40.0"],
     ),
     "convexity equal to L1f/penalty": Bad(
         lambda: arguments(
             problem=make_problem(constants=dpb.Constants(**CONSTANTS)),
-            method=make_method(inner={"strong_convexity": 0.1}, penalty=10.0),
+            method=make_method(inner={"strong_convexity": 0.1}, penalty_weight=10.0),
         ),
-        ["penalty=10.0", "not strongly convex", "= 20.0"],
+        ["penalty_weight=10.0", "not strongly convex", "= 20.0"],
     ),
     "hyperobjective without curvature": Bad(
         lambda: arguments(
@@ -418,7 +420,7 @@ def test_wrong_records_ledgers_and_seeds_are_refused_before_anything_is_charged(
     for records, kind in (
         (data, "ndarray"),
         ({"lower": data}, "dict"),
-        (dpb.Sizes(lower=data), "Sizes"),
+        (dpb.RecordShapes(lower=data), "RecordShapes"),
         (None, "NoneType"),
     ):
         with pytest.raises(InvalidArgument, match=rf"records: must be dpb\.Records\(\.\.\.\), not {kind}") as caught:
@@ -496,9 +498,9 @@ def test_the_remedy_for_delta_works():
 def test_the_remedy_for_the_penalty_works():
     constants = dpb.Constants(**CONSTANTS | {"upper_smoothness": 2.0, "strong_convexity": 1.2})
     with pytest.raises(InvalidArgument) as caught:
-        by_plan(None, **arguments(problem=make_problem(constants=constants), method=make_method(penalty=1.0)))
+        by_plan(None, **arguments(problem=make_problem(constants=constants), method=make_method(penalty_weight=1.0)))
     suggested = float(re.search(r"at least ([0-9.]+)", str(caught.value)).group(1))
-    by_plan(None, **arguments(problem=make_problem(constants=constants), method=make_method(penalty=suggested)))
+    by_plan(None, **arguments(problem=make_problem(constants=constants), method=make_method(penalty_weight=suggested)))
 
 
 # ------------------------------------------------------------------------------- side effects and closures in rules
@@ -622,8 +624,8 @@ def test_every_number_has_a_reason_and_is_explained(changes):
     planned = by_plan(None, **arguments(**changes))
     lines = planned.explain().split("\n")
     assert lines[0] == planned.privacy.sentence()
-    assert len(lines) == 1 + len(planned.numbers)
-    for line, (name, (value, reason)) in zip(lines[1:], planned.numbers.items(), strict=True):
+    assert len(lines) == 1 + len(planned.parameters)
+    for line, (name, (value, reason)) in zip(lines[1:], planned.parameters.items(), strict=True):
         assert reason.strip()
         assert line.startswith(name)
         assert line.endswith(reason)
@@ -638,14 +640,14 @@ def test_every_number_has_a_reason_and_is_explained(changes):
 @every_plan
 def test_the_numbers_cover_every_release_and_what_the_program_will_do(changes):
     planned = by_plan(None, **arguments(**changes))
-    numbers = planned.numbers
-    assert numbers["outer steps"][0] == planned.program.rounds
+    parameters = planned.parameters
+    assert parameters["outer steps"][0] == planned.program.rounds
     for release in planned.releases:
-        assert numbers[f"{release.name}: noise"][0] == release.noise
+        assert parameters[f"{release.name}: noise"][0] == release.noise_std
         for role, contribution in release.contributions.items():
-            assert numbers[f"{release.name}: clip ({role})"][0] == contribution.clip
+            assert parameters[f"{release.name}: clip ({role})"][0] == contribution.clip
     for role in planned.privacy.charges:
-        shares = [value for name, (value, _) in numbers.items() if name.endswith(f"share of mu^2 ({role})")]
+        shares = [value for name, (value, _) in parameters.items() if name.endswith(f"share of mu^2 ({role})")]
         assert sum(shares) == pytest.approx(1.0)
 
 
@@ -660,30 +662,30 @@ def test_plans_are_deterministic():
     one, other = (by_plan(None, **arguments()) for _ in range(2))
     assert one is not other, "two problems, although alike, are two problems"
     assert one.explain() == other.explain()
-    assert dict(one.numbers) == dict(other.numbers)
+    assert dict(one.parameters) == dict(other.parameters)
     same = arguments()
     assert by_plan(None, **same).program is by_plan(None, **same).program, "what compiled programs hang on"
     moved = by_plan(None, **same | {"start": (0.7, -2.0)})
     assert moved.program is by_plan(None, **same).program, "values of the start are not part of the plan"
 
 
-@pytest.mark.parametrize("part", ["numbers", "charges"])
+@pytest.mark.parametrize("part", ["parameters", "charges"])
 def test_a_plan_cannot_be_changed_through_another(part):
     same = arguments()
     planned = by_plan(None, **same)
-    mapping = planned.numbers if part == "numbers" else planned.privacy.charges
+    mapping = planned.parameters if part == "parameters" else planned.privacy.charges
     try:
         mapping.clear()
     except (AttributeError, TypeError):
         return
     again = by_plan(None, **same)
-    assert again.numbers
+    assert again.parameters
     assert again.privacy.epsilon() == pytest.approx(2.0)
 
 
 def test_numbers_that_were_given_say_so():
     planned = by_plan(None, **arguments(method=make_method(inner={"rounds": 3})))
-    assert "as given" in planned.numbers["lower solve: rounds"][1]
+    assert "as given" in planned.parameters["lower solve: rounds"][1]
 
 
 # -------------------------------------------------------------------------------------- one run, from plan to solution
@@ -733,7 +735,7 @@ def test_the_solution_carries_the_numbers_and_the_spend_of_the_plan(three_runs):
     problem, _, ((solution, *_), *_) = three_runs
     with pytest.warns(PrivacyLeakWarning):
         planned = by_plan(None, **arguments(problem=problem))
-    assert dict(solution.numbers) == dict(planned.numbers)
+    assert dict(solution.parameters) == dict(planned.parameters)
     assert solution.privacy.charges == planned.privacy.charges
     assert solution.sizes == {"lower": N}
 

@@ -1,6 +1,5 @@
 """Pictures: what they show, that they need no state, and that they can be read on light and on dark pages."""
 
-import json
 import sys
 from pathlib import Path
 from xml.etree import ElementTree
@@ -10,41 +9,19 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 from report_data import NASTY, made, searched, solution
-from scipy.stats import norm
 
 import dpbilevel as dpb
-from dpbilevel.audit import leak as audit
-from dpbilevel.hyperparameters import hyperparameters
 from dpbilevel.plot.canvas import power
-from dpbilevel.plot.courses import _moved_apart
 from dpbilevel.plot.dots import dots
 from dpbilevel.plot.style import COLOURS, INK, looks, shortened
 from dpbilevel.plot.svg import inline_svg
+from dpbilevel.plot.trajectories import _moved_apart
+from dpbilevel.solution.hyperparameters import hyperparameters
 
 RESULTS = Path(__file__).parent.parent / "docs" / "results"
-AUDITED = {
-    "name": "Tracking, one step",
-    "claimed": 4.0,
-    "delta": 1e-2,
-    "adjacency": "replace-one",
-    "lower_bound": 1.5,
-    "upper_bound": 2.5,
-    "reach": 2.0,
-    "confidence": 0.99,
-    "runs": 4000,
-    "records": 48,
-    "releases": 2,
-    "canaries": None,
-    "passed": True,
-}
-AUDITS = {"audits": [AUDITED, AUDITED | {"name": "Refit, one step", "upper_bound": None}]}
 DRAWN = {
-    "audits": lambda ax=None: dpb.plot.audits(RESULTS / "audits.json", ax),
     "trajectory": lambda ax=None: dpb.plot.trajectory(solution("private"), ax),
     "spend": lambda ax=None: dpb.plot.spend(solution("private"), ax),
-    "epsilon_utility": lambda ax=None: dpb.plot.epsilon_utility(RESULTS / "utility.json", ax),
-    "rates": lambda ax=None: dpb.plot.rates(RESULTS / "rates.json", ax),
-    "leak": lambda ax=None: dpb.plot.leak(RESULTS / "leak.json", ax),
 }
 
 
@@ -137,7 +114,7 @@ def test_names_keep_their_distance():
 
 
 def test_a_solution_without_a_course_is_refused():
-    with pytest.raises(dpb.InvalidArgument, match=r"^solution: its method released no course"):
+    with pytest.raises(dpb.InvalidArgument, match=r"^solution: its method released no trajectory"):
         dpb.plot.trajectory(solution("black box"))
 
 
@@ -159,110 +136,12 @@ def test_the_spend_of_declared_and_sampled_releases_is_drawn():
     assert sum(widths) == pytest.approx(solution("black box").privacy.epsilon())
 
 
-def test_utility_curves_are_those_of_the_page():
-    ax = dpb.plot.epsilon_utility(json.loads((RESULTS / "utility.json").read_text()))
-    curves = {line.get_label(): line for line in ax.lines}
-    page = (RESULTS / "utility.md").read_text(encoding="utf-8")
-    section = page.split("## Gap closed at ε = 1\n")[1].split("##")[0]
-    header, *_, medians = [line for line in section.splitlines() if line.startswith("|")]
-    told = dict(zip(header.split("|")[2:-1], medians.split("|")[2:-1], strict=True))
-    at = list(curves["tracking"].get_xdata()).index(1.0)
-    for method in ("tracking", "grid search", "screening"):
-        value = next(text for name, text in told.items() if name.strip() == method)
-        assert f"{curves[method].get_ydata()[at]:.3f}" == value.strip()
-
-
-@pytest.mark.parametrize("against", ["n", "epsilon", "d_", "batch"])
-def test_rates_have_a_fit_and_a_bound_for_every_experiment(against):
-    content = json.loads((RESULTS / "rates.json").read_text())
-    ax = dpb.plot.rates(content, against=against)
-    shown = ax.get_legend_handles_labels()[1]
-    expected = [e for e in content["experiments"] if e["against"].startswith(against)]
-    assert 0 < len(shown) <= len(expected)
-    assert all("(" in name for name in shown)
-
-
-def test_audits_show_what_was_proved_and_what_was_claimed(tmp_path):
-    ax = dpb.plot.audits(AUDITS)
-    proved, reach, claimed = (line.get_xdata() for line in ax.lines[:3])
-    assert (list(proved), list(reach), list(claimed)) == ([1.5, 1.5], [2.0, 2.0], [4.0, 4.0])
-    assert {"Tracking, one step", "Refit, one step", "claimed"} <= set(words(ax))
-    (tmp_path / "audits.json").write_text(json.dumps(AUDITS))
-    told = [dpb.audit.Audit.from_json(entry) for entry in AUDITS["audits"]]
-    assert words(dpb.plot.audits(tmp_path / "audits.json")) == words(dpb.plot.audits(told)) == words(ax)
-
-
-def test_the_leak_shows_intervals_and_both_bounds():
-    content = json.loads((RESULTS / "leak.json").read_text())
-    ax = dpb.plot.leak(content)
-    allowed, gaussian = (line for line in ax.lines if len(line.get_xdata()) == 100)
-    assert np.all(gaussian.get_ydata() < allowed.get_ydata())
-    at_one = np.argmin(abs(gaussian.get_xdata() - 1.0))
-    mu = dpb.Budget(gaussian.get_xdata()[at_one], 1e-3).mu
-    assert gaussian.get_ydata()[at_one] == pytest.approx(2 * norm.cdf(mu / 2) - 1, rel=1e-6)
-    (bars,) = ax.containers
-    (segments,) = bars[2]
-    drawn = sorted(tuple(segment[:, 1]) for segment in segments.get_segments())
-    expected = sorted(
-        tuple(entry["interval"]) for entry in content["attacks"] if entry["budget"]["epsilon"] is not None
-    )
-    np.testing.assert_allclose(drawn, expected)
-
-
-def test_the_leak_is_the_same_from_attacks_and_from_their_file(tmp_path):
-    content = json.loads((RESULTS / "leak.json").read_text())
-    attacks = [audit.Attack.from_json(entry) for entry in content["attacks"]]
-    assert [attack.to_json() for attack in attacks] == content["attacks"]
-    first, second = dpb.plot.leak(attacks), dpb.plot.leak(content)
-    for one, other in zip(first.lines, second.lines, strict=True):
-        np.testing.assert_array_equal(one.get_ydata(), other.get_ydata())
-    labels = first.get_legend_handles_labels()[1]
-    assert {"exact bilevel, n = 100", "DPBilevel, attacked", "(ε, 0.001)-DP allows"} <= set(labels)
-    alone = dpb.plot.leak(attacks[:1])
-    assert len(alone.lines) == 1
-
-
-WRONG = [
-    (dpb.plot.audits, []),
-    (dpb.plot.audits, [1.0]),
-    (dpb.plot.audits, {"attacks": []}),
-    (dpb.plot.leak, []),
-    (dpb.plot.leak, [1.0]),
-    (dpb.plot.leak, {"experiments": []}),
-    (dpb.plot.rates, {"attacks": []}),
-    (dpb.plot.rates, {"experiments": []}),
-    (dpb.plot.epsilon_utility, {}),
-    (dpb.plot.epsilon_utility, {"results": {}}),
-    (dpb.plot.epsilon_utility, 3),
-    (dpb.plot.epsilon_utility, {"results": {"a": {"epsilon": 1.0}}}),
-    (dpb.plot.rates, {"experiments": [{"against": "n", "metric": "x"}]}),
-    (dpb.plot.audits, {"audits": [{"name": "x"}]}),
-    (dpb.plot.leak, {"attacks": [{"budget": None}]}),
-    (dpb.plot.leak, "no/such/file.json"),
-]
-
-
-@pytest.mark.parametrize(("function", "results"), WRONG)
-def test_what_are_no_results_is_refused(function, results):
-    with pytest.raises(dpb.InvalidArgument, match=r"^results"):
-        function(results)
-
-
 @pytest.mark.parametrize("function", [dpb.plot.spend, dpb.plot.trajectory])
 def test_what_is_no_solution_and_what_are_no_axes_are_refused(function):
     with pytest.raises(dpb.InvalidArgument, match=r"^solution: must be what dpb.solve returns, not dict"):
         function({})
     with pytest.raises(dpb.InvalidArgument, match=r"^ax: must be Axes"):
         function(solution("nasty"), ax=Figure())
-
-
-def test_files_that_are_no_results_are_refused(tmp_path):
-    path = tmp_path / "results.json"
-    path.write_text("no JSON")
-    with pytest.raises(dpb.InvalidArgument, match="no JSON file"):
-        dpb.plot.rates(path)
-    with pytest.raises(dpb.InvalidArgument, match="against"):
-        dpb.plot.rates(RESULTS / "rates.json", against="m")
 
 
 def test_names_are_drawn_as_they_are():

@@ -8,10 +8,10 @@ import pytest
 import dpbilevel as dpb
 import dpbilevel.problem as problem_module
 from dpbilevel.errors import InvalidArgument, InvalidProblem
+from dpbilevel.execution.program import Program
 from dpbilevel.privacy.ledger import Receipt
 from dpbilevel.privacy.noise import KeySchedule
 from dpbilevel.problem import Inspection, free_gradient, inspect
-from dpbilevel.program import Program
 
 
 def f32(*shape):
@@ -54,11 +54,11 @@ BAD = {
         "upper_loss, upper_term: give at least one of them",
     ),
     "domain is a class": (lambda: make(domain=dpb.Simplex), InvalidArgument, "domain=<class"),
-    "domain is None": (lambda: make(domain=None), InvalidArgument, "domain=None: must be Everything()"),
+    "domain is None": (lambda: make(domain=None), InvalidArgument, "domain=None: must be Unconstrained()"),
     "lower_domain is a number": (
         lambda: make(lower_domain=1.0),
         InvalidArgument,
-        "lower_domain=1.0: must be Everything()",
+        "lower_domain=1.0: must be Unconstrained()",
     ),
     "domain holds a number": (lambda: make(domain={"a": 1.0}), InvalidArgument, "domain={'a': 1.0}: must be"),
     "constants is a dict": (
@@ -115,7 +115,7 @@ def test_terms_default_to_zero_and_losses_to_none():
     assert problem.loss("lower") is squared
     assert float(problem.term("lower")(1.0, 2.0)) == 0.0
     assert float(problem.term("upper")(1.0, 2.0)) == 3.0
-    assert problem.domain == problem.lower_domain == dpb.Everything()
+    assert problem.domain == problem.lower_domain == dpb.Unconstrained()
 
 
 # ------------------------------------------------------------------------------------------------------- inspection
@@ -227,7 +227,7 @@ SIZE = 20
 
 def _one_outer_step(problem, records, y, z):
     """One x-step of the paper's method on real records, with the answers of both private solves injected."""
-    method = dpb.DPBilevel(inner=dpb.DPLocGD(strong_convexity=1.0, steps=1), step_size=0.1, steps=1, penalty=4.0)
+    method = dpb.DPBilevel(inner=dpb.DPLocGD(strong_convexity=1.0, steps=1), step_size=0.1, steps=1, penalty_weight=4.0)
     planned = dpb.plan(problem, records.sizes, dpb.Budget(1.0, 1e-3), method=method, start=(0.0, 0.0))
     outer = planned.program.stages[-1]
     program = Program(
@@ -254,14 +254,14 @@ def test_a_wrong_verdict_cannot_carry_records_into_x(monkeypatch, two_data_sets)
     steps = [_one_outer_step(problem, records, y=0.2, z=0.7) for records in two_data_sets]
     (planned, one), (_, other) = steps
     assert [release.name for release in planned.releases] == ["lower solve", "penalised solve"]
-    assert planned.numbers["hypergradient"][1].startswith("free")
+    assert planned.parameters["hypergradient"][1].startswith("free")
     assert one == other, "identical, to the bit"
     at_zero = np.exp(0.5) * 0.5 * (0.7**2 + 4.0 * (0.7**2 - 0.2**2))
     assert one == pytest.approx(0.5 - 0.1 * at_zero, rel=1e-5), "the gradient at records of zeros"
 
 
 def test_with_the_true_verdict_the_same_step_reads_records_and_is_charged(two_data_sets):
-    """The broken twin of the test above: with the honest tracer the two data sets give different steps."""
+    """The mutation of the test above: with the honest tracer the two data sets give different steps."""
     problem = make(upper_loss=weighted, lower_loss=weighted)
     steps = [_one_outer_step(problem, records, y=0.2, z=0.7) for records in two_data_sets]
     (planned, one), (_, other) = steps

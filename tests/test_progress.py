@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-from dpbilevel import progress
-from dpbilevel.progress import counted, displayed
+from dpbilevel.execution import progress
+from dpbilevel.execution.progress import counted, displayed
 
 
 @pytest.mark.parametrize(("display", "spoken"), [("bar", 0), ("none", 0), ("lines", 3)])

@@ -17,11 +17,10 @@ from dpbilevel.baselines import NumberOfRuns, PrivateRandomSearch, run_mu, selec
 from dpbilevel.baselines.random_search import OneRun, _uniform
 from dpbilevel.baselines.runs import with_mu
 from dpbilevel.privacy.accounting import all_charges, gaussian_epsilon
-from dpbilevel.privacy.books.entry import standard
-from dpbilevel.privacy.declared import DeclaredRelease
-from dpbilevel.privacy.events import BestOfRuns
+from dpbilevel.privacy.declared import BestOfRuns, DeclaredRelease
 from dpbilevel.privacy.noise import KeySchedule
 from dpbilevel.privacy.selection import selection_rdp
+from dpbilevel.privacy.stores.entry import standard
 
 LAWS = [NumberOfRuns(mean, shape) for mean in (2.0, 10.0, 100.0) for shape in (-0.5, 0.0, 0.5, 1.0, 4.0, math.inf)]
 QUICK = dpb.Refit(steps=20)
@@ -169,14 +168,14 @@ def finite_mechanisms(mu):
 def test_no_mechanism_costs_more_than_is_claimed(law, mu, delta):
     truth = exact_epsilon(generating(law), delta, finite_mechanisms(mu))
     assert truth <= selection_epsilon(mu, law, delta)
-    # The broken twin that charges one run only is caught by the same truth.
+    # The mutation that charges one run only is caught by the same truth.
     assert truth > gaussian_epsilon(mu, delta)
 
 
 def searched(law, mu=0.1, delta=1e-6):
     """The privacy of a search whose runs are mu-GDP."""
     event = BestOfRuns(selection_epsilon(mu, law, delta), delta, mu=mu, mean_runs=law.mean, shape=law.shape)
-    release = DeclaredRelease(name="search", roles={"lower": 100, "upper": 50}, event=event, steps=1)
+    release = DeclaredRelease(name="search", roles={"lower": 100, "upper": 50}, event=event, uses=1)
     return dpb.Privacy(all_charges([release]), dpb.Budget(event.epsilon, delta))
 
 
@@ -203,7 +202,7 @@ def test_the_price_of_a_search_is_known_at_other_deltas_and_survives_json():
 
 
 def test_of_a_black_box_nothing_is_known_for_a_group_at_its_own_delta():
-    release = DeclaredRelease(name="box", roles={"lower": 100}, event=dpb.ApproximateDP(1.0, 1e-6), steps=1)
+    release = DeclaredRelease(name="box", roles={"lower": 100}, event=dpb.ApproximateDP(1.0, 1e-6), uses=1)
     privacy = dpb.Privacy(all_charges([release]), dpb.Budget(1.0, 1e-6))
     assert privacy.epsilon(group=2) == math.inf
     assert 2.0 <= privacy.epsilon(1e-6 * (1 + math.exp(1.001)), group=2) < 2.01
@@ -211,7 +210,7 @@ def test_of_a_black_box_nothing_is_known_for_a_group_at_its_own_delta():
 
 @pytest.mark.parametrize(("mu", "mean", "shape"), [(0.1, 10, 1.0), (0.1, 100, 0.0), (0.5, 10, -0.5), (0.5, 100, 1.0)])
 def test_a_search_that_makes_a_fixed_number_of_runs_is_caught(mu, mean, shape):
-    """The broken twin that ignores K's randomness: as many runs as the mean, at the price of a random number."""
+    """The mutation that ignores K's randomness: as many runs as the mean, at the price of a random number."""
     claimed = selection_epsilon(mu, NumberOfRuns(mean, shape), 1e-6)
     assert exact_epsilon(lambda s: np.asarray(s) ** mean, 1e-6, finite_mechanisms(mu)) > claimed
     assert exact_epsilon(generating(NumberOfRuns(mean, shape)), 1e-6, finite_mechanisms(mu)) <= claimed
@@ -353,7 +352,7 @@ def test_nothing_in_a_solution_depends_on_the_number_of_runs(monkeypatch, tmp_pa
         solution = search()
         seen.append(visible(solution, tmp_path / "solution.json"))
     assert seen[0] == seen[1]
-    told = replace(solution, numbers={**solution.numbers, "runs made": (7, "a broken twin")})
+    told = replace(solution, parameters={**solution.parameters, "runs made": (7, "a mutation")})
     assert visible(told, tmp_path / "solution.json") != seen[0]
     longer = replace(solution, history={"score": np.zeros(7)})
     assert visible(longer, tmp_path / "solution.json") != seen[0]

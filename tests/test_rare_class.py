@@ -7,7 +7,7 @@ import pytest
 from scipy.optimize import minimize
 
 import dpbilevel as dpb
-from dpbilevel.methods import passes
+from dpbilevel.methods.tracking import passes
 from dpbilevel.planning import _planned
 
 

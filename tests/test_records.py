@@ -20,11 +20,11 @@ from jax.flatten_util import ravel_pytree
 
 import dpbilevel as dpb
 from dpbilevel.errors import InvalidArgument, InvalidRecords, NotCharged
+from dpbilevel.execution.program import Program, Stage
 from dpbilevel.privacy.ledger import Ledger, Receipt
 from dpbilevel.privacy.noise import KeySchedule
 from dpbilevel.privacy.release import Contribution, Release
-from dpbilevel.program import Program, Stage
-from dpbilevel.records import Records, Sizes, check_traceable
+from dpbilevel.records import Records, RecordShapes, check_traceable
 
 SENTINEL = 987654.0
 HIDDEN = ("987654", "9.87654", "9.8765")
@@ -35,21 +35,21 @@ def identity(point, record):
 
 
 def release_of(vector=identity, role="lower", clip=1e15, count=4, steps=1, noise=0.0):
-    return Release(name="mean", contributions={role: Contribution(vector, clip, count)}, noise=noise, steps=steps)
+    return Release(name="mean", contributions={role: Contribution(vector, clip, count)}, noise_std=noise, uses=steps)
 
 
 def program_of(release):
     """One use a round; the history keeps the answers."""
     stage = Stage(
         release=release,
-        steps=1,
+        uses_per_round=1,
         query=lambda state, carry, step: np.float32(0),
         update=lambda state, carry, answer, step: ravel_pytree(answer)[0],
         begin=lambda state: state,
         end=lambda state, carry: carry,
     )
     return Program(
-        rounds=release.steps,
+        rounds=release.uses,
         stages=(stage,),
         start=lambda x, y: x,
         observe=lambda state: state,
@@ -143,21 +143,21 @@ def test_objects_that_show_arrays_are_caught(twin):
 
 
 def test_sizes_keep_shapes_only(records):
-    sizes = Sizes(upper=np.full((3, 2), SENTINEL), lower=(jnp.full((4, 2), SENTINEL), np.full(4, int(SENTINEL))))
+    sizes = RecordShapes(upper=np.full((3, 2), SENTINEL), lower=(jnp.full((4, 2), SENTINEL), np.full(4, int(SENTINEL))))
     for public in (sizes, records.sizes):
         check_hidden(public)
         leaves = jax.tree.leaves((public.upper, public.lower, public.both))
         assert {type(leaf) for leaf in leaves} == {jax.ShapeDtypeStruct}
-    assert repr(sizes) == "Sizes(upper=3 records, lower=4 records)"
+    assert repr(sizes) == "RecordShapes(upper=3 records, lower=4 records)"
     assert (sizes.roles, sizes.count("lower"), sizes.role_of("upper")) == (("upper", "lower"), 4, "upper")
-    assert Sizes(both=np.zeros((5, 2))).role_of("upper") == "both"
-    assert Sizes(lower=np.zeros(5)).role_of("upper") is None
+    assert RecordShapes(both=np.zeros((5, 2))).role_of("upper") == "both"
+    assert RecordShapes(lower=np.zeros(5)).role_of("upper") is None
 
 
 def test_sizes_do_not_keep_arrays_alive():
     array = np.full((4, 2), SENTINEL)
     reference = weakref.ref(array)
-    sizes = Sizes(lower=array)
+    sizes = RecordShapes(lower=array)
     del array
     gc.collect()
     assert reference() is None
@@ -354,7 +354,7 @@ def test_masked_values_are_not_used():
     ],
     ids=["nothing", "upper only", "both and upper", "both and lower", "all three"],
 )
-@pytest.mark.parametrize("kind", [Records, Sizes])
+@pytest.mark.parametrize("kind", [Records, RecordShapes])
 def test_roles_that_do_not_fit_are_refused(kind, given):
     with pytest.raises(InvalidRecords, match=r"both=.* alone|stands alone") as caught:
         kind(**given)
@@ -506,7 +506,7 @@ def test_noise_cannot_be_drawn_twice():
 
 def test_a_release_that_is_changed_after_the_charge_is_not_executed():
     parts = {"lower": Contribution(identity, 1.0, 4)}
-    release = Release(name="mean", contributions=parts, noise=0.0, steps=1)
+    release = Release(name="mean", contributions=parts, noise_std=0.0, uses=1)
     receipt = Receipt([release])
     parts["lower"] = Contribution(identity, 1e9, 4)
     answer = executed(Records(lower=np.full(4, 1000.0)), release, receipt=receipt)
@@ -605,7 +605,7 @@ def test_tracing_needs_no_records():
     """A program is checked on shapes, before anything is charged."""
     release = release_of(lambda point, record: record["missing"])
     with pytest.raises(KeyError):
-        check_traceable(program_of(release), Sizes(lower={"a": np.zeros(4)}), np.zeros(1, np.float32))
+        check_traceable(program_of(release), RecordShapes(lower={"a": np.zeros(4)}), np.zeros(1, np.float32))
 
 
 def test_an_error_in_a_vector_tells_nothing(records):

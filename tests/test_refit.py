@@ -18,7 +18,10 @@ NO_PRIVACY = dpb.Budget(math.inf)
 def test_trains_at_the_final_x_for_every_method():
     case = ridge()
     inner = dpb.DPLocGD(**(case.inner | {"steps": 5, "rounds": 1}))
-    for method in (dpb.Tracking(steps=20), dpb.DPBilevel(inner=inner, **(case.outer | {"steps": 5, "penalty": 10.0}))):
+    for method in (
+        dpb.Tracking(steps=20),
+        dpb.DPBilevel(inner=inner, **(case.outer | {"steps": 5, "penalty_weight": 10.0})),
+    ):
         solution = dpb.solve(
             case.problem,
             case.records(),

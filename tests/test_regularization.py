@@ -240,8 +240,8 @@ def test_hypergradients_are_free_and_nothing_is_closed_over():
         regularization("pseudo-huber", columns=COLUMNS, groups=range(COLUMNS)),
     ):
         plan = planned(problem, SHAPES, SHAPES)
-        assert plan.numbers["hypergradient"][0] == 0
-        assert plan.numbers["hypergradient"][1].startswith("free")
+        assert plan.parameters["hypergradient"][0] == 0
+        assert plan.parameters["hypergradient"][1].startswith("free")
         assert set(plan.releases[-1].contributions) == {"upper", "lower"}, "validation records train too"
 
 
@@ -258,7 +258,7 @@ def test_the_twin_whose_records_are_weighted_pays_for_its_hypergradient():
     )
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert "hypergradient" not in planned(weighted, SHAPES, SHAPES).numbers
+        assert "hypergradient" not in planned(weighted, SHAPES, SHAPES).parameters
 
 
 # --------------------------------------------------------------------------------------------------------- bad input

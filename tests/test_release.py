@@ -2,7 +2,7 @@
 
 The neighbour search plays the adversary. It changes one record (random search over extreme records, then gradient
 ascent), evaluates the real `Release.answer` with the same keys, so that the noise cancels, and compares the movement
-with ``release.sensitivity(role)``. Broken twins go through the same search and have to be caught.
+with ``release.sensitivity(role)``. Mutations go through the same search and have to be caught.
 """
 
 import dataclasses
@@ -18,6 +18,7 @@ from jax.flatten_util import ravel_pytree
 from scipy.stats import binomtest
 
 from dpbilevel.errors import InvalidArgument
+from dpbilevel.execution.program import Program, Stage
 from dpbilevel.privacy import release as release_module
 from dpbilevel.privacy.accounting import all_charges
 from dpbilevel.privacy.clipping import ROUNDING, clipped_sum
@@ -25,8 +26,7 @@ from dpbilevel.privacy.ledger import Receipt
 from dpbilevel.privacy.noise import KeySchedule, membership, standard_normal
 from dpbilevel.privacy.release import Contribution, Release, shared_noise
 from dpbilevel.privacy.sampling import FullBatch, Poisson
-from dpbilevel.program import Program, Stage
-from dpbilevel.records import Records, sealed
+from dpbilevel.records import Records, isolated_jax_config
 
 
 def identity(point, record):
@@ -35,7 +35,7 @@ def identity(point, record):
 
 def mean_release(clip=1.0, count=10, **settings):
     """A release of the clipped mean of lower records."""
-    settings = {"name": "mean", "noise": 0.0, "steps": 1} | settings
+    settings = {"name": "mean", "noise_std": 0.0, "uses": 1} | settings
     return Release(contributions={"lower": Contribution(identity, clip, count)}, **settings)
 
 
@@ -43,14 +43,14 @@ def executed(release, records, size, point=0.0, seed=0):
     """All answers of a release of ``size`` numbers in a compiled program, one row each."""
     stage = Stage(
         release=release,
-        steps=1,
+        uses_per_round=1,
         query=lambda state, carry, step: point,
         update=lambda state, carry, answer, step: ravel_pytree(answer)[0],
         begin=lambda state: state,
         end=lambda state, carry: carry,
     )
     program = Program(
-        rounds=release.steps,
+        rounds=release.uses,
         stages=(stage,),
         start=lambda x, y: x,
         observe=lambda state: state,
@@ -87,8 +87,8 @@ class Case:
         return kind(
             name="attacked",
             contributions=self.contributions,
-            noise=0.01,
-            steps=1,
+            noise_std=0.01,
+            uses=1,
             sampling=self.sampling,
             adjacency=adjacency,
         )
@@ -189,7 +189,7 @@ class Attack:
         self.case, self.role = case, role
         self.release = case.release("replace-one", kind)  # the answer is the same under both relations
         self.rng = np.random.default_rng(seed)
-        with sealed():
+        with isolated_jax_config():
             schedule = KeySchedule(seed)
             self.keys = jnp.stack([jnp.asarray(schedule.keys(purpose, 0, 1)[0]) for purpose in ("noise", "batch")])
 
@@ -206,7 +206,7 @@ class Attack:
         """The largest movement between any two of many records, and between any one and none."""
         tried = candidates(self.case.records[self.role], number, self.case.labels, self.rng)
         present = np.arange(2 * number) > 0
-        with sealed():
+        with isolated_jax_config():
             answers = np.asarray(jax.jit(jax.vmap(self.answer))(tried, present))
         movements = np.linalg.norm(answers[:, None] - answers[None], axis=2)
         movements = np.where(np.isfinite(movements), movements, np.inf)
@@ -238,7 +238,7 @@ class Attack:
             return jax.lax.scan(step, (floats, jnp.zeros((), jnp.float64)), length=steps)[0][1]
 
         floats, whole = zip(*(_separated(pair) for pair in pairs), strict=True)
-        with sealed():
+        with isolated_jax_config():
             return {"replace-one": math.sqrt(float(jnp.max(jax.jit(jax.vmap(climb))(floats, whole))))}
 
 
@@ -392,7 +392,7 @@ def test_roles_of_different_structure_are_refused():
         "lower": Contribution(lambda point, record: {"a": record[:1], "b": record[1:]}, 1.0, 5),
         "upper": Contribution(lambda point, record: {"a": record[:2], "b": record[2:]}, 1.0, 5),
     }
-    release = Release(name="mixed", contributions=parts, noise=0.0, steps=1)
+    release = Release(name="mixed", contributions=parts, noise_std=0.0, uses=1)
     records = Records(lower=np.ones((5, 3)), upper=np.ones((5, 3)))
     with pytest.raises((InvalidArgument, TypeError, ValueError)):
         executed(release, records, 3)
@@ -414,7 +414,7 @@ def test_complex_vectors_are_refused_or_bounded():
 
 
 def library_sum(rows, clip):
-    with sealed():
+    with isolated_jax_config():
         return np.asarray(_compiled_sum(rows, clip))
 
 
@@ -458,24 +458,24 @@ def test_a_plain_sum_breaks_the_sensitivity():
 @pytest.mark.parametrize(("sampling", "rate"), [(FullBatch(), 1.0), (Poisson(0.1), 0.1), (Poisson(1.0), 1.0)])
 def test_sensitivity_is_that_of_the_mean(adjacency, vectors, sampling, rate):
     parts = {"upper": Contribution(identity, 0.5, 40), "lower": Contribution(identity, 3.0, 1000)}
-    release = Release(name="r", contributions=parts, noise=0.2, steps=7, sampling=sampling, adjacency=adjacency)
+    release = Release(name="r", contributions=parts, noise_std=0.2, uses=7, sampling=sampling, adjacency=adjacency)
     assert release.sensitivity("upper") == pytest.approx(vectors * 0.5 * (1 + 2**-7) / (rate * 40), rel=1e-14)
     assert release.sensitivity("lower") == pytest.approx(vectors * 3.0 * (1 + 2**-7) / (rate * 1000), rel=1e-14)
     with pytest.raises(InvalidArgument, match="both"):
         release.sensitivity("both")
     for charge in release.charges():
         assert charge.ratio == release.sensitivity(charge.role) / 0.2
-        assert (charge.release, charge.steps, charge.sampling) == ("r", 7, sampling)
+        assert (charge.release, charge.uses, charge.sampling) == ("r", 7, sampling)
 
 
 def test_no_noise_is_charged_as_infinite():
-    assert [charge.ratio for charge in mean_release(noise=0.0).charges()] == [math.inf]
-    assert [charge.ratio for charge in mean_release(clip=math.inf, noise=1.0).charges()] == [math.inf]
+    assert [charge.ratio for charge in mean_release(noise_std=0.0).charges()] == [math.inf]
+    assert [charge.ratio for charge in mean_release(clip=math.inf, noise_std=1.0).charges()] == [math.inf]
 
 
 def test_scaled_changes_the_noise_alone():
-    release = mean_release(noise=0.5, steps=3)
-    assert release.scaled(2.0).noise == 1.0
+    release = mean_release(noise_std=0.5, uses=3)
+    assert release.scaled(2.0).noise_std == 1.0
     assert release.scaled(2.0).sensitivity("lower") == release.sensitivity("lower")
     with pytest.raises(InvalidArgument):
         release.scaled(-1.0)
@@ -492,10 +492,10 @@ def test_charges_are_kept_by_role():
     two = Release(
         name="two",
         contributions={"upper": Contribution(identity, 1.0, 5), "lower": Contribution(identity, 1.0, 5)},
-        noise=1.0,
-        steps=2,
+        noise_std=1.0,
+        uses=2,
     )
-    charges = all_charges([two, mean_release(noise=1.0)])
+    charges = all_charges([two, mean_release(noise_std=1.0)])
     assert {role: [charge.release for charge in parts] for role, parts in charges.items()} == {
         "upper": ["two"],
         "lower": ["two", "mean"],
@@ -522,17 +522,17 @@ BAD_CONTRIBUTIONS = [
 @pytest.mark.parametrize("bad", BAD_CONTRIBUTIONS, ids=str)
 def test_bad_contributions_are_refused(bad):
     with pytest.raises(InvalidArgument, match=next(iter(bad))):
-        Contribution(**{"vector": identity, "clip": 1.0, "count": 10} | bad)
+        Contribution(**{"per_record": identity, "clip": 1.0, "count": 10} | bad)
 
 
 BAD_RELEASES = [
-    {"noise": -1.0},
-    {"noise": math.nan},
-    {"noise": math.inf},
-    {"noise": None},
-    {"steps": 0},
-    {"steps": 1.0},
-    {"steps": True},
+    {"noise_std": -1.0},
+    {"noise_std": math.nan},
+    {"noise_std": math.inf},
+    {"noise_std": None},
+    {"uses": 0},
+    {"uses": 1.0},
+    {"uses": True},
     {"adjacency": "add-remove"},
     {"adjacency": None},
     {"contributions": {}},
@@ -543,7 +543,7 @@ BAD_RELEASES = [
 
 @pytest.mark.parametrize("bad", BAD_RELEASES, ids=lambda bad: f"{next(iter(bad))}={str(*bad.values())[:20]}")
 def test_bad_releases_are_refused(bad):
-    good = {"name": "r", "contributions": {"lower": Contribution(identity, 1.0, 10)}, "noise": 1.0, "steps": 1}
+    good = {"name": "r", "contributions": {"lower": Contribution(identity, 1.0, 10)}, "noise_std": 1.0, "uses": 1}
     with pytest.raises(InvalidArgument):
         Release(**good | bad)
 
@@ -560,7 +560,7 @@ def test_bad_rates_are_refused(rate):
     ids=["rate", "none", "function"],
 )
 def test_parts_of_the_wrong_type_are_refused(bad):
-    good = {"name": "r", "contributions": {"lower": Contribution(identity, 1.0, 10)}, "noise": 1.0, "steps": 1}
+    good = {"name": "r", "contributions": {"lower": Contribution(identity, 1.0, 10)}, "noise_std": 1.0, "uses": 1}
     with pytest.raises(InvalidArgument):
         Release(**good | bad)
 
@@ -574,14 +574,14 @@ def test_a_misspelt_role_has_no_sensitivity_of_zero():
 def test_a_declaration_cannot_change_after_it_is_made():
     """What is charged and what is executed are read from the same declaration, at different times."""
     parts = {"lower": Contribution(identity, 1.0, 10)}
-    release = Release(name="mean", contributions=parts, noise=1.0, steps=1)
+    release = Release(name="mean", contributions=parts, noise_std=1.0, uses=1)
     charged = release.charges()
     parts["lower"] = Contribution(identity, 1000.0, 10)
     assert release.charges() == charged
     with pytest.raises(TypeError):
         release.contributions["lower"] = Contribution(identity, 1000.0, 10)
     with pytest.raises(dataclasses.FrozenInstanceError):
-        release.noise = 0.0
+        release.noise_std = 0.0
 
 
 # ---- Poisson sampling
@@ -591,7 +591,7 @@ def taken_by_role(rate, upper=50, lower=60, steps=400):
     """Answers that show who took part in which step: without noise, record i adds a vector of its own."""
     rows = np.eye(upper + lower, dtype=np.float32)
     parts = {"upper": Contribution(identity, 2.0, upper), "lower": Contribution(identity, 2.0, lower)}
-    release = Release(name="who", contributions=parts, noise=0.0, steps=steps, sampling=Poisson(rate))
+    release = Release(name="who", contributions=parts, noise_std=0.0, uses=steps, sampling=Poisson(rate))
     answers = executed(release, Records(upper=rows[:upper], lower=rows[upper:]), upper + lower)
     return answers[:, :upper], answers[:, upper:]
 
@@ -664,9 +664,9 @@ def test_a_shared_batch_and_a_repeated_batch_are_caught(monkeypatch):
 
 def test_an_empty_batch_is_pure_noise():
     """With a rate of 1e-12 nobody is ever taken, whatever the records hold."""
-    release = mean_release(clip=1.0, count=20, noise=0.7, steps=5, sampling=Poisson(1e-12))
+    release = mean_release(clip=1.0, count=20, noise_std=0.7, uses=5, sampling=Poisson(1e-12))
     answers = executed(release, Records(lower=np.full((20, 3), 1e20)), 3, seed=3)
-    with sealed():
+    with isolated_jax_config():
         keys = KeySchedule(3).keys("noise", 0, 5)
         noise = np.stack([0.7 * np.asarray(standard_normal(jnp.asarray(key), 3)) for key in keys])
     np.testing.assert_array_equal(answers, noise.astype(np.float32))
@@ -682,9 +682,9 @@ def test_a_rate_of_one_takes_everybody():
 
 def test_the_answer_has_the_structure_and_type_of_the_vector():
     parts = {"lower": Contribution(logistic, 100.0, 50)}
-    release = Release(name="gradient", contributions=parts, noise=0.0, steps=1)
+    release = Release(name="gradient", contributions=parts, noise_std=0.0, uses=1)
     case = CASES["logistic"]
-    with sealed():
+    with isolated_jax_config():
         records = {"lower": (case.records["lower"], np.ones(50, bool))}
         answer = jax.jit(lambda point: release.answer(records, point, jnp.zeros((2, 2), jnp.uint32)))(case.point)
         expected = jax.tree.map(
@@ -700,6 +700,6 @@ def test_the_answer_has_the_structure_and_type_of_the_vector():
 
 def test_roles_are_averaged_apart():
     parts = {"upper": Contribution(identity, 100.0, 2), "lower": Contribution(lambda point, record: -record, 100.0, 4)}
-    release = Release(name="difference", contributions=parts, noise=0.0, steps=1)
+    release = Release(name="difference", contributions=parts, noise_std=0.0, uses=1)
     records = Records(upper=np.float32([1, 3]), lower=np.float32([1, 2, 3, 4]))
     np.testing.assert_allclose(executed(release, records, 1), [[2.0 - 2.5]], rtol=1e-5)

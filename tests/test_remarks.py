@@ -11,11 +11,11 @@ from report_data import made, review
 import dpbilevel as dpb
 from dpbilevel import estimators, solving
 from dpbilevel.estimators import base
-from dpbilevel.remarks import result_remarks
 from dpbilevel.report.html import html_report
 from dpbilevel.report.markdown import markdown_report
 from dpbilevel.report.run_file import read_run, write_run
-from dpbilevel.solution import Legend
+from dpbilevel.solution.remarks import result_remarks
+from dpbilevel.solution.solution import Legend
 
 HALF, FULL = np.array([0.5]), np.array([1.0])
 
@@ -56,7 +56,7 @@ def test_what_is_at_an_edge_is_said_to_be_there(domain, x, words):
         (dpb.Ball(5.0), np.array([3.0, 3.0])),
         (dpb.Simplex(), np.array([0.0, 0.5, 0.5])),  # to have no weight is what bad sources are for
         (dpb.Simplex(), np.array([1.0])),
-        (dpb.Everything(), np.array([0.0])),
+        (dpb.Unconstrained(), np.array([0.0])),
     ],
 )
 def test_what_is_inside_is_not(domain, x):

@@ -158,8 +158,8 @@ def test_nothing_is_closed_over_and_both_levels_pay_for_the_hypergradient():
     for hidden in (None, 3):
         plan = planned(shared_representation(**LINEAR, hidden=hidden), records, records)
         for part in ("training pass: share of the cross derivative", "validation pass: share of the hypergradient"):
-            assert plan.numbers[part][0] > 0
-        assert "hypergradient" not in plan.numbers
+            assert plan.parameters[part][0] > 0
+        assert "hypergradient" not in plan.parameters
 
 
 BAD = {

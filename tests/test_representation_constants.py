@@ -154,7 +154,7 @@ def test_solutions_lie_in_the_ball_and_some_near_its_edge():
     shares = []
     for trial in range(1500):
         model = Representation(*(10 ** rng.uniform(-1, 1, size=4)))
-        smallest = model.constants.smallest_penalty()
+        smallest = model.constants.smallest_penalty_weight()
         shared = rng.normal(size=(FEATURES, SIZE))
         shared *= model.map_norm * rng.uniform() / np.linalg.norm(shared)
         size = int(rng.integers(1, 4))
@@ -178,8 +178,8 @@ def test_solutions_lie_in_the_ball_and_some_near_its_edge():
 
 def test_constants_feed_the_planner():
     constants = dpb.theory.representation_constants(1.0, map_norm=1.0, target_bound=1.0, ridge=0.5)
-    planned = dpb.theory.plan(constants, 10**6, 10, 100, dpb.Budget(1.0, 1e-7), 0.05, gap=1.0)
-    assert planned.penalty >= constants.smallest_penalty()
+    planned = dpb.paper.plan(constants, 10**6, 10, 100, dpb.Budget(1.0, 1e-7), 0.05, gap=1.0)
+    assert planned.penalty_weight >= constants.smallest_penalty_weight()
 
 
 # ------------------------------------------------------------------------------------------------------- bad input

@@ -13,23 +13,23 @@ import dpbilevel as dpb
 from dpbilevel import estimators, solving
 from dpbilevel.baselines import PrivateRandomSearch
 from dpbilevel.cli.wording import in_own_words
-from dpbilevel.outcome import Outcome, outcome
 from dpbilevel.report.html import html_report
 from dpbilevel.report.markdown import markdown_report
 from dpbilevel.report.run_file import read_run, write_run
+from dpbilevel.solution.outcome import Outcome, outcome
 
 STEPS = 200
 START = np.zeros(2, np.float32)
 LITTLE = "more records, a larger epsilon or fewer hyperparameters"
 
 
-def plan(method=None, budget=None, domain=None, rounds=STEPS, **numbers):
+def plan(method=None, budget=None, domain=None, rounds=STEPS, **parameters):
     return types.SimpleNamespace(
         method=method or dpb.Tracking(steps=STEPS),
         budget=budget or dpb.Budget(1.0, 1e-6),
-        problem=types.SimpleNamespace(domain=domain or dpb.Everything()),
+        problem=types.SimpleNamespace(domain=domain or dpb.Unconstrained()),
         program=types.SimpleNamespace(rounds=rounds),
-        numbers=numbers,
+        parameters=parameters,
     )
 
 
@@ -94,7 +94,7 @@ def test_arrays_of_x_have_units_of_their_own():
         "hypergradient": {"far": done["hypergradient"], "near": late["hypergradient"]},
     }
     start = {"far": START, "near": START}
-    domain = {"far": dpb.Everything(), "near": dpb.Ball(10.0)}
+    domain = {"far": dpb.Unconstrained(), "near": dpb.Ball(10.0)}
     last = {name: leaf[-1] for name, leaf in seen["x"].items()}
     assert told(seen, plan(domain=domain), last, start).sentence.startswith("Tuned in part: ")
 
@@ -254,7 +254,7 @@ def test_without_noise_it_is_solved():
 
 def from_public_values(solution, **settings):
     """Whether the sentence follows from a plan, made without records, and what was released."""
-    sizes = dpb.Sizes(**{role: np.zeros((count, 2), np.float32) for role, count in solution.sizes.items()})
+    sizes = dpb.RecordShapes(**{role: np.zeros((count, 2), np.float32) for role, count in solution.sizes.items()})
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         planned = dpb.plan(problem(), sizes, solution.privacy.budget, start=(START, START), refit=None, **settings)

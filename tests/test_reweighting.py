@@ -180,8 +180,8 @@ def test_equal_arguments_give_the_same_problem():
 def test_nothing_is_closed_over_and_hypergradients_are_paid_for():
     problem = source_weights(columns=COLUMNS, sources=3)
     plan = planned(problem, (ROWS, LABELS, LABELS), (ROWS, LABELS))
-    assert plan.numbers["training pass: share of the cross derivative"][0] > 0
-    assert "hypergradient" not in plan.numbers
+    assert plan.parameters["training pass: share of the cross derivative"][0] > 0
+    assert "hypergradient" not in plan.parameters
     for classes, costs in ((2, COSTS), (3, [1.0, 2.0, 3.0])):
         planned(class_weights(columns=COLUMNS, classes=classes, costs=costs), (ROWS, LABELS), (ROWS, LABELS))
 

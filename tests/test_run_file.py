@@ -61,7 +61,7 @@ def test_numbers_are_where_the_schema_says(tmp_path):
     assert [entry["name"] for entry in content["hyperparameters"]["values"]] == ["age", "sex", "job"]
     assert np.shape(content["trajectory"]) == (40, 3)
     assert content["model"]["coefficients"] == linear().coefficients.tolist()
-    assert {entry["name"] for entry in content["plan"]} == set(whole.numbers)
+    assert {entry["name"] for entry in content["plan"]} == set(whole.parameters)
     assert [entry["name"] for entry in content["noise_to_signal"]] == ["training: noise to signal"]
     assert content["facts"]["data"] == "adult.csv"
     assert content["solution"] == whole.to_json()

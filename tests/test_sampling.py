@@ -8,7 +8,7 @@ from scipy.stats import binomtest
 
 import dpbilevel as dpb
 from dpbilevel.privacy.noise import KeySchedule, capacity
-from dpbilevel.records import sealed
+from dpbilevel.records import isolated_jax_config
 
 N, STEPS = 12, 3000
 
@@ -18,15 +18,15 @@ def counts(sampling, roles=("lower",), steps=STEPS):
     release = dpb.Release(
         name="who",
         contributions={role: dpb.Contribution(lambda point, record: record, 1.0, N) for role in roles},
-        noise=0.0,
-        steps=steps,
+        noise_std=0.0,
+        uses=steps,
         sampling=sampling,
     )
     wide = len(roles) * N
     records = {role: (jnp.eye(N, wide, index * N), jnp.ones(N, bool)) for index, role in enumerate(roles)}
     schedule = KeySchedule(3)
     keys = np.stack([schedule.keys(purpose, 0, steps) for purpose in ("noise", "batch")], axis=1)
-    with sealed():
+    with isolated_jax_config():
         answers = jax.jit(jax.vmap(lambda key: release.answer(records, 0.0, key)))(keys)
     return np.rint(np.asarray(answers) * sampling.divisor(N)).astype(int)
 
@@ -74,12 +74,12 @@ def test_poisson_batches_of_fixed_shape_are_those_of_the_mask():
     release = dpb.Release(
         name="sum",
         contributions={"lower": dpb.Contribution(lambda point, record: record, 1.0, n)},
-        noise=0.0,
-        steps=1,
+        noise_std=0.0,
+        uses=1,
         sampling=dpb.Poisson(rate),
     )
     keys = jnp.asarray(np.stack([KeySchedule(0).keys(p, 0, 1)[0] for p in ("noise", "batch")]))
-    with sealed():
+    with isolated_jax_config():
         from dpbilevel.privacy.noise import membership
 
         mask = np.asarray(membership(keys[1], rate, n))

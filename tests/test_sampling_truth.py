@@ -227,12 +227,12 @@ def test_calibrated_noise_keeps_the_budget_of_a_whole_run():
         upper_loss=lambda x, y, record: 0.5 * (y - record) ** 2,
         lower_loss=lambda x, y, record: 0.5 * (y - x * record) ** 2,
     )
-    sizes = dpb.Sizes(upper=np.zeros(1000), lower=np.zeros(1000))
+    sizes = dpb.RecordShapes(upper=np.zeros(1000), lower=np.zeros(1000))
     budget = dpb.Budget(3.0, 1e-5, "zero-out")
     method = dpb.Tracking(steps=200, sampling=dpb.WithoutReplacement(20))
     planned = dpb.plan(problem, sizes, budget, method=method, start=(0.0, 0.0), refit=None)
     release = next(release for release in planned.releases if "lower" in release.contributions)
-    rate, mu = 20 / 1000, release.sensitivity("lower") / release.noise
+    rate, mu = 20 / 1000, release.sensitivity("lower") / release.noise_std
     # All others against the record: the worst pair of mixtures, composed by dp_accounting from its masses.
     stated = composed_epsilon(release.charges(), 1e-5, "zero-out")
     assert 0.95 * stated < exact_epsilon(rate, mu, 200, 1e-5) <= stated <= 3.0

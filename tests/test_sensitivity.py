@@ -9,8 +9,8 @@ import pytest
 
 import dpbilevel as dpb
 from dpbilevel.constraints import into_ball
-from dpbilevel.facts import Facts
-from dpbilevel.methods.sensitivity import bounded_hypergradients
+from dpbilevel.methods.context import PublicContext
+from dpbilevel.methods.dp_bilevel.sensitivity import bounded_hypergradients
 from dpbilevel.problem import inspect
 
 BUDGET = dpb.Budget(1.0, 1e-5)
@@ -48,16 +48,16 @@ def coupled_problem(constants: bool = True) -> dpb.BilevelProblem:
     )
 
 
-def sizes(both: bool = False) -> dpb.Sizes:
+def sizes(both: bool = False) -> dpb.RecordShapes:
     shape = jax.ShapeDtypeStruct((50, 3), "float32")
-    return dpb.Sizes(both=shape) if both else dpb.Sizes(upper=shape, lower=shape)
+    return dpb.RecordShapes(both=shape) if both else dpb.RecordShapes(upper=shape, lower=shape)
 
 
-def facts_of(problem: dpb.BilevelProblem, both: bool = False) -> Facts:
+def facts_of(problem: dpb.BilevelProblem, both: bool = False) -> PublicContext:
     known = sizes(both)
     x, y = jax.ShapeDtypeStruct((2,), "float32"), jax.ShapeDtypeStruct((3,), "float32")
     inspection = inspect(problem, x, y, {level: known.record(level) for level in ("upper", "lower")})
-    return Facts(problem, inspection, known, BUDGET, (x, y))
+    return PublicContext(problem, inspection, known, BUDGET, (x, y))
 
 
 def largest_norms(bounded, seed: int = 0, trials: int = 4000) -> dict[str, float]:
@@ -162,7 +162,7 @@ def run(clip_norm, budget, **changes):
     rng = np.random.default_rng(3)
     records = dpb.Records(upper=rng.normal(size=(400, 3)) + 0.5, lower=rng.normal(size=(400, 3)))
     inner = dpb.DPLocGD(strong_convexity=CURVATURE, clip_norm=2.0, smoothness=2.5, steps=30, rounds=1, radius=6.0)
-    settings = {"penalty": 50.0, "steps": 12, "step_size": 0.5} | changes
+    settings = {"penalty_weight": 50.0, "steps": 12, "step_size": 0.5} | changes
     method = dpb.DPBilevel(inner=inner, clip_norm=clip_norm, **settings)
     start = (np.zeros(2), np.zeros(3))
     return dpb.solve(coupled_problem(), records, budget, method=method, start=start, seed=0, progress=False)
@@ -181,14 +181,18 @@ def test_certified_keeps_solutions_close_under_heavy_noise_and_spends_the_same()
     assert np.all(solution.history["solution_distance"] <= radius * (1 + 1e-5))
     assert run(1.0, dpb.Budget(0.5, 1e-4)).history["solution_distance"].max() > 10 * radius
     assert solution.privacy.epsilon() == pytest.approx(0.5, rel=1e-6)
-    assert "certified radius" in solution.numbers["hypergradient: clip (lower)"][1]
+    assert "certified radius" in solution.parameters["hypergradient: clip (lower)"][1]
 
 
 def test_released_noise_follows_the_distance():
     """The answer's noise is the declared one times the public scale of the step: Delta over sigma never changes."""
     problem = coupled_problem()
     method = dpb.DPBilevel(
-        inner=dpb.DPLocGD(clip_norm=2.0, steps=2, rounds=1), penalty=50.0, steps=1, step_size=1.0, clip_norm="released"
+        inner=dpb.DPLocGD(clip_norm=2.0, steps=2, rounds=1),
+        penalty_weight=50.0,
+        steps=1,
+        step_size=1.0,
+        clip_norm="released",
     )
     plan = dpb.plan(problem, sizes(), BUDGET, method=method, start=(np.zeros(2), np.zeros(3)))
     assert plan.privacy.epsilon() == pytest.approx(1.0, rel=1e-6)
@@ -216,6 +220,6 @@ def test_errors_name_the_remedy():
         dpb.DPBilevel(inner=inner, clip_norm="certified", upper_clip_norm=1.0)
     problem = coupled_problem()
     nothing = dataclasses.replace(problem.constants, record_lower_smoothness=0.0)
-    method = dpb.DPBilevel(inner=inner, clip_norm="certified", penalty=20.0)
+    method = dpb.DPBilevel(inner=inner, clip_norm="certified", penalty_weight=20.0)
     with pytest.raises(dpb.InvalidArgument, match=r"no record moves.*record_lower_smoothness"):
         dpb.plan(dataclasses.replace(problem, constants=nothing), sizes(), BUDGET, method=method, start=start)

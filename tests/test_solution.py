@@ -19,12 +19,12 @@ def solutions():
         case.problem,
         case.records(),
         budget,
-        method=case.method(steps=3, penalty=10.0),
+        method=case.method(steps=3, penalty_weight=10.0),
         start=case.start,
         progress=False,
     )
     with pytest.warns(dpb.NotPrivateWarning, match="seed"):
-        seeded = case.solve(budget, steps=3, penalty=10.0)
+        seeded = case.solve(budget, steps=3, penalty_weight=10.0)
     return {"private": private, "seeded": seeded, "infinite": leak().solve(dpb.Budget(math.inf), steps=3, seed=None)}
 
 
@@ -64,7 +64,7 @@ def test_private_solution_states_its_guarantee(solutions, tmp_path):
         assert "(1, 0.0001)-differentially private" in text
         assert "replace-one" in text
         assert "not a person" in text
-    for name in solution.numbers:
+    for name in solution.parameters:
         assert name in report
 
 

@@ -20,7 +20,7 @@ from solver_problems import PLAIN, table
 
 EPSILONS, RECORDS = (1.0,), (1000, 1_000_000)
 NOISE = np.array([-1, 0.5, 1, -0.5, 0.2, -0.2, 0.7, -0.7])
-TWINS = {f"plain {index}": f"plain {index}" for index in range(20)} | {"rescaled": "plain 0"}
+MUTATIONS = {f"plain {index}": f"plain {index}" for index in range(20)} | {"rescaled": "plain 0"}
 
 
 def cell(mean, spread=0.05):
@@ -29,12 +29,14 @@ def cell(mean, spread=0.05):
 
 def made_up(changes=None):
     """All problems fall from 0.8 to 0.01, but for what is changed."""
-    means = {(name, number): 0.8 if number == 1000 else 0.01 for name in TWINS for number in RECORDS} | (changes or {})
+    means = {(name, number): 0.8 if number == 1000 else 0.01 for name in MUTATIONS for number in RECORDS} | (
+        changes or {}
+    )
     return {key_of(name, 1.0, number, DEFAULT): cell(mean) for (name, number), mean in means.items()}
 
 
 def judge(cells):
-    return judgement.judged(cells, TWINS, EPSILONS, RECORDS)
+    return judgement.judged(cells, MUTATIONS, EPSILONS, RECORDS)
 
 
 def test_names_of_problems_are_keys():
@@ -53,7 +55,7 @@ def test_every_rescaled_problem_has_a_plain_twin_and_noise_of_its_own():
 
 def test_what_falls_is_seen_to_fall_and_nothing_else():
     found = judge(made_up())
-    assert len(found.falls) == len(TWINS)
+    assert len(found.falls) == len(MUTATIONS)
     assert (found.rises, found.above, found.differs) == ([], [], [])
     assert found.compared == {"falls": 21, "above": 42, "differs": 2}
 
@@ -122,7 +124,7 @@ def test_tuning_has_the_budget_that_the_default_gives_it():
             (solver_private.tuning_budget(1.0, sizes), None),
         )
     )
-    noises = [[release.noise for release in planned.program.releases] for planned in (whole, alone)]
+    noises = [[release.noise_std for release in planned.program.releases] for planned in (whole, alone)]
     np.testing.assert_allclose(*noises, rtol=1e-6)
     assert whole.training is not None
     assert alone.training is None
@@ -191,11 +193,11 @@ def test_a_tiny_cell(tmp_path, monkeypatch):
 
 def test_every_constant_is_halved_and_doubled_and_put_back():
     found = constants.constants()
-    assert {"passes._COUNTS", "passes._PACES[1]", "hyper_steps._MEMORY", "tracking_loop._PHASE"} <= set(found)
+    assert {"passes._COUNTS", "passes._PACES[1]", "hyper_steps._DECAY", "loop._PHASE"} <= set(found)
     assert not any(guard in title for title in found for guard in constants.GUARDS)
     assert constants.changed("_COUNTS", 0.05, "doubled") == 0.1
-    assert constants.changed("_MEMORY", 0.9, "doubled") == pytest.approx(0.95)
-    assert constants.changed("_MEMORY", 0.9, "halved") == pytest.approx(0.8)
+    assert constants.changed("_DECAY", 0.9, "doubled") == pytest.approx(0.95)
+    assert constants.changed("_DECAY", 0.9, "halved") == pytest.approx(0.8)
     assert constants.changed("_POWER", 10, "halved") == 5
     before = {title: getattr(module, name) for title, (module, name, _) in found.items()}
     for variant in constants.variants()[1:]:
@@ -209,7 +211,7 @@ def test_every_constant_is_halved_and_doubled_and_put_back():
 
 def test_the_page_of_constants(tmp_path):
     def left(variant):
-        return {"left": [[0.02 if variant.startswith("tracking_loop._PHASE d") else 0.01] * 4] * 2, "values": "1 → 2"}
+        return {"left": [[0.02 if variant.startswith("loop._PHASE d") else 0.01] * 4] * 2, "values": "1 → 2"}
 
     cells = {f"{variant} | {index}": left(variant) for variant in constants.variants() for index in constants.ENTRIES}
     out = tmp_path / "constants.json"
@@ -218,5 +220,5 @@ def test_the_page_of_constants(tmp_path):
     rows = [line for line in out.with_suffix(".md").read_text().splitlines() if line.startswith("| `")]
     assert len(rows) == len(constants.variants()) - 1
     assert [row for row in rows if " 1.00 | 1.00 to 1.00 |" not in row] == [
-        "| `tracking_loop._PHASE` | 1 → 2 | 2.00 | 2.00 to 2.00 |"
+        "| `loop._PHASE` | 1 → 2 | 2.00 | 2.00 to 2.00 |"
     ]

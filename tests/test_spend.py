@@ -29,7 +29,7 @@ def run(
 
 
 def roles_compose_in_parallel(rate: float) -> bool:
-    """Disjoint records: the dearest role is the cost of the run."""
+    """Disjoint records: the most expensive role is the cost of the run."""
     both = run(upper=0.5, lower=0.8, rate=rate)
     alone = {role: run(**{role: mu}, rate=rate).epsilon() for role, mu in (("upper", 0.5), ("lower", 0.8))}
     return both.epsilon() == pytest.approx(max(alone.values())) and both.delta(1.0) == pytest.approx(
@@ -291,8 +291,8 @@ def test_json_of_declared_releases_is_read_back():
     release = dpb.Release(
         name="gradient",
         contributions={role: dpb.Contribution(lambda point, record: record, 1.0, 100) for role in ("upper", "lower")},
-        noise=0.1,
-        steps=3,
+        noise_std=0.1,
+        uses=3,
     )
     privacy = dpb.Privacy(all_charges([release]), BUDGET)
     assert (
@@ -307,8 +307,8 @@ def test_json_of_numpy_numbers(number):
     release = dpb.Release(
         name="gradient",
         contributions={"lower": dpb.Contribution(lambda point, record: record, 1.0, 100)},
-        noise=0.1,
-        steps=number,
+        noise_std=0.1,
+        uses=number,
     )
     json.dumps(dpb.Privacy(all_charges([release]), BUDGET).to_json())
 
@@ -386,8 +386,8 @@ def test_clips_are_kept_and_cost_nothing():
     release = dpb.Release(
         name="mean",
         contributions={"lower": dpb.Contribution(lambda point, record: record, 0.5, 100)},
-        noise=0.1,
-        steps=1,
+        noise_std=0.1,
+        uses=1,
     )
     (charge,) = release.charges()
     assert charge.clip == 0.5

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dpbilevel.tables import markdown_table, text_table
+from dpbilevel.foundation.tables import markdown_table, text_table
 
 
 def test_columns_are_padded_to_their_widest_cell_and_lines_end_without_spaces():

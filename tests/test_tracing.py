@@ -10,7 +10,7 @@ import pytest
 from jax.experimental import io_callback
 
 from dpbilevel.errors import InvalidProblem
-from dpbilevel.tracing import closed_over_arrays, gradient_reads_record, trace_loss
+from dpbilevel.foundation.tracing import closed_over_arrays, gradient_reads_record, trace_loss
 
 
 def f32(*shape):

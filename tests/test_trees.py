@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from dpbilevel.trees import decoded, encoded
+from dpbilevel.solution.trees import decoded, encoded
 
 Point = collections.namedtuple("Point", ["weights", "rest"])
 

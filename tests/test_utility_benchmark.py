@@ -268,9 +268,9 @@ def test_passes_count_batches_by_their_part(utility):
         "upper": (Charge("validation", "upper", 0.1, 10, dpb.FullBatch(), 100),),
     }
     privacy, sizes = SimpleNamespace(charges=charges), {"lower": 900, "upper": 100}
-    solution = SimpleNamespace(privacy=privacy, sizes=sizes, numbers={})
+    solution = SimpleNamespace(privacy=privacy, sizes=sizes, parameters={})
     assert utility.passes_of(solution) == pytest.approx(10 * (0.9 + 0.45 + 0.1))
-    solution.numbers = {"runs": (30, "expected"), "training: steps": (200, "each")}
+    solution.parameters = {"runs": (30, "expected"), "training: steps": (200, "each")}
     assert utility.passes_of(solution) == pytest.approx(30 * 200.1)
 
 

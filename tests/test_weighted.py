@@ -162,7 +162,7 @@ def test_logistic_constants_by_hand():
     third = 5 * (3 * 0.25 * 4 * a * b**2 + 8 / (6 * math.sqrt(3)) * b**3)
     assert constants.lower_hessian_lipschitz == pytest.approx(third.max())
     assert constants.strong_convexity == 0.3
-    assert constants.smallest_penalty() == pytest.approx(2 / 0.3)
+    assert constants.smallest_penalty_weight() == pytest.approx(2 / 0.3)
 
 
 # ----------------------------------------------------------------------------------------------- where solutions lie
@@ -195,7 +195,7 @@ def test_solutions_lie_in_the_ball_and_some_near_its_edge(loss):
         targets = rng.choice([0.0, 1.0], size=(2, size)) * (1 if loss == "logistic" else model.target_bound)
         if trial % 3 == 0:  # all pull one way
             rows, targets = np.full((2, size), rows[0, 0]), np.full((2, size), targets[0, 0])
-        inverse = rng.choice([0.0, 1.0]) / model.constants.smallest_penalty()
+        inverse = rng.choice([0.0, 1.0]) / model.constants.smallest_penalty_weight()
 
         def gradient(y, model=model, rows=rows, targets=targets, x=x, sources=sources, inverse=inverse, size=size):
             slopes = [
@@ -230,8 +230,8 @@ def test_one_source_is_a_plain_model():
 
 def test_constants_feed_the_planner():
     constants = dpb.theory.weighted_constants("softmax", 1.0, weights=10, ridge=0.5, classes=10)
-    planned = dpb.theory.plan(constants, 10**6, 10, 100, dpb.Budget(1.0, 1e-7), 0.05, gap=1.0)
-    assert planned.penalty >= constants.smallest_penalty()
+    planned = dpb.paper.plan(constants, 10**6, 10, 100, dpb.Budget(1.0, 1e-7), 0.05, gap=1.0)
+    assert planned.penalty_weight >= constants.smallest_penalty_weight()
 
 
 # ------------------------------------------------------------------------------------------------------- bad input

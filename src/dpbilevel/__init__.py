@@ -10,13 +10,13 @@ TYPE_CHECKING = False  # as type checkers see it, it is not; `typing` itself tak
 _HOMES = {
     "Ball": "constraints",
     "Box": "constraints",
-    "Everything": "constraints",
+    "Unconstrained": "constraints",
     "NonNegative": "constraints",
     "Simplex": "constraints",
     "BilevelProblem": "problem",
-    "Constants": "theory.constants",
+    "Constants": "constants",
     "Records": "records",
-    "Sizes": "records",
+    "RecordShapes": "records",
     "BoundedEncoder": "encoding.encoder",
     "EncodedRows": "encoding.encoded_rows",
     "Budget": "privacy.budget",
@@ -28,17 +28,17 @@ _HOMES = {
     "Release": "privacy.release",
     "Ledger": "privacy.ledger",
     "Privacy": "privacy.spend",
-    "ApproximateDP": "privacy.events",
-    "GaussianDP": "privacy.events",
+    "ApproximateDP": "privacy.declared",
+    "GaussianDP": "privacy.declared",
     "BlackBox": "inner.black_box",
     "DPLocGD": "inner.loc_gd",
     "DPLocSGD": "inner.loc_gd",
-    "DPBilevel": "methods.dp_bilevel",
+    "DPBilevel": "methods.dp_bilevel.dp_bilevel",
     "Refit": "methods.refit",
-    "Tracking": "methods.tracking",
+    "Tracking": "methods.tracking.tracking",
     "Plan": "planning",
     "plan": "planning",
-    "Solution": "solution",
+    "Solution": "solution.solution",
     "solve": "solving",
     "Evaluation": "evaluation.evaluating",
     "evaluate": "evaluation.evaluating",
@@ -57,14 +57,14 @@ _HOMES = {
     "UtilityWarning": "errors",
 }
 
-_PACKAGES = ("applications", "audit", "baselines", "datasets", "estimators", "plot", "theory")
+_PACKAGES = ("applications", "audit", "baselines", "datasets", "estimators", "paper", "plot", "theory")
 
 __all__ = sorted([*_HOMES, *_PACKAGES])
 
 
 def __getattr__(name: str) -> object:
     if name == "__version__":
-        return importlib.import_module("dpbilevel.about").version()
+        return importlib.import_module("dpbilevel.foundation.about").version()
     if name in _PACKAGES:
         return importlib.import_module(f"dpbilevel.{name}")
     if name not in _HOMES:
@@ -78,8 +78,9 @@ def __dir__() -> list[str]:
 
 if TYPE_CHECKING:
     __version__: str
-    from dpbilevel import applications, audit, baselines, datasets, estimators, plot, theory
-    from dpbilevel.constraints import Ball, Box, Everything, NonNegative, Simplex
+    from dpbilevel import applications, audit, baselines, datasets, estimators, paper, plot, theory
+    from dpbilevel.constants import Constants
+    from dpbilevel.constraints import Ball, Box, NonNegative, Simplex, Unconstrained
     from dpbilevel.encoding.encoded_rows import EncodedRows
     from dpbilevel.encoding.encoder import BoundedEncoder
     from dpbilevel.errors import (
@@ -100,18 +101,17 @@ if TYPE_CHECKING:
     from dpbilevel.evaluation.evaluating import Evaluation, evaluate
     from dpbilevel.inner.black_box import BlackBox
     from dpbilevel.inner.loc_gd import DPLocGD, DPLocSGD
-    from dpbilevel.methods.dp_bilevel import DPBilevel
+    from dpbilevel.methods.dp_bilevel.dp_bilevel import DPBilevel
     from dpbilevel.methods.refit import Refit
-    from dpbilevel.methods.tracking import Tracking
+    from dpbilevel.methods.tracking.tracking import Tracking
     from dpbilevel.planning import Plan, plan
     from dpbilevel.privacy.budget import Budget
-    from dpbilevel.privacy.events import ApproximateDP, GaussianDP
+    from dpbilevel.privacy.declared import ApproximateDP, GaussianDP
     from dpbilevel.privacy.ledger import Ledger
     from dpbilevel.privacy.release import Contribution, Release
     from dpbilevel.privacy.sampling import FullBatch, Poisson, WithoutReplacement, WithReplacement
     from dpbilevel.privacy.spend import Privacy
     from dpbilevel.problem import BilevelProblem
-    from dpbilevel.records import Records, Sizes
-    from dpbilevel.solution import Solution
+    from dpbilevel.records import Records, RecordShapes
+    from dpbilevel.solution.solution import Solution
     from dpbilevel.solving import solve
-    from dpbilevel.theory.constants import Constants

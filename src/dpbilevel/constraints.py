@@ -16,8 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from dpbilevel.arguments import positive
 from dpbilevel.errors import InvalidArgument
+from dpbilevel.foundation.arguments import positive
 
 Tree = Any
 
@@ -33,7 +33,7 @@ class ConvexSet(Protocol):
 
 
 @dataclass(frozen=True)
-class Everything:
+class Unconstrained:
     """The whole space: no constraint."""
 
     def project(self, tree: Tree) -> Tree:
@@ -112,7 +112,7 @@ def project(domain: Domain, point: Tree) -> Tree:
     """Project ``point`` onto ``domain``, leaf set by leaf set.
 
     >>> import jax.numpy as jnp
-    >>> project({"w": NonNegative(), "b": Everything()}, {"w": jnp.array([-1.0, 2.0]), "b": jnp.array(-3.0)})
+    >>> project({"w": NonNegative(), "b": Unconstrained()}, {"w": jnp.array([-1.0, 2.0]), "b": jnp.array(-3.0)})
     {'b': Array(-3., dtype=float32), 'w': Array([0., 2.], dtype=float32)}
     """
     projected = jax.tree.map(lambda convex_set, part: convex_set.project(part), domain, point)
@@ -161,6 +161,6 @@ def check_domain(name: str, domain: Domain) -> None:
         leaves = []
     if not leaves or not all(isinstance(leaf, ConvexSet) and not isinstance(leaf, type) for leaf in leaves):
         raise InvalidArgument(
-            f"{name}={domain!r}: must be Everything(), NonNegative(), Box(lower, upper), Ball(radius), Simplex(), "
+            f"{name}={domain!r}: must be Unconstrained(), NonNegative(), Box(lower, upper), Ball(radius), Simplex(), "
             "or a pytree of them with the structure of the point"
         )

@@ -9,15 +9,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpbilevel.arguments import one_of
 from dpbilevel.constraints import Domain, contains
 from dpbilevel.errors import InvalidArgument, InvalidProblem
-from dpbilevel.facts import Facts
+from dpbilevel.execution.notices import noise_remarks, warn_beforehand
+from dpbilevel.execution.program import Program
+from dpbilevel.foundation.arguments import one_of
+from dpbilevel.foundation.precision import is_double, user_float
+from dpbilevel.foundation.tables import short
 from dpbilevel.inner.black_box import BlackBox
+from dpbilevel.methods.context import PublicContext
 from dpbilevel.methods.refit import Refit
-from dpbilevel.methods.tracking import Tracking
-from dpbilevel.notices import noise_remarks, warn_beforehand
-from dpbilevel.precision import is_double, user_float
+from dpbilevel.methods.tracking.tracking import Tracking
 from dpbilevel.privacy.accounting import Chargeable, all_charges, is_gaussian
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.calibration import for_exact_noise
@@ -26,9 +28,7 @@ from dpbilevel.privacy.release import Release
 from dpbilevel.privacy.sampling import Sampling
 from dpbilevel.privacy.spend import Privacy
 from dpbilevel.problem import BilevelProblem, inspect
-from dpbilevel.program import Program
-from dpbilevel.records import Sizes, answer_dimensions, check_traceable
-from dpbilevel.tables import short
+from dpbilevel.records import RecordShapes, answer_dimensions, check_traceable
 
 Tree = Any
 
@@ -40,7 +40,7 @@ class Method(Protocol):
     def __hash__(self) -> int:
         """Methods are frozen settings: equal settings make the same plan."""
 
-    def program(self, facts: Facts) -> tuple[Program, dict[str, tuple[Any, str]]]:
+    def program(self, context: PublicContext) -> tuple[Program, dict[str, tuple[Any, str]]]:
         """Write the method out for a problem; the second value explains every number in it."""
 
 
@@ -54,19 +54,19 @@ class Plan:
 
     Attributes:
         privacy: what the run will spend; the same object that the solution carries.
-        numbers: every number of the plan with the reason for it.
+        parameters: every number of the plan with the reason for it.
         noise: "float" or "exact", how noise is drawn.
         remarks: where its noise will dominate, in sentences; `plan` and `solve` warn of it (`UtilityWarning`).
     """
 
     problem: BilevelProblem
     method: Method
-    sizes: Sizes
+    sizes: RecordShapes
     budget: Budget
     program: Program
     training: Program | None
     privacy: Privacy
-    numbers: Mapping[str, tuple[Any, str]]
+    parameters: Mapping[str, tuple[Any, str]]
     noise: str = "float"
     remarks: tuple[str, ...] = ()
 
@@ -77,8 +77,8 @@ class Plan:
 
     def explain(self) -> str:
         """Every number with the reason for it, one a line."""
-        width = max(map(len, self.numbers), default=0)
-        lines = [f"{name:<{width}}  {short(value):<14}  {why}" for name, (value, why) in self.numbers.items()]
+        width = max(map(len, self.parameters), default=0)
+        lines = [f"{name:<{width}}  {short(value):<14}  {why}" for name, (value, why) in self.parameters.items()]
         return "\n".join([self.privacy.sentence(), *self.remarks, *lines])
 
     def _repr_html_(self) -> str:
@@ -88,13 +88,13 @@ class Plan:
         return plan_card(self)
 
     def __repr__(self) -> str:
-        uses = sum(release.steps for release in self.releases)
+        uses = sum(release.uses for release in self.releases)
         return f"Plan({type(self.method).__name__}, {uses} releases on {self.sizes!r}: {self.privacy.label()})"
 
 
 def plan(
     problem: BilevelProblem,
-    sizes: Sizes,
+    sizes: RecordShapes,
     budget: Budget,
     *,
     start: tuple[Tree, Tree] | None = None,
@@ -114,7 +114,7 @@ def plan(
 
 def prepare(
     problem: BilevelProblem,
-    sizes: Sizes,
+    sizes: RecordShapes,
     budget: Budget,
     method: Method,
     start: tuple[Tree, Tree] | None,
@@ -123,7 +123,7 @@ def prepare(
 ) -> Plan:
     """What `plan` does, without its warnings."""
     _check_type("problem", problem, BilevelProblem, "dpb.BilevelProblem(...)")
-    _check_type("sizes", sizes, Sizes, "records.sizes, or dpb.Sizes(...) to plan without data")
+    _check_type("sizes", sizes, RecordShapes, "records.sizes, or dpb.RecordShapes(...) to plan without data")
     _check_type("budget", budget, Budget, "dpb.Budget(epsilon, delta)")
     _check_type("method", method, Method, "a method such as dpb.DPBilevel(inner=dpb.DPLocGD(...))")
     if isinstance(refit, str) and refit == "auto":
@@ -141,7 +141,7 @@ def prepare(
     planned = _planned(problem, sizes, budget, method, refit, structure, tuple(leaves), is_double(), noise)
     # The remembered plan is shared between callers: they get dictionaries of their own.
     privacy = replace(planned.privacy, charges=dict(planned.privacy.charges))
-    return replace(planned, privacy=privacy, numbers=dict(planned.numbers))
+    return replace(planned, privacy=privacy, parameters=dict(planned.parameters))
 
 
 def with_caveats(planned: Plan, caveats: tuple[str, ...]) -> Plan:
@@ -153,7 +153,7 @@ def with_caveats(planned: Plan, caveats: tuple[str, ...]) -> Plan:
 @functools.lru_cache(maxsize=16)
 def _planned(
     problem: BilevelProblem,
-    sizes: Sizes,
+    sizes: RecordShapes,
     budget: Budget,
     method: Method,
     refit: Refit | None,
@@ -168,29 +168,29 @@ def _planned(
     exact = noise == "exact"
     if exact:
         _check_exact(method)
-    facts = Facts(problem, inspection, sizes, for_exact_noise(budget) if exact else budget, (x, y))
-    program, training, numbers = _programs(facts, method, refit)
+    context = PublicContext(problem, inspection, sizes, for_exact_noise(budget) if exact else budget, (x, y))
+    program, training, parameters = _programs(context, method, refit)
     if exact:
-        program = _hardened(program, facts)
-        training = None if training is None else _hardened(training, facts)
-        numbers = numbers | _exact_numbers(program, training)
+        program = _hardened(program, context)
+        training = None if training is None else _hardened(training, context)
+        parameters = parameters | _exact_parameters(program, training)
     for part in (program, training):
         if part is not None:
             check_traceable(part, sizes, jax.eval_shape(part.start, x, y))
     caveats = (*inspection.caveats, *(r.assumption for r in program.releases if isinstance(r, DeclaredRelease)))
     releases = (*program.releases, *(training.releases if training is not None else ()))
     privacy = Privacy(all_charges(releases), budget, caveats, void=not budget.is_private)
-    remarks = noise_remarks(numbers, releases, sum(map(sizes.count, sizes.roles)), budget)
-    return Plan(problem, method, sizes, budget, program, training, privacy, numbers, noise, remarks)
+    remarks = noise_remarks(parameters, releases, sum(map(sizes.count, sizes.roles)), budget)
+    return Plan(problem, method, sizes, budget, program, training, privacy, parameters, noise, remarks)
 
 
 def _check_exact(setting: Any) -> None:
-    """Say what exact noise cannot do before the calibration of batches takes its time; `hardened` refuses the rest."""
+    """Say what exact noise cannot do before the calibration of batches takes its time; `discretized` says the rest."""
     if isinstance(setting, BlackBox):
         raise InvalidArgument(
             'noise="exact": does not reach into a black box, which draws noise of its own (leave noise="float")'
         )
-    if isinstance(setting, Sampling) and not setting.takes_everybody:
+    if isinstance(setting, Sampling) and not setting.is_full_batch:
         raise InvalidArgument(
             f'sampling={setting!r}: must be dpb.FullBatch() for noise="exact" (or leave noise="float")'
         )
@@ -199,40 +199,40 @@ def _check_exact(setting: Any) -> None:
             _check_exact(getattr(setting, field.name))
 
 
-def _hardened(program: Program, facts: Facts) -> Program:
+def _hardened(program: Program, context: PublicContext) -> Program:
     """A program with exact noise in all of its releases: methods declare them, and need not know of it."""
     if not program.is_compiled:
-        return program.hardened({})  # which refuses
-    return program.hardened(answer_dimensions(program, facts.sizes, jax.eval_shape(program.start, *facts.point)))
+        return program.discretized({})  # which refuses
+    return program.discretized(answer_dimensions(program, context.sizes, jax.eval_shape(program.start, *context.point)))
 
 
-def _exact_numbers(*programs: Program | None) -> dict[str, tuple[Any, str]]:
-    numbers: dict[str, tuple[Any, str]] = {
+def _exact_parameters(*programs: Program | None) -> dict[str, tuple[Any, str]]:
+    parameters: dict[str, tuple[Any, str]] = {
         "noise": ("exact", "integers on sums of integers, by OpenDP; accounted for by zCDP, which asks for more of it")
     }
     for release in (release for program in programs if program is not None for release in program.releases):
         if isinstance(release, Release) and release.grid is not None:
             reason = "of the answer, a power of two; each record's vector is rounded to multiples after its clip"
-            numbers[f"{release.name}: unit"] = (release.grid.unit, reason)
-            numbers[f"{release.name}: noise in units"] = (release.scale, "the scale of the discrete Gaussian")
-    return numbers
+            parameters[f"{release.name}: unit"] = (release.grid.unit, reason)
+            parameters[f"{release.name}: noise in units"] = (release.scale, "the scale of the discrete Gaussian")
+    return parameters
 
 
 def _programs(
-    facts: Facts, method: Method, refit: Refit | None
+    context: PublicContext, method: Method, refit: Refit | None
 ) -> tuple[Program, Program | None, dict[str, tuple[Any, str]]]:
     """The program of the method and that of the final training, each with its share of the budget."""
     if refit is None:
-        program, numbers = method.program(facts)
-        return program, None, numbers
+        program, parameters = method.program(context)
+        return program, None, parameters
     for gaussian in (True, False):
-        tuning, rest, share = refit.budgets(facts.budget, facts.sizes, gaussian)
-        program, numbers = method.program(replace(facts, budget=tuning))
-        if not facts.budget.is_private or all(map(is_gaussian, all_charges(program.releases).values())):
+        tuning, rest, share = refit.budgets(context.budget, context.sizes, gaussian)
+        program, parameters = method.program(replace(context, budget=tuning))
+        if not context.budget.is_private or all(map(is_gaussian, all_charges(program.releases).values())):
             break  # otherwise shares of mu^2 mean nothing, and epsilon and delta are shared instead
-    training, more = refit.program(replace(facts, budget=rest))
+    training, more = refit.program(replace(context, budget=rest))
     reason = "tuning's; the rest trains the model at the final x"
-    return program, training, numbers | {"share of the budget for tuning": (share, reason)} | more
+    return program, training, parameters | {"share of the budget for tuning": (share, reason)} | more
 
 
 def checked_start(problem: BilevelProblem, start: Any) -> tuple[Tree, Tree]:
@@ -290,7 +290,7 @@ def check_delta(budget: Budget, records: int) -> None:
         )
 
 
-def _check_levels(problem: BilevelProblem, sizes: Sizes) -> None:
+def _check_levels(problem: BilevelProblem, sizes: RecordShapes) -> None:
     for level in ("upper", "lower"):
         loss, role = problem.loss(level), sizes.role_of(level)
         if loss is not None and role is None:

@@ -15,10 +15,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpbilevel.constraints import Domain, Everything, check_domain
+from dpbilevel.constants import Constants
+from dpbilevel.constraints import Domain, Unconstrained, check_domain
 from dpbilevel.errors import InvalidProblem
-from dpbilevel.theory.constants import Constants
-from dpbilevel.tracing import closed_over_arrays, gradient_reads_record, trace_loss
+from dpbilevel.foundation.tracing import closed_over_arrays, gradient_reads_record, trace_loss
 
 Tree = Any
 Loss = Callable[[Tree, Tree, Tree], Any]  # one record's loss: (x, y, record) -> scalar
@@ -64,8 +64,8 @@ class BilevelProblem:
     upper_loss: Loss | None = None
     upper_term: Term | None = None
     lower_term: Term | None = None
-    domain: Domain = field(default_factory=Everything)
-    lower_domain: Domain = field(default_factory=Everything)
+    domain: Domain = field(default_factory=Unconstrained)
+    lower_domain: Domain = field(default_factory=Unconstrained)
     constants: Constants | None = None
     public: Sequence[Any] = ()
     lower_scale: Callable[[Tree], Any] = _one

@@ -2,8 +2,8 @@
 
 (A run with an infinite epsilon, which is not private, works on exact means of them instead.) The arrays sit in a table
 of this module that is keyed by the object. No jit or grad takes a `Records`, no repr shows values, no pickle or copy
-carries them away, and ``vars(records)`` has nothing to tell. What is public about records is `Sizes`: how many there
-are in each role, and the shape and type of one.
+carries them away, and ``vars(records)`` has nothing to tell. What is public about records is `RecordShapes`: how many
+there are in each role, and the shape and type of one.
 """
 
 import contextlib
@@ -21,15 +21,15 @@ import numpy as np
 import numpy.typing as npt
 from jax.extend.core import ClosedJaxpr
 
-from dpbilevel.arguments import one_of
 from dpbilevel.errors import InvalidArgument, InvalidRecords
-from dpbilevel.means import mean_over_records
-from dpbilevel.precision import is_double, user_float
+from dpbilevel.execution.means import mean_over_records
+from dpbilevel.execution.program import Answer, Call, Means, Program, Randomness, Stage, State
+from dpbilevel.foundation.arguments import one_of
+from dpbilevel.foundation.precision import is_double, user_float
+from dpbilevel.foundation.tracing import without_addresses
 from dpbilevel.privacy.ledger import Receipt
 from dpbilevel.privacy.noise import KeySchedule
 from dpbilevel.privacy.release import Release
-from dpbilevel.program import Answer, Call, Means, Program, Randomness, Stage, State
-from dpbilevel.tracing import without_addresses
 
 Tree = Any
 
@@ -37,15 +37,15 @@ _VAULT: "weakref.WeakKeyDictionary[Records, dict[str, tuple[Tree, jax.Array]]]" 
 
 
 @dataclass(frozen=True, eq=False)
-class Sizes:
+class RecordShapes:
     """The public side of records: shapes and types, with the number of records as leading axis.
 
     Pass pytrees of ``jax.ShapeDtypeStruct`` (or of arrays, of which only the shapes are kept) to plan without data.
 
     >>> import jax
     >>> f32 = lambda *shape: jax.ShapeDtypeStruct(shape, "float32")
-    >>> Sizes(upper=(f32(500, 8), f32(500)), lower=(f32(4000, 8), f32(4000)))
-    Sizes(upper=500 records, lower=4000 records)
+    >>> RecordShapes(upper=(f32(500, 8), f32(500)), lower=(f32(4000, 8), f32(4000)))
+    RecordShapes(upper=500 records, lower=4000 records)
     """
 
     upper: Tree = None
@@ -88,10 +88,14 @@ class Sizes:
         return hash(self._key())
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Sizes) and self._key() == other._key()
+        return isinstance(other, RecordShapes) and self._key() == other._key()
 
     def __repr__(self) -> str:
-        return f"Sizes({', '.join(f'{role}={self.count(role)} records' for role in self.roles)})"
+        return f"RecordShapes({self.counts()})"
+
+    def counts(self) -> str:
+        """How many records each role has, in words."""
+        return ", ".join(f"{role}={self.count(role)} records" for role in self.roles)
 
 
 class Records:
@@ -121,12 +125,12 @@ class Records:
         for role, tree in (("upper", upper), ("lower", lower), ("both", both)):
             if tree is not None:
                 arrays[role] = _prepared(role, tree, invalid)
-        self._sizes = Sizes(**{role: tree for role, (tree, _) in arrays.items()})
+        self._sizes = RecordShapes(**{role: tree for role, (tree, _) in arrays.items()})
         self._caveats = _caveats((upper, lower, both))
         _VAULT[self] = arrays
 
     @property
-    def sizes(self) -> Sizes:
+    def sizes(self) -> RecordShapes:
         """What is public: the number of records by role, and the shape and type of one."""
         return self._sizes
 
@@ -143,7 +147,7 @@ class Records:
         precise = is_double()
         if not program.is_compiled:
             return _execute_with_calls(program, precise, _VAULT[self], state, keys)
-        with sealed():
+        with isolated_jax_config():
             return _execute(program, precise, _VAULT[self], state, keys)
 
     def seal(self, key: bytes) -> bytes:
@@ -156,7 +160,7 @@ class Records:
         mac = hmac.new(key, b"dpbilevel records", "sha256")
         for role, kept in _VAULT[self].items():
             leaves, structure = jax.tree.flatten(kept)
-            with sealed():
+            with isolated_jax_config():
                 arrays = [np.ascontiguousarray(leaf) for leaf in leaves]
             shapes = [[array.dtype.str, list(array.shape)] for array in arrays]
             mac.update(json.dumps([role, without_addresses(str(structure)), shapes]).encode())
@@ -165,7 +169,7 @@ class Records:
         return mac.digest()
 
     def __repr__(self) -> str:
-        return f"Records({repr(self._sizes)[6:-1]}; values hidden)"
+        return f"Records({self._sizes.counts()}; values hidden)"
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("Records cannot be pickled or copied: private values would travel outside the accounting")
@@ -213,9 +217,9 @@ def _execute_with_calls(
                 mine = {role: jax.tree.map(np.copy, handed[role]) for role in stage.release.roles}
                 state = stage.run(state, mine)
                 continue
-            with sealed():
-                state = _execute_stage(stage, precise, arrays, state, round_keys[first : first + stage.uses])
-            first += stage.uses
+            with isolated_jax_config():
+                state = _execute_stage(stage, precise, arrays, state, round_keys[first : first + stage.keys_per_round])
+            first += stage.keys_per_round
         history.append(jax.tree.map(np.asarray, program.observe(state)))
     return state, jax.tree.map(lambda *rounds: np.stack(rounds), *history)
 
@@ -226,11 +230,11 @@ def _without(leaf: jax.Array, valid: jax.Array) -> npt.NDArray[Any]:
     return array
 
 
-def check_traceable(program: Program, sizes: Sizes, state: State) -> None:
+def check_traceable(program: Program, sizes: RecordShapes, state: State) -> None:
     """Trace a program on shapes, so that whatever is wrong with it shows before anything is charged."""
     arrays, precise = _shapes(sizes), is_double()
     keys = functools.partial(jax.ShapeDtypeStruct, dtype=jnp.uint32)
-    with sealed():
+    with isolated_jax_config():
         if program.is_compiled:
             looped = _randomness_shapes(program)
             jax.eval_shape(functools.partial(_execute, program, precise), arrays, state, looped)
@@ -238,18 +242,18 @@ def check_traceable(program: Program, sizes: Sizes, state: State) -> None:
         for stage in program.stages:
             if isinstance(stage, Stage):
                 staged = functools.partial(_execute_stage, stage, precise)
-                jax.eval_shape(staged, arrays, state, keys((stage.uses, 2, 2)))
+                jax.eval_shape(staged, arrays, state, keys((stage.keys_per_round, 2, 2)))
 
 
-def traced(program: Program, sizes: Sizes, state: State, rounds: int) -> ClosedJaxpr:
+def traced(program: Program, sizes: RecordShapes, state: State, rounds: int) -> ClosedJaxpr:
     """A compiled program as it will run ``rounds`` rounds at a time, written out on shapes alone."""
-    keys = jax.ShapeDtypeStruct((rounds, program.uses_per_round, 2, 2), jnp.uint32)
+    keys = jax.ShapeDtypeStruct((rounds, program.keys_per_round, 2, 2), jnp.uint32)
     precise = is_double()
-    with sealed():
+    with isolated_jax_config():
         return _execute.trace(program, precise, _shapes(sizes), state, keys).jaxpr
 
 
-def answer_dimensions(program: Program, sizes: Sizes, state: State) -> dict[Release, int]:
+def answer_dimensions(program: Program, sizes: RecordShapes, state: State) -> dict[Release, int]:
     """How many numbers an answer of each release has, by tracing a compiled program on shapes."""
     arrays, precise = _shapes(sizes), is_double()
     dimensions: dict[Release, int] = {}
@@ -263,23 +267,23 @@ def answer_dimensions(program: Program, sizes: Sizes, state: State) -> dict[Rele
         with jax.enable_x64(precise):
             return program.loop(answer, state, keys, _means(arrays))
 
-    with sealed():
+    with isolated_jax_config():
         jax.eval_shape(traced, arrays, state, _randomness_shapes(program))
     return dimensions
 
 
-def _shapes(sizes: Sizes) -> dict[str, tuple[Tree, Any]]:
+def _shapes(sizes: RecordShapes) -> dict[str, tuple[Tree, Any]]:
     return {role: (getattr(sizes, role), jax.ShapeDtypeStruct((sizes.count(role),), bool)) for role in sizes.roles}
 
 
 def _randomness_shapes(program: Program) -> Any:
     """Of one round."""
     keys = functools.partial(jax.ShapeDtypeStruct, dtype=jnp.uint32)
-    return tuple(map(keys, program.noise_shapes(1))) if program.is_exact else keys((1, program.uses_per_round, 2, 2))
+    return tuple(map(keys, program.draw_shapes(1))) if program.is_exact else keys((1, program.keys_per_round, 2, 2))
 
 
 @contextlib.contextmanager
-def sealed() -> Iterator[None]:
+def isolated_jax_config() -> Iterator[None]:
     """How every program runs: float64 available for noise and sums, and no debugging switch that looks at values.
 
     ``jax_debug_nans`` would turn a record's value into an exception, ``jax_disable_jit`` would show values to losses.
@@ -330,7 +334,7 @@ def _prepared(role: str, tree: Tree, invalid: str) -> tuple[Tree, jax.Array]:
         )
     # Copies, for an array of the caller's could change during a run. Sealed, because where jax_debug_nans is on even a
     # copy to the device raises on a record's value.
-    with sealed():
+    with isolated_jax_config():
         return jax.tree.map(jnp.array, arrays), jnp.array(valid)
 
 

@@ -10,23 +10,23 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpbilevel.about import version
-from dpbilevel.arguments import one_of
-from dpbilevel.checkpoint import opened
+from dpbilevel.checkpoint.checkpoint import opened
 from dpbilevel.errors import InvalidArgument, NotPrivateWarning
+from dpbilevel.execution.notices import warn_afterwards, warn_beforehand
+from dpbilevel.execution.progress import counted, displayed
+from dpbilevel.foundation.about import version
+from dpbilevel.foundation.arguments import one_of
 from dpbilevel.methods.refit import Refit
-from dpbilevel.notices import warn_afterwards, warn_beforehand
-from dpbilevel.outcome import outcome
 from dpbilevel.planning import DEFAULT_METHOD, NOISES, Method, Plan, checked_start, prepare, with_caveats
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.discrete import check_sampler
 from dpbilevel.privacy.ledger import Ledger
 from dpbilevel.privacy.noise import KeySchedule
 from dpbilevel.problem import BilevelProblem
-from dpbilevel.progress import counted, displayed
-from dpbilevel.records import Records, sealed
-from dpbilevel.remarks import result_remarks
-from dpbilevel.solution import Solution
+from dpbilevel.records import Records, isolated_jax_config
+from dpbilevel.solution.outcome import outcome
+from dpbilevel.solution.remarks import result_remarks
+from dpbilevel.solution.solution import Solution
 
 Tree = Any
 
@@ -148,7 +148,7 @@ def _released(
         y=values[1],
         privacy=replace(planned.privacy, void=planned.privacy.void or schedule.reproducible),
         history=history,
-        numbers=planned.numbers,
+        parameters=planned.parameters,
         sizes={role: records.sizes.count(role) for role in records.sizes.roles},
         method=repr(planned.method),
         version=version(),
@@ -183,7 +183,7 @@ def _plain(state: Tree) -> Tree:
 
     JAX marks some arrays as weakly typed, and computes otherwise with them.
     """
-    with sealed():
+    with isolated_jax_config():
         return jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)), state)
 
 

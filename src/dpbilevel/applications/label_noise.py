@@ -17,8 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpbilevel.applications.losses import LinearModel
-from dpbilevel.arguments import positive
 from dpbilevel.constraints import Box
+from dpbilevel.foundation.arguments import positive
 from dpbilevel.problem import BilevelProblem
 
 _ODDS = (-8.0, 2.0)  # logarithms of the odds of one confusion: from one in 3,000 to seven to one

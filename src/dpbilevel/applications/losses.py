@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 
-from dpbilevel.arguments import count
+from dpbilevel.constants import Constants
 from dpbilevel.errors import InvalidArgument
-from dpbilevel.theory.constants import Constants
+from dpbilevel.foundation.arguments import count
 from dpbilevel.theory.losses import loss_shape
 
 PointLoss = Callable[[Any, Any, Any], jax.Array]

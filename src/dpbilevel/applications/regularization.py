@@ -14,9 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpbilevel.applications.losses import LinearModel
-from dpbilevel.arguments import positive
 from dpbilevel.constraints import Box
 from dpbilevel.errors import InvalidArgument
+from dpbilevel.foundation.arguments import positive
 from dpbilevel.problem import BilevelProblem
 from dpbilevel.theory.glm import glm_constants
 

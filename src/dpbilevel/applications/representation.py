@@ -17,9 +17,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy.stats import norm
 
-from dpbilevel.arguments import count, positive
 from dpbilevel.constraints import Ball
 from dpbilevel.errors import InvalidArgument
+from dpbilevel.foundation.arguments import count, positive
 from dpbilevel.problem import BilevelProblem
 from dpbilevel.theory.representation import representation_constants
 

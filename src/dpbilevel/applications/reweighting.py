@@ -15,9 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpbilevel.applications.losses import LinearModel
-from dpbilevel.arguments import count, positive
 from dpbilevel.constraints import Simplex
 from dpbilevel.errors import InvalidArgument
+from dpbilevel.foundation.arguments import count, positive
 from dpbilevel.problem import BilevelProblem
 from dpbilevel.theory.weighted import weighted_constants
 

@@ -1,4 +1,4 @@
-"""What a membership attack achieved, beside what privacy allows; `dpbilevel.plot.leak` draws both."""
+"""What a membership attack achieved, beside what privacy allows."""
 
 import math
 from collections.abc import Mapping

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from dpbilevel.arguments import count, positive
 from dpbilevel.audit.bounds import epsilon_lower_bound, epsilon_upper_bound
 from dpbilevel.audit.case import Case
 from dpbilevel.audit.distinguisher import chosen, rows
 from dpbilevel.audit.runs import released_values
 from dpbilevel.audit.verdict import Audit
 from dpbilevel.errors import InvalidArgument
+from dpbilevel.foundation.arguments import count, positive
 from dpbilevel.planning import Plan
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.noise import KeySchedule
@@ -89,7 +89,7 @@ def verdict(
         confidence=confidence,
         runs=runs,
         records=sum(map(planned.sizes.count, planned.sizes.roles)),
-        releases=sum(release.steps for release in planned.releases),
+        releases=sum(release.uses for release in planned.releases),
         canaries=canaries,
     )
 

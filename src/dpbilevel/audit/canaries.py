@@ -14,20 +14,20 @@ import numpy as np
 import numpy.typing as npt
 from scipy.stats import binom
 
-from dpbilevel.arguments import one_of, printable
 from dpbilevel.audit.auditing import checked, verdict
 from dpbilevel.audit.bounds import one_run_lower_bound
 from dpbilevel.audit.case import by_role
 from dpbilevel.audit.runs import released_values
 from dpbilevel.audit.verdict import Audit
 from dpbilevel.errors import InvalidArgument
+from dpbilevel.foundation.arguments import one_of, printable
 from dpbilevel.methods.refit import Refit
 from dpbilevel.planning import DEFAULT_METHOD, Method, checked_start, prepare
+from dpbilevel.privacy.accounting import ROLES
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.noise import membership
-from dpbilevel.privacy.release import ROLES
 from dpbilevel.problem import BilevelProblem
-from dpbilevel.records import Sizes
+from dpbilevel.records import RecordShapes
 
 Tree = Any
 
@@ -97,7 +97,7 @@ def one_run(
     key = schedule.keys("batch", 2**40, 1)[0]
     with jax.enable_x64(True):
         coins = np.asarray(membership(key, 0.5, number))
-    planned = prepare(problem, Sizes(**arrays), budget, method, start, refit)
+    planned = prepare(problem, RecordShapes(**arrays), budget, method, start, refit)
     valid = {role: np.ones(planned.sizes.count(role), bool) for role in arrays}
     if budget.adjacency == "zero-out":
         valid[role][:number] = coins

@@ -8,15 +8,15 @@ from typing import Any
 import jax
 import numpy as np
 
-from dpbilevel.arguments import printable
 from dpbilevel.audit.runs import Arrays
 from dpbilevel.errors import DPBilevelError, InvalidArgument
+from dpbilevel.foundation.arguments import printable
 from dpbilevel.methods.refit import Refit
 from dpbilevel.planning import DEFAULT_METHOD, Method, Plan, checked_start, prepare
+from dpbilevel.privacy.accounting import ROLES
 from dpbilevel.privacy.budget import Budget
-from dpbilevel.privacy.release import ROLES
 from dpbilevel.problem import BilevelProblem
-from dpbilevel.records import Records, Sizes
+from dpbilevel.records import Records, RecordShapes
 
 Tree = Any
 
@@ -84,9 +84,9 @@ class Case:
         return cls(name=name, problem=problem, method=method, records=one, neighbour=other, refit=estimator._refit)
 
     @property
-    def sizes(self) -> Sizes:
+    def sizes(self) -> RecordShapes:
         """What is public about either data set."""
-        return Sizes(**self.records)
+        return RecordShapes(**self.records)
 
     @property
     def number(self) -> int:

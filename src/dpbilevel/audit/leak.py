@@ -24,18 +24,18 @@ import numpy as np
 import numpy.typing as npt
 from scipy.stats import binomtest
 
-from dpbilevel.arguments import count, positive
 from dpbilevel.audit.attack import Attack, allowed_advantage
 from dpbilevel.audit.distinguisher import discriminant
 from dpbilevel.audit.runs import released_values, together
+from dpbilevel.constants import Constants
 from dpbilevel.errors import InvalidArgument
+from dpbilevel.foundation.arguments import count, positive
+from dpbilevel.foundation.precision import user_float
 from dpbilevel.planning import Method, plan
-from dpbilevel.precision import user_float
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.noise import KeySchedule
 from dpbilevel.problem import BilevelProblem
-from dpbilevel.records import Sizes
-from dpbilevel.theory.constants import Constants
+from dpbilevel.records import RecordShapes
 
 __all__ = ["Attack", "allowed_advantage", "exact_attack", "exact_hypergradient", "private_attack"]
 
@@ -132,7 +132,7 @@ def private_attack(
         raise InvalidArgument(f"trials={trials!r}: must be at least {_FEWEST}; half of them choose the threshold")
     schedule, direction = KeySchedule(seed), np.full(dimension, 1 / math.sqrt(dimension), user_float())
     start = (np.zeros(dimension, user_float()), np.zeros(dimension, user_float()))
-    sizes = Sizes(lower=jax.ShapeDtypeStruct((n, dimension), user_float()))
+    sizes = RecordShapes(lower=jax.ShapeDtypeStruct((n, dimension), user_float()))
     planned = plan(_warm_up(constants), sizes, budget, method=method, start=start)
     with_target, without = neighbours(n, dimension, budget.adjacency)
     views = [
@@ -166,12 +166,12 @@ def exact_hypergradient(problem: BilevelProblem, x: jax.Array, records: jax.Arra
         losses = jax.vmap(lambda record: problem.lower_loss(x, y, record))(records)
         return problem.term("lower")(x, y) + jnp.mean(losses)
 
-    upper, slope = problem.term("upper"), jax.grad(lower, 1)
+    upper, gradient = problem.term("upper"), jax.grad(lower, 1)
     origin = jnp.zeros(records.shape[1:], records.dtype)
-    curvature = jax.jacfwd(slope, 1)(x, origin)
-    y = origin - jnp.linalg.solve(curvature, slope(x, origin))
+    curvature = jax.jacfwd(gradient, 1)(x, origin)
+    y = origin - jnp.linalg.solve(curvature, gradient(x, origin))
     adjoint = jnp.linalg.solve(curvature, jax.grad(upper, 1)(x, y))
-    return jax.grad(upper)(x, y) - jax.jacfwd(slope, 0)(x, y).T @ adjoint
+    return jax.grad(upper)(x, y) - jax.jacfwd(gradient, 0)(x, y).T @ adjoint
 
 
 def neighbours(n: int, dimension: int, adjacency: str) -> tuple[Arrays, Arrays]:

@@ -14,11 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 from dpbilevel.errors import InvalidArgument
+from dpbilevel.foundation.precision import is_double
 from dpbilevel.planning import Plan
-from dpbilevel.precision import is_double
 from dpbilevel.privacy.noise import KeySchedule
 from dpbilevel.privacy.release import Release
-from dpbilevel.records import sealed
+from dpbilevel.records import isolated_jax_config
 
 Tree = Any
 Arrays = Mapping[str, tuple[Tree, npt.NDArray[np.bool_]]]  # by role: records, and which of them are valid
@@ -59,17 +59,17 @@ def released_values(
 
     compiled = jax.jit(all_runs)  # of this call alone: an audit must not run what was compiled before the code changed
     released = []
-    uses = [part.rounds * part.uses_per_round for part in parts]
+    uses = [part.rounds * part.keys_per_round for part in parts]
     for index, arrays in enumerate(data_sets):
         number = trials * sum(uses)
         pairs = [schedule.keys(purpose, index * number, number) for purpose in ("noise", "batch")]
         keys = np.stack(pairs, axis=1).reshape(trials, sum(uses), 2, 2)
         split = np.split(keys, np.cumsum(uses)[:-1], axis=1)
         shaped = tuple(
-            mine.reshape(trials, part.rounds, part.uses_per_round, 2, 2)
+            mine.reshape(trials, part.rounds, part.keys_per_round, 2, 2)
             for mine, part in zip(split, parts, strict=True)
         )
-        with sealed():
+        with isolated_jax_config():
             runs = compiled(arrays, shaped)
         released.append(jax.tree.map(np.asarray, runs))
     return released

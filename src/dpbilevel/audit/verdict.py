@@ -1,4 +1,4 @@
-"""What an audit found, beside what was claimed; `dpbilevel.plot.audits` draws both."""
+"""What an audit found, beside what was claimed."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from dpbilevel.errors import InvalidArgument
-from dpbilevel.tables import text_table
+from dpbilevel.foundation.tables import text_table
 
 HEADER = ("audit", "n", "releases", "runs", "claimed ε", "proved ε ≥", "at most", "in reach")
 

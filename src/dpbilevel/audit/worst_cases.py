@@ -21,9 +21,9 @@ from dpbilevel.baselines.screening import ScreenSources
 from dpbilevel.baselines.untuned import FixedDefault, UpperRecordsOnly
 from dpbilevel.constraints import Simplex
 from dpbilevel.inner.loc_gd import DPLocGD, DPLocSGD
-from dpbilevel.methods.dp_bilevel import DPBilevel
+from dpbilevel.methods.dp_bilevel.dp_bilevel import DPBilevel
 from dpbilevel.methods.refit import Refit
-from dpbilevel.methods.tracking import Tracking
+from dpbilevel.methods.tracking.tracking import Tracking
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.sampling import Poisson, WithoutReplacement, WithReplacement
 from dpbilevel.problem import BilevelProblem

@@ -3,13 +3,13 @@
 from abc import ABC, abstractmethod
 from typing import Any
 
-from dpbilevel.facts import Facts
+from dpbilevel.execution.program import Program
+from dpbilevel.methods.context import PublicContext
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.ledger import Ledger
 from dpbilevel.problem import BilevelProblem
-from dpbilevel.program import Program
 from dpbilevel.records import Records
-from dpbilevel.solution import Solution
+from dpbilevel.solution.solution import Solution
 from dpbilevel.solving import solve
 
 Tree = Any
@@ -19,7 +19,7 @@ class Baseline(ABC):
     """A method with `solve` as a function of its own, so that all baselines are called in the same way."""
 
     @abstractmethod
-    def program(self, facts: Facts) -> tuple[Program, dict[str, tuple[Any, str]]]:
+    def program(self, context: PublicContext) -> tuple[Program, dict[str, tuple[Any, str]]]:
         """Write the baseline out for a problem; no record is involved."""
 
     def solve(

@@ -15,11 +15,11 @@ import jax.numpy as jnp
 from dpbilevel.baselines.baseline import Baseline
 from dpbilevel.baselines.candidates import check_list, fitted
 from dpbilevel.baselines.runs import ScoredRuns
-from dpbilevel.facts import Facts
-from dpbilevel.program import Program, Stage, State
+from dpbilevel.execution.program import Program, Stage, State
+from dpbilevel.methods.context import PublicContext
 
 Tree = Any
-Numbers = dict[str, tuple[Any, str]]
+Parameters = dict[str, tuple[Any, str]]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -52,16 +52,16 @@ class NaiveGridSearch(Baseline, ScoredRuns):
         super().__post_init__()
         object.__setattr__(self, "candidates", check_list(self.candidates))
 
-    def program(self, facts: Facts) -> tuple[Program, Numbers]:
+    def program(self, context: PublicContext) -> tuple[Program, Parameters]:
         """One round a candidate: train, score, keep the better one."""
         number = len(self.candidates)
-        tried = [fitted(candidate, facts.point[0], facts.problem.domain) for candidate in self.candidates]
+        tried = [fitted(candidate, context.point[0], context.problem.domain) for candidate in self.candidates]
         stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *tried)
 
         def begin(state: State) -> tuple[Tree, Tree]:
             return jax.tree.map(lambda leaf: leaf[state["index"]], stacked), state["start"]
 
-        stages, numbers = self.stages(facts, number, begin)
+        stages, parameters = self.stages(context, number, begin)
         program = Program(
             rounds=number,
             stages=[*stages, _keeping_the_best()],
@@ -71,7 +71,7 @@ class NaiveGridSearch(Baseline, ScoredRuns):
         )
         reason = "each trains and is scored with an equal share of mu^2"
         chosen = ("best score", "the candidate with the smallest released score")
-        return program, {"candidates": (number, reason), "output": chosen} | numbers
+        return program, {"candidates": (number, reason), "output": chosen} | parameters
 
 
 def _start(x: Tree, y: Tree) -> State:
@@ -95,7 +95,7 @@ def _keeping_the_best() -> Stage:
 
     return Stage(
         release=None,
-        steps=1,
+        uses_per_round=1,
         begin=lambda state: state,
         query=lambda state, carry, step: (),
         update=update,

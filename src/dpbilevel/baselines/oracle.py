@@ -12,17 +12,17 @@ from typing import Any
 
 import numpy as np
 
-from dpbilevel.arguments import count, positive
 from dpbilevel.baselines.runs import check_training
 from dpbilevel.baselines.untuned import FixedDefault
 from dpbilevel.errors import InvalidArgument, NotPrivateWarning
+from dpbilevel.foundation.arguments import count, positive
 from dpbilevel.methods.refit import Refit
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.ledger import Ledger
 from dpbilevel.privacy.noise import KeySchedule
 from dpbilevel.problem import BilevelProblem
 from dpbilevel.records import Records
-from dpbilevel.solution import Solution
+from dpbilevel.solution.solution import Solution
 from dpbilevel.solving import solve
 
 Tree = Any
@@ -128,8 +128,12 @@ class OracleHyperparameters:
         runs = len(self.settings) * scales * self.repeats
         caveat = f"an oracle's: x was known in advance, and this is the best of {runs} runs that no ledger has charged"
         privacy = replace(solution.privacy, caveats=(*solution.privacy.caveats, caveat), void=True)
-        numbers = dict(solution.numbers) | {"weight scale": (scale, "of the lower records; the best of those tried")}
-        return replace(solution, privacy=privacy, numbers=numbers, method=f"OracleHyperparameters: {solution.method}")
+        parameters = dict(solution.parameters) | {
+            "weight scale": (scale, "of the lower records; the best of those tried")
+        }
+        return replace(
+            solution, privacy=privacy, parameters=parameters, method=f"OracleHyperparameters: {solution.method}"
+        )
 
 
 def oracle(

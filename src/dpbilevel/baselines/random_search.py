@@ -20,31 +20,30 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpbilevel.about import version
 from dpbilevel.baselines.candidates import check_list, fitted, typed
 from dpbilevel.baselines.runs import ScoredRuns, with_mu
 from dpbilevel.constraints import project
 from dpbilevel.errors import InvalidArgument
-from dpbilevel.facts import Facts
-from dpbilevel.notices import warn_beforehand
-from dpbilevel.outcome import UNMEASURED
+from dpbilevel.execution.notices import warn_beforehand
+from dpbilevel.execution.program import Program, State
+from dpbilevel.foundation.about import version
+from dpbilevel.methods.context import PublicContext
 from dpbilevel.planning import Plan, checked_start, prepare, with_caveats
 from dpbilevel.privacy.accounting import Chargeable, all_charges
 from dpbilevel.privacy.budget import Budget
-from dpbilevel.privacy.declared import DeclaredRelease
-from dpbilevel.privacy.events import BestOfRuns
+from dpbilevel.privacy.declared import BestOfRuns, DeclaredRelease
 from dpbilevel.privacy.ledger import Ledger
 from dpbilevel.privacy.noise import KeySchedule
 from dpbilevel.privacy.selection import NumberOfRuns, run_mu
 from dpbilevel.privacy.spend import Privacy
 from dpbilevel.problem import BilevelProblem
-from dpbilevel.program import Program, State
 from dpbilevel.records import Records
-from dpbilevel.solution import Solution
+from dpbilevel.solution.outcome import UNMEASURED
+from dpbilevel.solution.solution import Solution
 from dpbilevel.solving import warn_if_not_private
 
 Tree = Any
-Numbers = dict[str, tuple[Any, str]]
+Parameters = dict[str, tuple[Any, str]]
 Prior = Callable[[jax.Array], Tree]
 
 SEARCH = "best of a secret number of runs"
@@ -55,9 +54,9 @@ _GRID = 1e-4  # of the epsilons that a ledger can charge beside others; a search
 class OneRun(ScoredRuns):
     """One run of the search as a method: train at x, score, and leave x, y and the score in the state."""
 
-    def program(self, facts: Facts) -> tuple[Program, Numbers]:
+    def program(self, context: PublicContext) -> tuple[Program, Parameters]:
         """One round of two stages."""
-        stages, numbers = self.stages(facts, 1, lambda state: (state["x"], state["y"]))
+        stages, parameters = self.stages(context, 1, lambda state: (state["x"], state["y"]))
         program = Program(
             rounds=1,
             stages=stages,
@@ -65,7 +64,7 @@ class OneRun(ScoredRuns):
             observe=lambda state: {},
             finish=lambda state: (state["x"], state["y"]),
         )
-        return program, numbers
+        return program, parameters
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -142,7 +141,7 @@ class PrivateRandomSearch(ScoredRuns):
         # Charged before a record is touched; whatever happens after this line, the charge stands.
         receipt = (ledger or Ledger(budget)).charge(charged, budget, type(self).__name__)
         for release in charged:
-            receipt.redeem(release, release.steps)  # all of it: the search is one release, and happens once
+            receipt.redeem(release, release.uses)  # all of it: the search is one release, and happens once
         number = self.runs.quantile(_uniform(draws, "noise", 0))
         tried = [draw(draws, 1 + index) for index in range(number)]
         best = planned.program.start(x, y) | {"score": jnp.full((), jnp.inf, jnp.float32)}
@@ -173,7 +172,7 @@ class PrivateRandomSearch(ScoredRuns):
         planned = prepare(problem, records.sizes, with_mu(budget, mu), run, start, None)
         roles = {role: records.sizes.count(role) for role in planned.privacy.charges}
         event = BestOfRuns(epsilon, budget.delta, mu=mu, mean_runs=self.mean_runs, shape=self.shape)
-        whole = DeclaredRelease(name=SEARCH, roles=roles, event=event, steps=1, adjacency=budget.adjacency)
+        whole = DeclaredRelease(name=SEARCH, roles=roles, event=event, uses=1, adjacency=budget.adjacency)
         return planned, (whole,)
 
     def _prior(self, problem: BilevelProblem, x: Tree) -> Callable[[KeySchedule, int], Tree]:
@@ -195,21 +194,21 @@ class PrivateRandomSearch(ScoredRuns):
         seed: int | None,
     ) -> Solution:
         budget = privacy.budget
-        numbers: Numbers = {
+        parameters: Parameters = {
             "runs": (self.mean_runs, "expected; how many there were is secret"),
             "shape": (self.shape, "of the law of the number of runs"),
             "output": ("best score", "the run with the smallest noisy score, and nothing of the others"),
         }
         if budget.is_private:
             reason = "of each run, so that the best of them costs the budget (Papernot and Steinke 2022)"
-            numbers |= {"accountant": ("Rényi", "dp_accounting's, of repeated selection")}
-            numbers |= {"mu": (planned.budget.mu, reason)}
+            parameters |= {"accountant": ("Rényi", "dp_accounting's, of repeated selection")}
+            parameters |= {"mu": (planned.budget.mu, reason)}
         return Solution(
             x=jax.tree.map(np.asarray, best["x"]),
             y=jax.tree.map(np.asarray, best["y"]),
             privacy=replace(privacy, void=not budget.is_private or seed is not None),
             history={"score": np.asarray(best["score"])[None]},
-            numbers=numbers | dict(planned.numbers),
+            parameters=parameters | dict(planned.parameters),
             sizes={role: records.sizes.count(role) for role in records.sizes.roles},
             method=repr(self),
             version=version(),

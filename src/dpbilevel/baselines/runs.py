@@ -17,19 +17,19 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from dpbilevel.arguments import positive
 from dpbilevel.errors import InvalidArgument, InvalidProblem
-from dpbilevel.facts import Facts
+from dpbilevel.execution.program import Program, Stage, State
+from dpbilevel.foundation.arguments import positive
+from dpbilevel.foundation.tracing import closed_over_arrays, trace_loss
+from dpbilevel.methods.context import PublicContext
 from dpbilevel.methods.refit import Refit
 from dpbilevel.privacy.accounting import gaussian_epsilon
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.calibration import calibrate, with_shares
 from dpbilevel.privacy.release import Contribution, Release
-from dpbilevel.program import Program, Stage, State
-from dpbilevel.tracing import closed_over_arrays, trace_loss
 
 Tree = Any
-Numbers = dict[str, tuple[Any, str]]
+Parameters = dict[str, tuple[Any, str]]
 Loss = Callable[[Tree, Tree, Tree], Any]
 
 SCORE = "score"
@@ -61,47 +61,47 @@ class ScoredRuns:
             raise InvalidArgument(f"score_share={self.score_share!r}: must lie between 0 and 1 (try 0.1)")
 
     def stages(
-        self, facts: Facts, rounds: int, begin: Callable[[State], tuple[Tree, Tree]]
-    ) -> tuple[list[Stage], Numbers]:
-        """The two stages of a run, for ``rounds`` runs that share the budget of ``facts``.
+        self, context: PublicContext, rounds: int, begin: Callable[[State], tuple[Tree, Tree]]
+    ) -> tuple[list[Stage], Parameters]:
+        """The two stages of a run, for ``rounds`` runs that share the budget of ``context``.
 
         ``begin`` says at which x, and from which y, a round trains. A round leaves "x", "y" and "score" in the state.
         """
-        contribution, role = self._contribution(facts)
-        budget = portion(facts.budget, 1 / rounds)
-        program, numbers = self.training.descent(replace(facts, budget=budget))
+        contribution, role = self._contribution(context)
+        budget = portion(context.budget, 1 / rounds)
+        program, parameters = self.training.descent(replace(context, budget=budget))
         training = only_release(program)
         shared = role in training.contributions
         if shared:
-            budget = portion(facts.budget, (1 - self.score_share) / rounds)
-            program, numbers = self.training.descent(replace(facts, budget=budget))
+            budget = portion(context.budget, (1 - self.score_share) / rounds)
+            program, parameters = self.training.descent(replace(context, budget=budget))
             training = only_release(program)
-        declared = [replace(training, steps=rounds * training.steps)]
+        declared = [replace(training, uses=rounds * training.uses)]
         if contribution is not None and role is not None:
             score = Release(
                 name=SCORE,
                 contributions={role: contribution},
-                noise=1.0,
-                steps=rounds,
-                adjacency=facts.budget.adjacency,
+                noise_std=1.0,
+                uses=rounds,
+                adjacency=context.budget.adjacency,
             )
-            declared.append(with_shares(score, {role: self.score_share if shared else 1.0}, facts.budget))
-        releases = calibrate(declared, facts.budget)
+            declared.append(with_shares(score, {role: self.score_share if shared else 1.0}, context.budget))
+        releases = calibrate(declared, context.budget)
 
         def trained(state: State, x: Tree, y: Tree) -> State:
             return state | {"x": x, "y": y}
 
         scoring = releases[1] if len(releases) > 1 else None
-        stages = [training_stage(program, releases[0], begin, trained), self._scoring_stage(facts, scoring)]
+        stages = [training_stage(program, releases[0], begin, trained), self._scoring_stage(context, scoring)]
         if scoring is None:
-            return stages, numbers | {"score": (0, "free: the upper level reads no record")}
-        return stages, numbers | {
+            return stages, parameters | {"score": (0, "free: the upper level reads no record")}
+        return stages, parameters | {
             "score: range": (self.score_range, "what one record's score is clipped to, as given"),
-            "score: noise": (scoring.noise, "of the mean that is released"),
+            "score: noise": (scoring.noise_std, "of the mean that is released"),
         }
 
-    def _contribution(self, facts: Facts) -> tuple[Contribution | None, str | None]:
-        problem, sizes = facts.problem, facts.sizes
+    def _contribution(self, context: PublicContext) -> tuple[Contribution | None, str | None]:
+        problem, sizes = context.problem, context.sizes
         loss = self.score or problem.upper_loss
         if loss is None:
             return None, None
@@ -109,14 +109,14 @@ class ScoredRuns:
         if role is None:
             raise InvalidProblem("score: has no upper records to read; pass Records(upper=...), or leave score out")
         if self.score is not None:
-            check_pure("score", self.score, facts, "upper")
-        private = facts.budget.is_private
+            check_pure("score", self.score, context, "upper")
+        private = context.budget.is_private
         bounded = within(self.score_range, lambda point, record: loss(point[0], point[1], record), private)
         half = (self.score_range[1] - self.score_range[0]) / 2
         return Contribution(bounded, half if private else math.inf, sizes.count(role)), role
 
-    def _scoring_stage(self, facts: Facts, release: Release | None) -> Stage:
-        term = facts.problem.term("upper")
+    def _scoring_stage(self, context: PublicContext, release: Release | None) -> Stage:
+        term = context.problem.term("upper")
         middle = sum(self.score_range) / 2
 
         def update(state: State, carry: State, answer: Tree, step: jax.Array) -> State:
@@ -127,7 +127,7 @@ class ScoredRuns:
 
         return Stage(
             release=release,
-            steps=1,
+            uses_per_round=1,
             begin=lambda state: state,
             query=lambda state, carry, step: (carry["x"], carry["y"]),
             update=update,
@@ -168,7 +168,7 @@ def training_stage(
 
     return Stage(
         release=release,
-        steps=program.rounds,
+        uses_per_round=program.rounds,
         begin=lambda state: program.start(*begin(state)),
         query=lambda state, carry, step: stage.query(carry, stage.begin(carry), jnp.zeros_like(step)),
         update=update,
@@ -195,10 +195,10 @@ def with_mu(budget: Budget, mu: float) -> Budget:
     return Budget(gaussian_epsilon(mu, budget.delta or 0.0), budget.delta, budget.adjacency)
 
 
-def check_pure(name: str, loss: Loss, facts: Facts, level: str) -> None:
+def check_pure(name: str, loss: Loss, context: PublicContext, level: str) -> None:
     """Trace a function of the caller's on shapes: a real scalar, no side effects, no arrays of its own."""
-    traced = trace_loss(name, loss, *facts.point, facts.sizes.record(level))
-    if closed_over_arrays(traced, facts.problem.public):
+    traced = trace_loss(name, loss, *context.point, context.sizes.record(level))
+    if closed_over_arrays(traced, context.problem.public):
         raise InvalidProblem(
             f"{name}: closes over an array that was not declared public; list it in public=... of the problem, or pass "
             "it as part of the records"

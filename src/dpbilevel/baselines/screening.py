@@ -30,14 +30,14 @@ from dpbilevel.baselines.runs import (
 from dpbilevel.baselines.untuned import UpperRecordsOnly
 from dpbilevel.constraints import Simplex
 from dpbilevel.errors import InvalidArgument, InvalidProblem
-from dpbilevel.facts import Facts
+from dpbilevel.execution.program import Program, Stage, State
+from dpbilevel.methods.context import PublicContext
 from dpbilevel.methods.refit import Refit
 from dpbilevel.privacy.calibration import calibrate, with_shares
 from dpbilevel.privacy.release import Contribution, Release
-from dpbilevel.program import Program, Stage, State
 
 Tree = Any
-Numbers = dict[str, tuple[Any, str]]
+Parameters = dict[str, tuple[Any, str]]
 
 SCREENING = "screening"
 _CERTAIN = 4.0  # a source with fewer records than this many standard deviations of the noise is not judged by them
@@ -96,15 +96,15 @@ class ScreenSources(Baseline):
         """What ``refit="auto"`` means: screening finds x, and the model is trained at it with the rest."""
         return self.training
 
-    def program(self, facts: Facts) -> tuple[Program, Numbers]:
+    def program(self, context: PublicContext) -> tuple[Program, Parameters]:
         """One round: train on upper records, ask the sources, cut."""
-        sources, total = _simplex(facts)
-        shared = facts.sizes.role_of("lower") == facts.sizes.role_of("upper")
+        sources, total = _simplex(context)
+        shared = context.sizes.role_of("lower") == context.sizes.role_of("upper")
         share = 0.5 if shared else 1.0
-        part = portion(facts.budget, share)
-        training, numbers = UpperRecordsOnly(training=self.training).program(replace(facts, budget=part))
-        declared = with_shares(self._release(facts, sources), {self._role(facts): share}, facts.budget)
-        trained, screened = calibrate([only_release(training), declared], facts.budget)
+        part = portion(context.budget, share)
+        training, parameters = UpperRecordsOnly(training=self.training).program(replace(context, budget=part))
+        declared = with_shares(self._release(context, sources), {self._role(context): share}, context.budget)
+        trained, screened = calibrate([only_release(training), declared], context.budget)
         program = Program(
             rounds=1,
             stages=[
@@ -118,39 +118,39 @@ class ScreenSources(Baseline):
         return program, {
             "sources": (sources, "coordinates of x"),
             "screening: range": (self.loss_range, "what one record's loss is clipped to, as given"),
-            "screening: noise": (screened.noise, "on losses and numbers of the sources, released once"),
-        } | {name.replace("training", "model for screening", 1): value for name, value in numbers.items()}
+            "screening: noise": (screened.noise_std, "on losses and numbers of the sources, released once"),
+        } | {name.replace("training", "model for screening", 1): value for name, value in parameters.items()}
 
-    def _release(self, facts: Facts, sources: int) -> Release:
-        problem, role = facts.problem, self._role(facts)
+    def _release(self, context: PublicContext, sources: int) -> Release:
+        problem, role = context.problem, self._role(context)
         loss, source = self.loss, self.source
         if loss is not None:
-            check_pure("loss", lambda x, y, record: self.loss(y, record), facts, "lower")  # type: ignore[misc]
-        check_pure("source", lambda x, y, record: jnp.sum(jax.nn.one_hot(source(record), sources)), facts, "lower")
+            check_pure("loss", lambda x, y, record: self.loss(y, record), context, "lower")  # type: ignore[misc]
+        check_pure("source", lambda x, y, record: jnp.sum(jax.nn.one_hot(source(record), sources)), context, "lower")
 
         def plain(point: Tree, record: Tree) -> Any:
             return problem.lower_loss(point[0], point[1], record) if loss is None else loss(point[1], record)
 
-        bounded = within(self.loss_range, plain, facts.budget.is_private)
+        bounded = within(self.loss_range, plain, context.budget.is_private)
         half = (self.loss_range[1] - self.loss_range[0]) / 2
 
         def vector(point: Tree, record: Tree) -> Tree:
             mine = jax.nn.one_hot(source(record), sources)
             return {"loss": bounded(point, record) * mine, "number": half * mine}
 
-        clip = half * math.sqrt(2) if facts.budget.is_private else math.inf
+        clip = half * math.sqrt(2) if context.budget.is_private else math.inf
         return Release(
             name=SCREENING,
-            contributions={role: Contribution(vector, clip, facts.sizes.count(role))},
-            noise=1.0,
-            steps=1,
-            adjacency=facts.budget.adjacency,
+            contributions={role: Contribution(vector, clip, context.sizes.count(role))},
+            noise_std=1.0,
+            uses=1,
+            adjacency=context.budget.adjacency,
         )
 
     def _stage(self, release: Release, sources: int, total: float) -> Stage:
         low, high = self.loss_range
         half = (high - low) / 2
-        least = max(_CERTAIN * release.noise / half, _RESOLUTION)
+        least = max(_CERTAIN * release.noise_std / half, _RESOLUTION)
 
         def update(state: State, carry: State, answer: Tree, step: jax.Array) -> State:
             part = answer["number"] / half  # of all records
@@ -164,15 +164,15 @@ class ScreenSources(Baseline):
 
         return Stage(
             release=release,
-            steps=1,
+            uses_per_round=1,
             begin=lambda state: state,
             query=lambda state, carry, step: (carry["x"], carry["y"]),
             update=update,
             end=lambda state, carry: carry,
         )
 
-    def _role(self, facts: Facts) -> str:
-        return facts.sizes.role_of("lower") or "lower"
+    def _role(self, context: PublicContext) -> str:
+        return context.sizes.role_of("lower") or "lower"
 
 
 def below_the_largest_gap(values: jax.Array) -> jax.Array:
@@ -185,9 +185,9 @@ def below_the_largest_gap(values: jax.Array) -> jax.Array:
     return values <= ordered[jnp.argmax(jnp.diff(ordered))]
 
 
-def _simplex(facts: Facts) -> tuple[int, float]:
+def _simplex(context: PublicContext) -> tuple[int, float]:
     """The number of sources and what their weights sum to."""
-    sets, leaves = jax.tree.leaves(facts.problem.domain), jax.tree.leaves(facts.point[0])
+    sets, leaves = jax.tree.leaves(context.problem.domain), jax.tree.leaves(context.point[0])
     if len(sets) != 1 or not isinstance(sets[0], Simplex) or len(leaves) != 1 or leaves[0].ndim != 1:
         raise InvalidProblem(
             "domain: screening needs x to be one vector of weights on dpb.Simplex(), one for each source; for other "

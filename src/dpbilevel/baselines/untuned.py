@@ -10,12 +10,12 @@ from typing import Any
 from dpbilevel.baselines.baseline import Baseline
 from dpbilevel.baselines.runs import check_training, only_release
 from dpbilevel.errors import InvalidProblem
-from dpbilevel.facts import Facts
+from dpbilevel.execution.program import Program, Stage
+from dpbilevel.methods.context import PublicContext
 from dpbilevel.methods.refit import Refit
-from dpbilevel.program import Program, Stage
-from dpbilevel.records import Sizes
+from dpbilevel.records import RecordShapes
 
-Numbers = dict[str, tuple[Any, str]]
+Parameters = dict[str, tuple[Any, str]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,9 +43,9 @@ class FixedDefault(Baseline):
     def __post_init__(self) -> None:
         check_training(self.training)
 
-    def program(self, facts: Facts) -> tuple[Program, Numbers]:
+    def program(self, context: PublicContext) -> tuple[Program, Parameters]:
         """The training, unchanged."""
-        return self.training.descent(facts)
+        return self.training.descent(context)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,27 +72,27 @@ class UpperRecordsOnly(Baseline):
     def __post_init__(self) -> None:
         check_training(self.training)
 
-    def program(self, facts: Facts) -> tuple[Program, Numbers]:
+    def program(self, context: PublicContext) -> tuple[Program, Parameters]:
         """The training, with upper records in the place of the lower ones."""
-        problem, sizes = facts.problem, facts.sizes
+        problem, sizes = context.problem, context.sizes
         role = sizes.role_of("upper")
         if problem.upper_loss is None or role is None:
             raise InvalidProblem(
                 "upper_loss: is missing, so that there are no upper records to train on; give the loss and "
                 "Records(upper=...), or use FixedDefault()"
             )
-        # The training reads the lower level. Seen through these facts, that level is the upper one.
+        # The training reads the lower level. Seen through this context, that level is the upper one.
         swapped = replace(problem, lower_loss=problem.upper_loss, lower_scale=_one, upper_trains=False)
-        seen = sizes if role == "both" else Sizes(lower=sizes.upper)
-        program, numbers = self.training.descent(replace(facts, problem=swapped, sizes=seen))
+        seen = sizes if role == "both" else RecordShapes(lower=sizes.upper)
+        program, parameters = self.training.descent(replace(context, problem=swapped, sizes=seen))
         (stage,) = program.stages
         (contribution,) = only_release(program).contributions.values()
         release = replace(only_release(program), contributions={role: contribution})
         assert isinstance(stage, Stage), "a training reads records through its release"
-        numbers = {name: value for name, value in numbers.items() if not name.endswith("clip (lower)")}
-        numbers["training: records"] = (role, "of the upper level alone")
-        numbers[f"training: clip ({role})"] = (contribution.clip, "bounds one record's part of the mean")
-        return replace(program, stages=[replace(stage, release=release)]), numbers
+        parameters = {name: value for name, value in parameters.items() if not name.endswith("clip (lower)")}
+        parameters["training: records"] = (role, "of the upper level alone")
+        parameters[f"training: clip ({role})"] = (contribution.clip, "bounds one record's part of the mean")
+        return replace(program, stages=[replace(stage, release=release)]), parameters
 
 
 def _one(x: Any) -> float:

@@ -42,7 +42,7 @@ Noise = Annotated[str, typer.Option(help="float, or exact for integer noise, whi
 Force = Annotated[bool, typer.Option("--force", help="Replace what an earlier run wrote.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Plan and spend only; reads no record.")]
 RowCount = Annotated[int | None, typer.Option("--rows", help="Rows of a CSV, for a dry run, which cannot count them.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Speak JSON.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Say nothing but warnings and errors.")]
 
 

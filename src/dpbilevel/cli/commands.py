@@ -21,14 +21,14 @@ from dpbilevel.cli.table_file import open_table
 from dpbilevel.cli.tuning import run
 from dpbilevel.cli.wording import in_own_words
 from dpbilevel.errors import InvalidArgument
-from dpbilevel.files import write_whole
-from dpbilevel.hyperparameters import hyperparameters
+from dpbilevel.execution.progress import counted, displayed
+from dpbilevel.foundation.files import write_atomically
+from dpbilevel.foundation.tables import short
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.ledger import Ledger
-from dpbilevel.progress import counted, displayed
 from dpbilevel.report.review import Review
 from dpbilevel.report.run_file import read_run
-from dpbilevel.tables import short
+from dpbilevel.solution.hyperparameters import hyperparameters
 
 _SHOWN = 15  # hyperparameters in the terminal; the report has all
 _ROLES = {"lower": "training (lower)", "upper": "validation (upper)", "both": "both"}
@@ -111,7 +111,7 @@ def write_schema(
         return
     try:
         with SIGNALS.held():
-            write_whole(out, text)
+            write_atomically(out, text)
     except OSError:
         raise InvalidArgument(f"--out {out}: cannot be written; check the folder and permissions") from None
     Console(quiet=quiet).say(f"Wrote {out} with {len(table.names)} columns; fill in what is publicly known of each.")
@@ -305,7 +305,7 @@ def _show_forecast(console: Console, told: Forecast) -> None:
     console.table(
         "Numbers of the plan",
         ["number", "value", "why"],
-        [[name, short(value), why] for name, (value, why) in told.planned.numbers.items()],
+        [[name, short(value), why] for name, (value, why) in told.planned.parameters.items()],
     )
     verdict = "noise will hardly matter" if told.noise_to_signal < 0.3 else "noise will rule"
     console.say(f"\nNoise to signal of a training step: {told.noise_to_signal:.3g} ({verdict}; below 0.3 is good).")

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dpbilevel.tables import text_table
+from dpbilevel.foundation.tables import text_table
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from pathlib import Path
 from dpbilevel.cli.wording import in_own_words
 from dpbilevel.errors import BudgetExceeded, DPBilevelError
 
-WELL, UNFORESEEN, WRONG_INPUT, NO_BUDGET, FAILED = 0, 1, 2, 3, 4  # and 130, of `dpbilevel.cli.signals`
+OK, INTERNAL_ERROR, WRONG_INPUT, NO_BUDGET, FAILED = 0, 1, 2, 3, 4  # and 130, of `dpbilevel.cli.signals`
 
 
 class RunFailed(DPBilevelError):
@@ -29,26 +29,26 @@ def ended(command: Callable[[], object]) -> int:
     try:
         command()
     except SystemExit as ending:  # typer's own, for help and for wrong options
-        return ending.code if isinstance(ending.code, int) else WELL if ending.code is None else WRONG_INPUT
+        return ending.code if isinstance(ending.code, int) else OK if ending.code is None else WRONG_INPUT
     except BudgetExceeded as error:
         return _said(NO_BUDGET, str(error))
     except Refuted as error:
-        return _said(UNFORESEEN, str(error))
+        return _said(INTERNAL_ERROR, str(error))
     except RunFailed as error:
         return _said(FAILED, str(error))
     except DPBilevelError as error:  # a ledger that cannot be used included: after a charge it would be RunFailed
         return _said(WRONG_INPUT, str(error))
     except BrokenPipeError:  # whoever read our output has gone: `dpbilevel plan … | head`
-        return WELL
+        return OK
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            return _said(UNFORESEEN, unforeseen(error))
+            return _said(INTERNAL_ERROR, unforeseen(error))
         return _said(WRONG_INPUT, f"output could not be written ({error.strerror}); make room, and try again")
     except Exception as error:
-        return _said(UNFORESEEN, unforeseen(error))
+        return _said(INTERNAL_ERROR, unforeseen(error))
     finally:
         _let_go_of_stdout()
-    return WELL
+    return OK
 
 
 def unforeseen(error: BaseException) -> str:

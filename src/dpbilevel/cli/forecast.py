@@ -10,10 +10,10 @@ import numpy as np
 from dpbilevel import estimators
 from dpbilevel.errors import InvalidArgument
 from dpbilevel.estimators.targets import TARGET_BOUND
-from dpbilevel.notices import TRAINING_LIMIT
+from dpbilevel.execution.notices import TRAINING_LIMIT
+from dpbilevel.paper.planner import TheoryPlan
+from dpbilevel.paper.planner import plan as theory_plan
 from dpbilevel.planning import Plan
-from dpbilevel.theory.planner import TheoryPlan
-from dpbilevel.theory.planner import plan as theory_plan
 
 _FAILURE = 0.05  # probability with which the theorems' bound may fail
 _TARGET = 0.1  # the hypergradient's norm that a person may hope for; losses have gradients of about one
@@ -54,14 +54,14 @@ class Forecast:
             "theory": None
             if self.theory is None
             else {"gradient": self.theory.alpha, "vacuous": self.theory.vacuous, "rows_needed": self.theory_rows},
-            "numbers": {name: [_plain(value), why] for name, (value, why) in self.planned.numbers.items()},
+            "numbers": {name: [_plain(value), why] for name, (value, why) in self.planned.parameters.items()},
         }
 
 
 def forecast(planned: Plan) -> Forecast:
     """What follows from a plan."""
     rows = sum(map(planned.sizes.count, planned.sizes.roles))
-    ratio = float(planned.numbers.get("training: noise to signal", (0.0, ""))[0])  # none without noise
+    ratio = float(planned.parameters.get("training: noise to signal", (0.0, ""))[0])  # none without noise
     theory = _theory(planned, rows)
     needed = None
     if theory is not None:

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dpbilevel.errors import InvalidArgument
-from dpbilevel.privacy.books.entry import StoredEntry
-from dpbilevel.privacy.books.statement import Statement
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.ledger import Ledger
+from dpbilevel.privacy.stores.entry import StoredEntry
+from dpbilevel.privacy.stores.statement import Statement
 
 HEADERS = ("run", "when (UTC)", "who", "what", "epsilon", "delta", "mu", "version")
 _SUFFIXES = (".db", ".sqlite", ".sqlite3")
@@ -52,7 +52,7 @@ def ledger_url(text: str) -> str:
 
 def datasets(url: str) -> tuple[str, ...]:
     """The names of the data sets in a database, in the order in which they were begun."""
-    from dpbilevel.privacy.books.database import dataset_names
+    from dpbilevel.privacy.stores.database import dataset_names
 
     return dataset_names(ledger_url(url))
 
@@ -98,7 +98,7 @@ def _view(statement: Statement) -> LedgerView:
         ("data set", dataset.name),
         ("unit of privacy", dataset.unit),
         ("relation", dataset.total.adjacency),
-        ("composition", statement.page.composition or "decided by the first run"),
+        ("composition", statement.snapshot.composition or "decided by the first run"),
         ("begun", f"{dataset.created} by {dataset.user}"),
         ("total", f"epsilon {dataset.total.epsilon:g}{delta}"),
         ("spent", f"epsilon {statement.spent:.6g}{delta}"),
@@ -112,7 +112,7 @@ def _view(statement: Statement) -> LedgerView:
 def _why(statement: Statement) -> tuple[tuple[str, str], ...]:
     """Why what was spent and what remains do not add up to the total, where they do not."""
     total, entries = statement.dataset.total, statement.entries
-    if statement.page.composition != "gaussian" or not entries or not total.is_private:
+    if statement.snapshot.composition != "gaussian" or not entries or not total.is_private:
         return ()
     spent = math.fsum((entry.mu or 0.0) ** 2 for entry in entries)
     told = (

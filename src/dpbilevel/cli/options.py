@@ -5,9 +5,9 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
-from dpbilevel.arguments import one_of
 from dpbilevel.errors import InvalidArgument, UtilityWarning
 from dpbilevel.estimators.split import validation_rows
+from dpbilevel.foundation.arguments import one_of
 from dpbilevel.planning import check_delta
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.calibration import for_exact_noise

@@ -21,13 +21,13 @@ from typing import Any
 from dpbilevel.cli.ending import RunFailed, unforeseen
 from dpbilevel.cli.signals import NOTHING_SPENT, SIGNALS
 from dpbilevel.errors import DPBilevelError, InvalidArgument
-from dpbilevel.files import Reserved, write_whole
+from dpbilevel.foundation.files import Reserved, write_atomically
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.ledger import Ledger, Receipt
 from dpbilevel.report.review import Review
 from dpbilevel.report.run_file import run_text, unfinished_text
 from dpbilevel.report.writing import write_report
-from dpbilevel.solution import Solution
+from dpbilevel.solution.solution import Solution
 
 RUN, PAGE, TEXT, SOLUTION = "run.json", "report.html", "report.md", "solution.json"
 _SPACE, _BEFORE = ".run.json.space", ".run.json.before"
@@ -68,7 +68,7 @@ class RunFolder:
             if (self.path / RUN).exists() and not (self.path / _BEFORE).exists():
                 os.replace(self.path / RUN, self.path / _BEFORE)
             self._reserved = Reserved(self.path / _SPACE, self.space)
-            write_whole(self.path / RUN, self._unfinished("running"))
+            write_atomically(self.path / RUN, self._unfinished("running"))
         except OSError as error:
             self.withdraw()
             raise InvalidArgument(
@@ -139,12 +139,12 @@ class RunFolder:
                 reserved.write(self.path / RUN, text)
                 return
             reserved.release()
-        write_whole(self.path / RUN, text)
+        write_atomically(self.path / RUN, text)
 
     def _write_elsewhere(self, text: str, error: OSError) -> None:
         failed = f"{self.path / RUN} could not be written ({error.strerror}); the run finished, and {_SPENT}"
         try:
-            other = write_whole(_elsewhere() / RUN, text)
+            other = write_atomically(_elsewhere() / RUN, text)
         except OSError:
             raise RunFailed(f"{failed}, but there is no folder to save its results in") from None
         raise RunFailed(
@@ -183,7 +183,7 @@ class _RunLedger(Ledger):
     """The ledger of a run on the command line: a signal does not cut its charge, and finds the run charged after it."""
 
     def __init__(self, ledger: Ledger, folder: RunFolder) -> None:
-        self._book, self._folder = ledger._book, folder
+        self._store, self._folder = ledger._store, folder
 
     def charge(self, *arguments: Any, **options: Any) -> Receipt:
         with SIGNALS.held():

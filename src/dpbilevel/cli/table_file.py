@@ -18,7 +18,7 @@ from dpbilevel.cli.layout import NO_HEADER, Layout, check_header
 from dpbilevel.encoding.columns import MISSING
 from dpbilevel.encoding.declarations import OTHER
 from dpbilevel.errors import InvalidArgument, InvalidRecords
-from dpbilevel.progress import counted
+from dpbilevel.execution.progress import counted
 
 Array = npt.NDArray[Any]
 Block = dict[str, Any]

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from dpbilevel.arguments import in_the_form_of
 from dpbilevel.datasets.dataset import Array, Dataset, code_book, decoded
 from dpbilevel.datasets.sources import Directory, fetched, names_in, stored
 from dpbilevel.encoding.columns import is_missing
+from dpbilevel.foundation.arguments import in_the_form_of
 
 ARRAYS = ("num_train", "cat_train", "y_train", "num_test", "cat_test", "y_test", "meta_json")
 CLASSES = ("<=50K", ">50K")

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from dpbilevel.arguments import in_the_form_of
 from dpbilevel.datasets.dataset import Array, Dataset
 from dpbilevel.datasets.sources import Directory, fetched, names_in, stored
+from dpbilevel.foundation.arguments import in_the_form_of
 
 # The extent of the state and the census's own cuts; averages and populations are clamped by choice.
 RANGES = {

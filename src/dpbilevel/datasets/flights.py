@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dpbilevel.arguments import in_the_form_of
 from dpbilevel.datasets.dataset import Array, Dataset, code_book, decoded
 from dpbilevel.datasets.sources import Directory, names_in, package_file, stored, unavailable
+from dpbilevel.foundation.arguments import in_the_form_of
 
 READ = code_book("month day sched_dep_time sched_arr_time distance dep_delay arr_delay carrier origin dest")
 MISSING = -9999  # how the file in a directory writes that a flight did not arrive

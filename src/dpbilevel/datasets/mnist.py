@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from dpbilevel.arguments import in_the_form_of
 from dpbilevel.datasets.dataset import Dataset
 from dpbilevel.datasets.sources import Directory, fetched, stored
+from dpbilevel.foundation.arguments import in_the_form_of
 
 PIXELS = 28 * 28
 TRAINING = 60_000  # OpenML has the training rows first, then those for testing

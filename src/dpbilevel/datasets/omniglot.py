@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from dpbilevel.arguments import in_the_form_of
 from dpbilevel.datasets.dataset import Dataset, decoded
 from dpbilevel.datasets.sources import Directory, stored, unavailable
+from dpbilevel.foundation.arguments import in_the_form_of
 
 SIDE = 105
 ALPHABETS = {  # and how many characters they have

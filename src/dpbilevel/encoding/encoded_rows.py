@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dpbilevel.arguments import positive
 from dpbilevel.errors import InvalidArgument, InvalidRecords
+from dpbilevel.foundation.arguments import positive
 
 Array = npt.NDArray[Any]
 

@@ -13,11 +13,11 @@ import numpy.typing as npt
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import _check_feature_names_in, check_is_fitted, validate_data
 
-from dpbilevel.arguments import one_of, positive
 from dpbilevel.encoding.columns import Chunk, Table, as_slice, is_dictionary, numbers_of, read_table
 from dpbilevel.encoding.declarations import OTHER, completed, declared, refuse_missing
 from dpbilevel.encoding.encoded_rows import EncodedRows
 from dpbilevel.errors import InvalidArgument, InvalidRecords, PrivacyLeakWarning
+from dpbilevel.foundation.arguments import one_of, positive
 
 
 class BoundedEncoder(TransformerMixin, BaseEstimator):

@@ -1,4 +1,4 @@
-"""scikit-learn faces of the applications: privately tuned, privately trained models with ``fit`` and ``predict``.
+"""scikit-learn interface of the applications: privately tuned, privately trained models with ``fit`` and ``predict``.
 
 | estimator | what is tuned | application |
 | --- | --- | --- |

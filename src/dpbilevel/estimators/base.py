@@ -11,7 +11,6 @@ import jax
 import numpy as np
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from dpbilevel.arguments import count, one_of, positive
 from dpbilevel.encoding.columns import Table, is_dictionary, read_table
 from dpbilevel.encoding.encoded_rows import EncodedRows, caveats_of
 from dpbilevel.errors import InvalidArgument, InvalidRecords, NotPrivateWarning, PrivacyLeakWarning, UtilityWarning
@@ -19,18 +18,19 @@ from dpbilevel.estimators.copies import CountedCopies
 from dpbilevel.estimators.rows import Scaling, check_finite, scaling
 from dpbilevel.estimators.settings import with_inherited_settings
 from dpbilevel.estimators.split import validation_rows
+from dpbilevel.execution.notices import warn_afterwards, warn_beforehand
+from dpbilevel.foundation.arguments import count, one_of, positive
 from dpbilevel.methods.refit import Refit
-from dpbilevel.notices import warn_afterwards, warn_beforehand
-from dpbilevel.outcome import outcome
 from dpbilevel.planning import DEFAULT_METHOD, Method, Plan, checked_start, prepare
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.ledger import Ledger
 from dpbilevel.privacy.noise import KeySchedule
 from dpbilevel.problem import BilevelProblem
-from dpbilevel.records import Records, Sizes
-from dpbilevel.remarks import result_remarks
+from dpbilevel.records import Records, RecordShapes
 from dpbilevel.report.card import solution_card
-from dpbilevel.solution import Legend
+from dpbilevel.solution.outcome import outcome
+from dpbilevel.solution.remarks import result_remarks
+from dpbilevel.solution.solution import Legend
 from dpbilevel.solving import check_noise, solve, warn_if_not_private
 
 Tree = Any
@@ -133,7 +133,9 @@ class PrivateEstimator(CountedCopies):
         of_copies = () if copies is None else (copies,)
         privacy = replace(solution.privacy, caveats=(*caveats, *of_copies, *solution.privacy.caveats))
         remarks = (*planned.remarks, *result_remarks(planned, solution.x, legend))
-        self.solution_ = replace(solution, privacy=privacy, numbers=planned.numbers, legend=legend, remarks=remarks)
+        self.solution_ = replace(
+            solution, privacy=privacy, parameters=planned.parameters, legend=legend, remarks=remarks
+        )
         self.privacy_ = privacy
         start, _ = checked_start(problem, None)
         result = outcome(planned, start, solution.x, solution.history)
@@ -141,13 +143,13 @@ class PrivateEstimator(CountedCopies):
             warn_afterwards(result.sentence, stacklevel=3)
         return solution.x, solution.y
 
-    def _announced(self, problem: BilevelProblem, sizes: Sizes) -> Plan:
+    def _announced(self, problem: BilevelProblem, sizes: RecordShapes) -> Plan:
         """The plan of a fit, with the warnings that a fit begins with; for ``plan`` of every estimator."""
         planned = self._planned(problem, sizes)
         warn_beforehand(planned.privacy, planned.remarks, stacklevel=3)
         return planned
 
-    def _planned(self, problem: BilevelProblem, sizes: Sizes) -> Plan:
+    def _planned(self, problem: BilevelProblem, sizes: RecordShapes) -> Plan:
         """The plan of a fit, of which `solve` makes the same again."""
         rows = _rows(sizes)
         budget = self._budget(rows)
@@ -156,15 +158,15 @@ class PrivateEstimator(CountedCopies):
         if self.delta is not None or not budget.is_private:
             return planned
         reason = f"1/n^1.1 rounded down, n = {rows:,} rows, which is public"
-        return replace(planned, numbers={**planned.numbers, "delta": (budget.delta, reason)})
+        return replace(planned, parameters={**planned.parameters, "delta": (budget.delta, reason)})
 
-    def _sizes(self, rows: Any, columns: int, upper: Sequence[type], lower: Sequence[type]) -> Sizes:
+    def _sizes(self, rows: Any, columns: int, upper: Sequence[type], lower: Sequence[type]) -> RecordShapes:
         """Sizes of a fit on a number of rows: a row of so many columns and numbers of these types for each record."""
         rows = count("rows", rows, "it is the number of rows that a fit will have")
         if rows < 2:
             raise InvalidArgument(f"rows={rows}: must be at least 2, one to validate and one to train")
         validating = validation_rows(rows, self.validation_fraction)
-        return Sizes(upper=shapes(validating, columns, upper), lower=shapes(rows - validating, columns, lower))
+        return RecordShapes(upper=shapes(validating, columns, upper), lower=shapes(rows - validating, columns, lower))
 
     def _budget(self, rows: int) -> Budget:
         epsilon = positive("epsilon", self.epsilon, "it bounds the privacy loss (try 1.0)", infinite=True)
@@ -211,7 +213,7 @@ def default_delta(rows: int) -> float:
     return float(f"{int(exact.scaleb(-power))}e{power}")
 
 
-def _rows(sizes: Sizes) -> int:
+def _rows(sizes: RecordShapes) -> int:
     return sum(map(sizes.count, sizes.roles))
 
 

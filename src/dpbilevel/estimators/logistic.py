@@ -11,17 +11,17 @@ from scipy.special import expit, softmax
 from sklearn.base import ClassifierMixin
 
 from dpbilevel.applications.regularization import regularization
-from dpbilevel.arguments import count
 from dpbilevel.estimators.base import PrivateEstimator
 from dpbilevel.estimators.groups import numbered_groups
 from dpbilevel.estimators.penalties import PenaltyEstimator
 from dpbilevel.estimators.rows import split_intercept, with_intercept
 from dpbilevel.estimators.split import split
 from dpbilevel.estimators.targets import check_kind, class_codes, column, declared_names
+from dpbilevel.foundation.arguments import count
 from dpbilevel.planning import Plan
 from dpbilevel.problem import BilevelProblem
-from dpbilevel.records import Sizes
-from dpbilevel.solution import Legend
+from dpbilevel.records import RecordShapes
+from dpbilevel.solution.solution import Legend
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -121,14 +121,14 @@ class DPLogisticRegressionCV(PenaltyEstimator, PrivateClassifier):
         """Plan a fit from sizes alone: what it will spend, and how loud its noise will be. Classes must be declared.
 
         >>> DPLogisticRegressionCV(epsilon=1.0, classes=["no", "yes"]).plan(rows=5000, columns=3)
-        Plan(Tracking, 600 releases on Sizes(upper=1000 records, lower=4000 records): (1, 8e-05)-DP, replace-one, ...)
+        Plan(Tracking, 600 releases on RecordShapes(upper=1000 records, lower=4000 records): (1, 8e-05)-DP, ...)
         """
         classes = declared_names("classes", self.classes)
         _, group_of = numbered_groups(self.groups, count("columns", columns, "it is the length of a row"))
         sizes = self._sizes(rows, columns + 1, [np.int32], [np.int32])
         return self._announced(self._problem(sizes, len(classes), group_of), sizes)
 
-    def _problem(self, sizes: Sizes, classes: int, group_of: Sequence[int]) -> BilevelProblem:
+    def _problem(self, sizes: RecordShapes, classes: int, group_of: Sequence[int]) -> BilevelProblem:
         binary = classes == 2
         model = {"loss": "logistic"} if binary else {"loss": "softmax", "classes": classes}
         tuned = functools.partial(regularization, **model, columns=len(group_of), groups=group_of)

@@ -9,14 +9,14 @@ from sklearn.base import RegressorMixin
 from sklearn.metrics import r2_score
 
 from dpbilevel.applications.representation import shared_representation
-from dpbilevel.arguments import count
 from dpbilevel.estimators.base import PrivateEstimator
 from dpbilevel.estimators.split import split
 from dpbilevel.estimators.targets import TARGET_BOUND, column, declared_names, name_codes, numbers, target_scale
+from dpbilevel.foundation.arguments import count
 from dpbilevel.methods.refit import Refit
 from dpbilevel.planning import Plan
 from dpbilevel.problem import BilevelProblem
-from dpbilevel.solution import Legend
+from dpbilevel.solution.solution import Legend
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

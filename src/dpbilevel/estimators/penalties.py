@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 
 from dpbilevel.applications.regularization import PENALTIES
 from dpbilevel.estimators.base import PrivateEstimator
-from dpbilevel.notices import PASS_LIMIT
+from dpbilevel.execution.notices import PASS_LIMIT
 from dpbilevel.planning import Plan
 from dpbilevel.problem import BilevelProblem
-from dpbilevel.records import Sizes
+from dpbilevel.records import RecordShapes
 
 Range = tuple[float, float]
 
@@ -27,13 +27,13 @@ _LOWER_HALF: Range = (PENALTIES[0], math.sqrt(PENALTIES[0] * PENALTIES[1]))  # o
 class PenaltyEstimator(PrivateEstimator):
     """An estimator that tunes penalties."""
 
-    def _in_reach(self, problem_within: Callable[[Range], BilevelProblem], sizes: Sizes) -> BilevelProblem:
+    def _in_reach(self, problem_within: Callable[[Range], BilevelProblem], sizes: RecordShapes) -> BilevelProblem:
         """The problem with as large penalties as can be told from too large ones."""
         whole = problem_within(PENALTIES)
-        told = super()._planned(whole, sizes).numbers.get("validation pass: noise to signal", (0.0, ""))
+        told = super()._planned(whole, sizes).parameters.get("validation pass: noise to signal", (0.0, ""))
         return whole if told[0] <= PASS_LIMIT else problem_within(_LOWER_HALF)
 
-    def _planned(self, problem: BilevelProblem, sizes: Sizes) -> Plan:
+    def _planned(self, problem: BilevelProblem, sizes: RecordShapes) -> Plan:
         planned = super()._planned(problem, sizes)
         largest = math.exp(float(problem.domain.upper))
         reason = "a model of next to nothing: the end of the range"
@@ -41,4 +41,4 @@ class PenaltyEstimator(PrivateEstimator):
             reason = (
                 "the middle of the range: a validation pass has more noise than signal, which may mislead it further"
             )
-        return replace(planned, numbers={**planned.numbers, "largest penalty": (largest, reason)})
+        return replace(planned, parameters={**planned.parameters, "largest penalty": (largest, reason)})

@@ -10,17 +10,17 @@ from sklearn.base import RegressorMixin
 from sklearn.metrics import r2_score
 
 from dpbilevel.applications.regularization import regularization
-from dpbilevel.arguments import count
 from dpbilevel.estimators.base import PrivateEstimator
 from dpbilevel.estimators.groups import numbered_groups
 from dpbilevel.estimators.penalties import PenaltyEstimator
 from dpbilevel.estimators.rows import Scaling, split_intercept, with_intercept
 from dpbilevel.estimators.split import split
 from dpbilevel.estimators.targets import TARGET_BOUND, TargetScale, numbers, target_scale
+from dpbilevel.foundation.arguments import count
 from dpbilevel.planning import Plan
 from dpbilevel.problem import BilevelProblem
-from dpbilevel.records import Sizes
-from dpbilevel.solution import Legend
+from dpbilevel.records import RecordShapes
+from dpbilevel.solution.solution import Legend
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -104,6 +104,6 @@ class DPRidgeCV(PenaltyEstimator, PrivateRegressor):
         sizes = self._sizes(rows, columns + 1, [np.float32], [np.float32])
         return self._announced(self._problem(sizes, group_of), sizes)
 
-    def _problem(self, sizes: Sizes, group_of: Sequence[int]) -> BilevelProblem:
+    def _problem(self, sizes: RecordShapes, group_of: Sequence[int]) -> BilevelProblem:
         model: dict[str, Any] = {"columns": len(group_of), "groups": group_of, "target_bound": TARGET_BOUND}
         return self._in_reach(lambda penalties: regularization("squared", **model, penalties=penalties), sizes)

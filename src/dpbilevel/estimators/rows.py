@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dpbilevel.arguments import positive
 from dpbilevel.encoding.columns import Table, numbers_of
 from dpbilevel.errors import InvalidArgument, InvalidRecords
+from dpbilevel.foundation.arguments import positive
 
 Floats = npt.NDArray[np.float64]
 

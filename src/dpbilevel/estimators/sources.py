@@ -8,7 +8,6 @@ import numpy as np
 import numpy.typing as npt
 
 from dpbilevel.applications.reweighting import source_weights
-from dpbilevel.arguments import count
 from dpbilevel.errors import InvalidArgument
 from dpbilevel.estimators.base import PrivateEstimator, shapes
 from dpbilevel.estimators.logistic import PrivateClassifier
@@ -24,10 +23,11 @@ from dpbilevel.estimators.targets import (
     numbers,
     target_scale,
 )
+from dpbilevel.foundation.arguments import count
 from dpbilevel.planning import Plan
 from dpbilevel.problem import BilevelProblem
-from dpbilevel.records import Sizes
-from dpbilevel.solution import Legend
+from dpbilevel.records import RecordShapes
+from dpbilevel.solution.solution import Legend
 
 Rows = npt.NDArray[np.float32]
 
@@ -62,12 +62,14 @@ class _Weighted(PrivateEstimator):
         upper, lower = split(len(rows), self.validation_fraction, self.split_seed)
         return (rows[upper], targets[upper]), (rows[lower], targets[lower], codes[lower])
 
-    def _level_sizes(self, rows: int, columns: int, validation_rows: int | None, target: type) -> Sizes:
+    def _level_sizes(self, rows: int, columns: int, validation_rows: int | None, target: type) -> RecordShapes:
         if validation_rows is None:
             return self._sizes(rows, columns, [target], [target, np.int32])
         count("rows", rows, "it is the number of rows that a fit will have")
         count("validation_rows", validation_rows, "it is the number of rows that are given apart")
-        return Sizes(upper=shapes(validation_rows, columns, [target]), lower=shapes(rows, columns, [target, np.int32]))
+        return RecordShapes(
+            upper=shapes(validation_rows, columns, [target]), lower=shapes(rows, columns, [target, np.int32])
+        )
 
 
 def _pair(validation: Any) -> Sequence[Any]:

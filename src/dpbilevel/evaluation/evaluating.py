@@ -18,12 +18,14 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.stats import norm
 
-from dpbilevel.about import version
-from dpbilevel.arguments import one_of, positive
 from dpbilevel.encoding.encoded_rows import caveats_of
 from dpbilevel.errors import InvalidArgument, PrivacyLeakWarning, UtilityWarning
 from dpbilevel.evaluation.heldout import checked_pair, classes_of
 from dpbilevel.evaluation.scoring import NORM, Metric, chosen_metrics, scored
+from dpbilevel.execution.program import Program, Stage
+from dpbilevel.foundation.about import version
+from dpbilevel.foundation.arguments import one_of, positive
+from dpbilevel.foundation.tables import text_table
 from dpbilevel.planning import check_delta
 from dpbilevel.privacy.accounting import all_charges
 from dpbilevel.privacy.budget import Budget
@@ -32,11 +34,9 @@ from dpbilevel.privacy.ledger import Ledger
 from dpbilevel.privacy.noise import KeySchedule
 from dpbilevel.privacy.release import Contribution, Release
 from dpbilevel.privacy.spend import Privacy
-from dpbilevel.program import Program, Stage
 from dpbilevel.records import Records
+from dpbilevel.solution.trees import encoded
 from dpbilevel.solving import check_noise, warn_if_not_private
-from dpbilevel.tables import text_table
-from dpbilevel.trees import encoded
 
 Tree = Any
 
@@ -213,21 +213,21 @@ def evaluate(
     # The vectors are the library's own: in float64, whatever the user has set, a score without noise is exact.
     with jax.enable_x64(True):
         program, release = _program(metrics, number, for_exact_noise(budget) if noise == "exact" else budget)
-        _warn_if_noisy(release.noise * max(chosen.unit for chosen in metrics), number)
+        _warn_if_noisy(release.noise_std * max(chosen.unit for chosen in metrics), number)
         hidden = Records(both=scored(metrics, model, rows, targets, classes))
         for caveat in caveats:
             warnings.warn(caveat, PrivacyLeakWarning, stacklevel=2)
         warn_if_not_private(budget, schedule)
         zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), _answer_shapes(metrics, hidden))
         if noise == "exact":
-            program = program.hardened({release: sum(leaf.size for leaf in jax.tree.leaves(zeros))})
+            program = program.discretized({release: sum(leaf.size for leaf in jax.tree.leaves(zeros))})
         # Charged before the release is evaluated; whatever happens after this line, the charge stands.
         receipt = (ledger or Ledger(budget)).charge(program.releases, budget, "evaluation")
         state, _ = hidden.execute(program, receipt, schedule, program.start(None, zeros), 1)
         answer = jax.tree.map(np.asarray, program.finish(state)[1])
     return Evaluation(
         values={chosen.name: chosen.value(answer[chosen.name], number) for chosen in metrics},
-        standard_errors={chosen.name: chosen.standard_error(release.noise, number) for chosen in metrics},
+        standard_errors={chosen.name: chosen.standard_error(release.noise_std, number) for chosen in metrics},
         privacy=Privacy(
             all_charges(program.releases), budget, caveats, void=schedule.reproducible or not budget.is_private
         ),
@@ -245,14 +245,14 @@ def _program(metrics: tuple[Metric, ...], number: int, budget: Budget) -> tuple[
     declared = Release(
         name="evaluation: " + ", ".join(chosen.name for chosen in metrics),
         contributions={_ROLE: Contribution(functools.partial(_vector, metrics), clip, number)},
-        noise=1.0,
-        steps=1,
+        noise_std=1.0,
+        uses=1,
         adjacency=budget.adjacency,
     )
     (release,) = calibrate([declared], budget)
     stage = Stage(
         release=release,
-        steps=1,
+        uses_per_round=1,
         begin=lambda state: state,
         query=lambda state, carry, step: None,
         update=lambda state, carry, answer, step: answer,
@@ -270,7 +270,7 @@ def _program(metrics: tuple[Metric, ...], number: int, budget: Budget) -> tuple[
 
 def _vector(metrics: tuple[Metric, ...], point: None, record: Tree) -> Tree:
     """One record's vector, of all metrics jointly."""
-    return {chosen.name: chosen.vector(record[chosen.name]) for chosen in metrics}
+    return {chosen.name: chosen.contribution(record[chosen.name]) for chosen in metrics}
 
 
 def _answer_shapes(metrics: tuple[Metric, ...], records: Records) -> Tree:

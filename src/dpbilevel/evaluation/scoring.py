@@ -5,8 +5,9 @@ centre: that halves what one record can move. A mean of such vectors is what a r
 on released numbers. Several metrics together are one vector of norm at most sqrt(k)/2, so that each of the k gets the
 same share of the budget's mu^2.
 
-All metrics have the same parts: ``vector`` of one record, ``value`` and ``standard_error`` of an answer, ``meaning`` in
-words, the ``largest`` value (the smallest is zero), and ``unit``, what noise of one on the answer is as a part of it.
+All metrics have the same parts: ``contribution`` of one record, ``value`` and ``standard_error`` of an answer,
+``meaning`` in words, the ``largest`` value (the smallest is zero), and ``unit``, what noise of one on the answer is as
+a part of it.
 """
 
 import math
@@ -19,7 +20,6 @@ import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 
-from dpbilevel.arguments import count, one_of, positive
 from dpbilevel.errors import InvalidArgument, InvalidRecords
 from dpbilevel.evaluation.heldout import (
     Array,
@@ -30,11 +30,12 @@ from dpbilevel.evaluation.heldout import (
     real_numbers,
     right,
 )
+from dpbilevel.foundation.arguments import count, one_of, positive
 
 Tree = Any
 Floats = npt.NDArray[np.float64]
 
-NORM = 0.5  # the largest norm of one record's vector, of every metric
+NORM = 0.5  # the largest norm of one record's contribution, of every metric
 _LARGEST = 2.0**99  # beyond 2^100 a clipped sum takes entries for infinities
 
 
@@ -47,7 +48,7 @@ class Accuracy:
     largest: ClassVar[float] = 1.0
     unit: ClassVar[float] = 1.0
 
-    def vector(self, record: jax.Array) -> jax.Array:
+    def contribution(self, record: jax.Array) -> jax.Array:
         """+1/2 for a right prediction, -1/2 for a wrong one."""
         return jnp.where(record, NORM, -NORM)
 
@@ -87,7 +88,7 @@ class Loss:
         """The bound, or infinity where nothing is clipped."""
         return self.bound if self.clipped else math.inf
 
-    def vector(self, record: jax.Array) -> jax.Array:
+    def contribution(self, record: jax.Array) -> jax.Array:
         """The loss as a share of the bound, less one half."""
         share = record / self.bound
         return (jnp.clip(share, 0, 1) if self.clipped else share) - 0.5
@@ -141,7 +142,7 @@ class Calibration:
         """The middle of each bin."""
         return np.asarray((np.arange(self.bins) + 0.5) / self.bins)
 
-    def vector(self, record: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+    def contribution(self, record: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
         """The three numbers in the place of the record's bin."""
         mine = jax.nn.one_hot(record["bin"], self.bins, dtype=record["offset"].dtype) / self.unit
         excess = jnp.where(record["positive"], 0.5, -0.5)

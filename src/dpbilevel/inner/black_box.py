@@ -19,11 +19,11 @@ import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 
-from dpbilevel.arguments import one_of
 from dpbilevel.constraints import Domain, project
 from dpbilevel.errors import InvalidArgument, TrainerFailed
+from dpbilevel.foundation.arguments import one_of
 from dpbilevel.privacy.budget import ADJACENCIES, Adjacency
-from dpbilevel.privacy.events import ApproximateDP, Event, GaussianDP
+from dpbilevel.privacy.declared import ApproximateDP, Event, GaussianDP
 
 Tree = Any
 Train = Callable[[Tree, Tree, Tree, float], Tree]

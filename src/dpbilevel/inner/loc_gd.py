@@ -21,13 +21,13 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from dpbilevel.arguments import count, positive
+from dpbilevel.constants import Constants
 from dpbilevel.constraints import Domain, into_ball, project
 from dpbilevel.errors import InvalidArgument
+from dpbilevel.execution.program import Stage, State
+from dpbilevel.foundation.arguments import count, positive
 from dpbilevel.privacy.release import Release
 from dpbilevel.privacy.sampling import FullBatch, Poisson, Sampling, check_sampling
-from dpbilevel.program import Stage, State
-from dpbilevel.theory.constants import Constants
 
 Tree = Any
 
@@ -177,7 +177,7 @@ class DPLocGD:
 
         return Stage(
             release=release,
-            steps=schedule.total_steps,
+            uses_per_round=schedule.total_steps,
             begin=begin,
             query=point,
             update=update,
@@ -190,8 +190,8 @@ class DPLocSGD(DPLocGD):
     """DP-Loc-SGD, the paper's mini-batch solver for the lower level (Algorithm 4).
 
     The same schedule and arguments as `DPLocGD`, with gradients on random batches. A batch adds sampling noise to the
-    privacy noise: it pays where a pass over the data is dear, never in accuracy at equal steps. The paper draws with
-    replacement, which is by far the dearest to account for; `Poisson` is the cheapest.
+    privacy noise: it pays where a pass over the data is expensive, never in accuracy at equal steps. The paper draws
+    with replacement, which is by far the most expensive to account for; `Poisson` is the cheapest.
 
     Args:
         sampling: `Poisson(rate)`, `WithoutReplacement(size)` or `WithReplacement(size)`.
@@ -209,7 +209,7 @@ class DPLocSGD(DPLocGD):
 
 
 def _descend(y: Tree, gradient: Tree, size: jax.Array) -> Tree:
-    return jax.tree.map(lambda leaf, slope: (leaf - size * slope).astype(leaf.dtype), y, gradient)
+    return jax.tree.map(lambda leaf, direction: (leaf - size * direction).astype(leaf.dtype), y, gradient)
 
 
 def _choose(condition: jax.Array, one: Tree, other: Tree) -> Tree:

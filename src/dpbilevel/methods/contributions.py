@@ -11,7 +11,7 @@ import jax
 import optax
 
 from dpbilevel.errors import InvalidProblem
-from dpbilevel.facts import Facts
+from dpbilevel.methods.context import PublicContext
 from dpbilevel.privacy.release import Contribution
 
 Tree = Any
@@ -19,54 +19,56 @@ Vector = Callable[[Tree, Tree], Tree]
 Levels = dict[str, tuple[Vector, float]]  # level ("upper", "lower") -> per-record vector and its clip
 
 
-def lower_gradients(facts: Facts, clip: float) -> Levels:
+def lower_gradients(context: PublicContext, clip: float) -> Levels:
     """Gradients of g_i in y, at points (x, y)."""
-    slope = jax.grad(facts.problem.lower_loss, 1)
-    return {"lower": (lambda point, record: slope(*point, record), clip)}
+    gradient = jax.grad(context.problem.lower_loss, 1)
+    return {"lower": (lambda point, record: gradient(*point, record), clip)}
 
 
-def penalised_gradients(facts: Facts, penalty: float, clip: float, upper_clip: float) -> Levels:
+def penalised_gradients(context: PublicContext, penalty_weight: float, clip: float, upper_clip: float) -> Levels:
     """Gradients of f_i/penalty and g_i in y, at points (x, y): an upper record counts with 1/penalty only."""
-    levels = lower_gradients(facts, clip)
-    if facts.problem.upper_loss is not None:
-        slope = jax.grad(facts.problem.upper_loss, 1)
+    levels = lower_gradients(context, clip)
+    if context.problem.upper_loss is not None:
+        gradient = jax.grad(context.problem.upper_loss, 1)
         levels["upper"] = (
-            lambda point, record: optax.tree.scale(1 / penalty, slope(*point, record)),
-            upper_clip / penalty,
+            lambda point, record: optax.tree.scale(1 / penalty_weight, gradient(*point, record)),
+            upper_clip / penalty_weight,
         )
     return levels
 
 
-def hypergradients(facts: Facts, penalty: float, clip: float, upper_clip: float) -> Levels:
+def hypergradients(context: PublicContext, penalty_weight: float, clip: float, upper_clip: float) -> Levels:
     """Parts of the hypergradient at points (x, y, z), of the levels whose x-gradient reads records at all."""
     levels: Levels = {}
-    if "lower" in facts.inspection.hypergradient_reads:
-        lower_slope = jax.grad(facts.problem.lower_loss)
+    if "lower" in context.inspection.hypergradient_reads:
+        lower_gradient = jax.grad(context.problem.lower_loss)
 
         def difference(point: Tree, record: Tree) -> Tree:
             x, y, z = point
-            return optax.tree.scale(penalty, optax.tree.sub(lower_slope(x, z, record), lower_slope(x, y, record)))
+            return optax.tree.scale(
+                penalty_weight, optax.tree.sub(lower_gradient(x, z, record), lower_gradient(x, y, record))
+            )
 
         levels["lower"] = (difference, clip)
-    if facts.problem.upper_loss is not None and "upper" in facts.inspection.hypergradient_reads:
-        upper_slope = jax.grad(facts.problem.upper_loss)
-        levels["upper"] = (lambda point, record: upper_slope(point[0], point[2], record), upper_clip)
+    if context.problem.upper_loss is not None and "upper" in context.inspection.hypergradient_reads:
+        upper_gradient = jax.grad(context.problem.upper_loss)
+        levels["upper"] = (lambda point, record: upper_gradient(point[0], point[2], record), upper_clip)
     return levels
 
 
-def by_role(levels: Levels, facts: Facts) -> dict[str, Contribution]:
+def by_role(levels: Levels, context: PublicContext) -> dict[str, Contribution]:
     """Contributions by role. Without privacy nothing is clipped."""
     merged: dict[str, Levels] = {}
     for level, part in levels.items():
-        role = facts.sizes.role_of(level)
+        role = context.sizes.role_of(level)
         if role is None:
             raise InvalidProblem(f"{level}_loss: has no records; pass Records({level}=...), or leave the loss out")
         merged.setdefault(role, {})[level] = part
     return {
         role: Contribution(
             _summed([vector for vector, _ in parts.values()]),
-            sum(clip for _, clip in parts.values()) if facts.budget.is_private else math.inf,
-            facts.sizes.count(role),
+            sum(clip for _, clip in parts.values()) if context.budget.is_private else math.inf,
+            context.sizes.count(role),
         )
         for role, parts in merged.items()
     }

@@ -12,7 +12,7 @@ from dpbilevel.constraints import Domain, project
 Tree = Any
 State = Any
 
-_MEMORY = 0.9  # of the average: about the last ten iterates, while steps are falling anyway
+_DECAY = 0.9  # of the average: about the last ten iterates, while steps are falling anyway
 
 
 def adam() -> optax.GradientTransformation:
@@ -47,5 +47,5 @@ class Descent:
         direction, moments = adam().update(gradient, state["moments"])
         rate = self.learning_rate * (1 - (state["step"] + 1) / (self.steps + 1))
         y = project(self.domain, moved(state["y"], direction, rate))
-        average = averaged(state["average"], y, _MEMORY)
+        average = averaged(state["average"], y, _DECAY)
         return {"step": state["step"] + 1, "y": y, "average": average, "moments": moments}

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import optax
 
 Tree = Any
-Vector = Callable[[Tree, Tree], Tree]
+PerRecord = Callable[[Tree, Tree], Tree]
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,12 +25,12 @@ class Part:
     """One of the vectors.
 
     Args:
-        vector: phi(point, record).
+        contribution: phi(point, record).
         clip: its bound.
         share: of mu^2, among the parts of the release; shares sum to one.
     """
 
-    vector: Vector
+    contribution: PerRecord
     clip: float
     share: float
 
@@ -40,19 +40,21 @@ class Part:
         return self.clip / math.sqrt(self.share)
 
 
-def shared(vectors: Mapping[str, tuple[Vector, float]], weights: Mapping[str, float]) -> dict[str, Part]:
+def shared(contributions: Mapping[str, tuple[PerRecord, float]], weights: Mapping[str, float]) -> dict[str, Part]:
     """Parts whose shares are the weights, brought to a sum of one."""
-    total = sum(weights[name] for name in vectors)
-    return {name: Part(vector, clip, weights[name] / total) for name, (vector, clip) in vectors.items()}
+    total = sum(weights[name] for name in contributions)
+    return {
+        name: Part(contribution, clip, weights[name] / total) for name, (contribution, clip) in contributions.items()
+    }
 
 
-def joined(parts: Mapping[str, Part], clipped: bool) -> Vector:
+def joined(parts: Mapping[str, Part], clipped: bool) -> PerRecord:
     """The joint vector, as a dictionary of its parts; without privacy nothing is clipped."""
 
-    def vector(point: Tree, record: Tree) -> dict[str, Tree]:
-        return {name: _scaled(part, part.vector(point, record), clipped) for name, part in parts.items()}
+    def contribution(point: Tree, record: Tree) -> dict[str, Tree]:
+        return {name: _scaled(part, part.contribution(point, record), clipped) for name, part in parts.items()}
 
-    return vector
+    return contribution
 
 
 def separated(answer: Mapping[str, Tree], parts: Mapping[str, Part]) -> dict[str, Tree]:
@@ -60,8 +62,8 @@ def separated(answer: Mapping[str, Tree], parts: Mapping[str, Part]) -> dict[str
     return {name: optax.tree.scale(part.unit, answer[name]) for name, part in parts.items()}
 
 
-def _scaled(part: Part, vector: Tree, clipped: bool) -> Tree:
+def _scaled(part: Part, contribution: Tree, clipped: bool) -> Tree:
     factor: Any = 1 / part.unit
     if clipped:
-        factor = factor * jnp.minimum(1.0, part.clip / jnp.maximum(optax.tree.norm(vector), part.clip))
-    return jax.tree.map(lambda leaf: (factor * leaf).astype(leaf.dtype), vector)
+        factor = factor * jnp.minimum(1.0, part.clip / jnp.maximum(optax.tree.norm(contribution), part.clip))
+    return jax.tree.map(lambda leaf: (factor * leaf).astype(leaf.dtype), contribution)

@@ -18,23 +18,23 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from dpbilevel.arguments import count, positive
 from dpbilevel.errors import InvalidArgument
-from dpbilevel.facts import Facts
+from dpbilevel.execution.program import Program, Stage, State
+from dpbilevel.foundation.arguments import count, positive
+from dpbilevel.methods.context import PublicContext
 from dpbilevel.methods.contributions import Levels, by_role, shares_by_role
 from dpbilevel.methods.descent import Descent
-from dpbilevel.methods.joint import Part, Vector, joined, separated, shared
-from dpbilevel.methods.noiseless import noiseless_training
+from dpbilevel.methods.joint import Part, PerRecord, joined, separated, shared
+from dpbilevel.methods.noiseless.noiseless import noiseless_training
 from dpbilevel.privacy.accounting import gaussian_epsilon
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.calibration import calibrate, with_shares
 from dpbilevel.privacy.release import Release
 from dpbilevel.privacy.sampling import FullBatch
-from dpbilevel.program import Program, Stage, State
-from dpbilevel.records import Sizes
+from dpbilevel.records import RecordShapes
 
 Tree = Any
-Numbers = dict[str, tuple[Any, str]]
+Parameters = dict[str, tuple[Any, str]]
 
 TRAINING = "training"
 GRADIENT, WITHIN = "gradient", "within the clip"
@@ -72,7 +72,7 @@ class Refit:
         if self.share is not None and not 0 < positive("share", self.share, "of mu^2 for tuning (try 0.15)") < 1:
             raise InvalidArgument(f"share={self.share!r}: must lie between 0 and 1; it is what tuning gets (try 0.15)")
 
-    def budgets(self, budget: Budget, sizes: Sizes, gaussian: bool) -> tuple[Budget, Budget, float]:
+    def budgets(self, budget: Budget, sizes: RecordShapes, gaussian: bool) -> tuple[Budget, Budget, float]:
         """The budgets of tuning and of training, and tuning's share.
 
         Full-batch Gaussian runs share mu^2, which is exact. Anything else shares epsilon and delta, which always holds.
@@ -89,37 +89,37 @@ class Refit:
             tuning, training = (Budget(budget.epsilon * p, budget.delta * p, budget.adjacency) for p in parts)
         return tuning, training, share
 
-    def program(self, facts: Facts) -> tuple[Program, Numbers]:
+    def program(self, context: PublicContext) -> tuple[Program, Parameters]:
         """The training at the end of a run: noisy steps, or without a budget the minimiser itself."""
-        if not facts.budget.is_private:
-            return noiseless_training(facts, self._pools(facts))
-        return self.descent(facts)
+        if not context.budget.is_private:
+            return noiseless_training(context, self._pools(context))
+        return self.descent(context)
 
-    def descent(self, facts: Facts) -> tuple[Program, Numbers]:
+    def descent(self, context: PublicContext) -> tuple[Program, Parameters]:
         """The training as steps along released gradients, also as a part of larger programs; reads no record."""
-        contributions = by_role(self._levels(facts), facts)
+        contributions = by_role(self._levels(context), context)
         release = Release(
             name=TRAINING,
             contributions=contributions,
-            noise=1.0,
-            steps=self.steps,
+            noise_std=1.0,
+            uses=self.steps,
             sampling=FullBatch(),
-            adjacency=facts.budget.adjacency,
+            adjacency=context.budget.adjacency,
         )
         shares = shares_by_role({TRAINING: 1.0}, {TRAINING: contributions})
-        (release,) = calibrate([with_shares(release, shares[TRAINING], facts.budget)], facts.budget)
+        (release,) = calibrate([with_shares(release, shares[TRAINING], context.budget)], context.budget)
         program = Program(
             rounds=self.steps,
-            stages=[self._stage(facts, release)],
+            stages=[self._stage(context, release)],
             start=lambda x, y: {
                 "x": x,
-                "model": self._descent(facts).start(y),
+                "model": self._descent(context).start(y),
                 "clip": jnp.asarray(self.clip_norm, jnp.float32),
             },
             observe=lambda state: {},
             finish=lambda state: (state["x"], state["model"]["average"]),
         )
-        numbers: Numbers = {
+        parameters: Parameters = {
             "training: steps": (self.steps, "at the final x"),
             "training: learning rate": (
                 self.learning_rate / self.clip_norm,
@@ -132,67 +132,73 @@ class Refit:
                 else "of the lower level alone",
             ),
             "training: noise": (
-                release.noise,
-                f"on a mean of {self._records(facts)} vectors of norm at most one, spends the budget over all steps",
+                release.noise_std,
+                f"on a mean of {self._records(context)} vectors of norm at most one, spends the budget over all steps",
             ),
         }
-        ratio = release.noise * math.sqrt(facts.y_dimension)
-        numbers["training: noise to signal"] = (ratio, "sigma sqrt(d)/(n C): noise of a step over what records can add")
-        numbers["training: clip"] = (self.clip_norm, f"to begin with; it then follows the norm that {_WITHIN:.0%} keep")
-        numbers["training: cut of the clip"] = (self._cut(facts), "less where noise is large against n")
-        return program, numbers
+        ratio = release.noise_std * math.sqrt(context.y_dimension)
+        parameters["training: noise to signal"] = (
+            ratio,
+            "sigma sqrt(d)/(n C): noise of a step over what records can add",
+        )
+        parameters["training: clip"] = (
+            self.clip_norm,
+            f"to begin with; it then follows the norm that {_WITHIN:.0%} keep",
+        )
+        parameters["training: cut of the clip"] = (self._cut(context), "less where noise is large against n")
+        return program, parameters
 
-    def _levels(self, facts: Facts) -> Levels:
-        problem, sizes = facts.problem, facts.sizes
-        lower_slope = jax.grad(problem.lower_loss, 1)
+    def _levels(self, context: PublicContext) -> Levels:
+        problem, sizes = context.problem, context.sizes
+        lower_gradient = jax.grad(problem.lower_loss, 1)
 
         def lower(x: Tree, y: Tree, record: Tree) -> Tree:
-            return optax.tree.scale(1 / problem.lower_scale(x), lower_slope(x, y, record))
+            return optax.tree.scale(1 / problem.lower_scale(x), lower_gradient(x, y, record))
 
-        slopes = {"lower": lower}
-        if self._pools(facts) and problem.upper_loss is not None:
-            slopes["upper"] = jax.grad(problem.upper_loss, 1)
-        total = self._records(facts)
+        loss_gradients = {"lower": lower}
+        if self._pools(context) and problem.upper_loss is not None:
+            loss_gradients["upper"] = jax.grad(problem.upper_loss, 1)
+        total = self._records(context)
 
-        def level(name: str) -> tuple[Vector, float]:
+        def level(name: str) -> tuple[PerRecord, float]:
             # A mean over all records together: each role's mean counts with its part of the records.
             part = sizes.count(sizes.role_of(name) or name) / total
-            vector = joined(self._parts(facts, slopes[name]), clipped=facts.budget.is_private)
-            return lambda point, record: optax.tree.scale(part, vector(point, record)), part
+            contribution = joined(self._parts(context, loss_gradients[name]), clipped=context.budget.is_private)
+            return lambda point, record: optax.tree.scale(part, contribution(point, record)), part
 
-        return {name: level(name) for name in slopes}
+        return {name: level(name) for name in loss_gradients}
 
-    def _parts(self, facts: Facts, slope: Callable[[Tree, Tree, Tree], Tree]) -> dict[str, Part]:
+    def _parts(self, context: PublicContext, loss_gradient: Callable[[Tree, Tree, Tree], Tree]) -> dict[str, Part]:
         """What a record adds at points (x, y, clip): its gradient in units of the clip, and whether that is within."""
-        cut = self._cut(facts)
+        cut = self._cut(context)
 
         def gradient(point: Tree, record: Tree) -> Tree:
             x, y, clip = point
-            return optax.tree.scale(1 / (cut * clip), slope(x, y, record))
+            return optax.tree.scale(1 / (cut * clip), loss_gradient(x, y, record))
 
         def within(point: Tree, record: Tree) -> jax.Array:
             return jnp.where(cut * optax.tree.norm(gradient(point, record)) <= 1, 0.5, -0.5)
 
         return shared({GRADIENT: (gradient, 1.0), WITHIN: (within, 0.5)}, _SHARES)
 
-    def _pools(self, facts: Facts) -> bool:
+    def _pools(self, context: PublicContext) -> bool:
         """Whether upper records train too."""
-        return facts.problem.upper_trains and facts.problem.upper_loss is not None and facts.sizes.both is None
+        return context.problem.upper_trains and context.problem.upper_loss is not None and context.sizes.both is None
 
-    def _records(self, facts: Facts) -> int:
-        levels = ("lower", "upper") if self._pools(facts) else ("lower",)
-        return sum(facts.sizes.count(facts.sizes.role_of(level) or level) for level in levels)
+    def _records(self, context: PublicContext) -> int:
+        levels = ("lower", "upper") if self._pools(context) else ("lower",)
+        return sum(context.sizes.count(context.sizes.role_of(level) or level) for level in levels)
 
-    def _cut(self, facts: Facts) -> float:
+    def _cut(self, context: PublicContext) -> float:
         """Of the clip: a smaller one saves noise in proportion, and bends the gradients of ever more records."""
-        noise = math.sqrt(facts.y_dimension) / (facts.budget.mu * self._records(facts))
+        noise = math.sqrt(context.y_dimension) / (context.budget.mu * self._records(context))
         return 1 / math.sqrt(1 + (noise / _NOISY) ** 2)
 
-    def _stage(self, facts: Facts, release: Release) -> Stage:
-        problem = facts.problem
-        descent, term, cut = self._descent(facts), jax.grad(problem.term("lower"), 1), self._cut(facts)
-        parts = self._parts(facts, jax.grad(problem.lower_loss, 1))  # their units are those of every level
-        noise = parts[WITHIN].unit * release.noise * math.sqrt(self.steps)
+    def _stage(self, context: PublicContext, release: Release) -> Stage:
+        problem = context.problem
+        descent, term, cut = self._descent(context), jax.grad(problem.term("lower"), 1), self._cut(context)
+        parts = self._parts(context, jax.grad(problem.lower_loss, 1))  # their units are those of every level
+        noise = parts[WITHIN].unit * release.noise_std * math.sqrt(self.steps)
         pace = 1 / math.hypot(1, noise / _WANDERING)
 
         def update(state: State, carry: Tree, answer: Tree, step: jax.Array) -> State:
@@ -205,12 +211,12 @@ class Refit:
 
         return Stage(
             release=release,
-            steps=1,
+            uses_per_round=1,
             begin=lambda state: state,
             query=lambda state, carry, step: (carry["x"], carry["model"]["y"], carry["clip"]),
             update=update,
             end=lambda state, carry: carry,
         )
 
-    def _descent(self, facts: Facts) -> Descent:
-        return Descent(self.steps, self.learning_rate / self.clip_norm, facts.problem.lower_domain)
+    def _descent(self, context: PublicContext) -> Descent:
+        return Descent(self.steps, self.learning_rate / self.clip_norm, context.problem.lower_domain)

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from dpbilevel.errors import InvalidArgument
-from dpbilevel.extras import needing
+from dpbilevel.foundation.extras import needing
 from dpbilevel.plot.style import SETTINGS, WIDTH
 from dpbilevel.plot.svg import inline_svg
-from dpbilevel.solution import Solution
+from dpbilevel.solution.solution import Solution
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -4,9 +4,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dpbilevel.hyperparameters import Hyperparameters
 from dpbilevel.plot.canvas import drawing, powers
 from dpbilevel.plot.style import COLOURS, FAINT, shortened
+from dpbilevel.solution.hyperparameters import Hyperparameters
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from dpbilevel.errors import InvalidArgument
 from dpbilevel.plot.canvas import drawable, drawing
 from dpbilevel.plot.style import INK, looks, on, shortened
-from dpbilevel.solution import Solution
+from dpbilevel.solution.solution import Solution
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -9,7 +9,7 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
-from dpbilevel.tables import visible
+from dpbilevel.foundation.tables import visible
 
 INK = "#757575"  # text and axes
 FAINT = "#a3a3a3"  # grids, and what is drawn for completeness

@@ -10,8 +10,8 @@ import warnings
 from typing import Any
 from xml.etree import ElementTree
 
+from dpbilevel.foundation.tables import visible
 from dpbilevel.plot.style import FAINT, INK, SETTINGS
-from dpbilevel.tables import visible
 
 _FONT = re.compile(r"font(?:-family)?:\s*(?:(?:\w+\s+)?(?P<size>[\d.]+px)\s+)?[^;]+;?\s*")
 _REFERENCE = re.compile(r"url\(#([^)]+)\)")

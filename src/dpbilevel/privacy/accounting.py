@@ -18,35 +18,47 @@ import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from scipy.stats import norm
 
 from dpbilevel.errors import InvalidArgument
 from dpbilevel.privacy.concentrated import concentrated_delta, concentrated_epsilon
-from dpbilevel.privacy.events import ApproximateDP
 from dpbilevel.privacy.profiles import loss_distribution
 from dpbilevel.privacy.sampling import Poisson, Sampling, WithoutReplacement, WithReplacement
+
+ROLES: tuple[str, ...] = ("upper", "lower", "both")
+
+
+class Declared(Protocol):
+    """What one call of a black box is declared to cost (`privacy/declared.py`); the charge keeps it as it is."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    @property
+    def epsilon(self) -> float: ...
+    @property
+    def delta(self) -> float: ...
 
 
 @dataclass(frozen=True)
 class Charge:
-    """What ``steps`` uses of one release cost the records of one role."""
+    """What ``uses`` uses of one release cost the records of one role."""
 
     release: str
     role: str
     ratio: float  # sensitivity over noise, of one use whose batch holds the record once
-    steps: int
+    uses: int
     sampling: Sampling
     records: int | None = None  # of the role; fixed-size batches need it
-    declared: ApproximateDP | None = None  # of one call of a black box, which has no ratio
+    declared: Declared | None = None  # of one call of a black box, which has no ratio
     clip: float | None = None  # largest norm of what one record adds; None where a black box bounds it
     exact: bool = False  # integer noise: of it zCDP is known, and no mu-GDP
 
     @property
     def mu(self) -> float:
         """The GDP parameter of all uses together, as if nothing were sampled; of exact noise sqrt(2 rho), its zCDP."""
-        return self.ratio * math.sqrt(self.steps)
+        return self.ratio * math.sqrt(self.uses)
 
 
 class Chargeable(Protocol):
@@ -55,7 +67,7 @@ class Chargeable(Protocol):
     @property
     def name(self) -> str: ...
     @property
-    def steps(self) -> int: ...
+    def uses(self) -> int: ...
     @property
     def adjacency(self) -> str: ...
     def charges(self) -> tuple[Charge, ...]:
@@ -142,7 +154,7 @@ def composed_delta(charges: Sequence[Charge], epsilon: float, adjacency: str) ->
 
 
 def _is_full_batch(charges: Sequence[Charge]) -> bool:
-    return all(charge.sampling.takes_everybody and charge.declared is None for charge in charges)
+    return all(charge.sampling.is_full_batch and charge.declared is None for charge in charges)
 
 
 def _concentrated(charges: Sequence[Charge]) -> float:
@@ -154,8 +166,8 @@ def _concentrated(charges: Sequence[Charge]) -> float:
 
 def _as_declared(charges: Sequence[Charge], delta: float) -> float:
     """One call of a black box costs what it declares; the grid would round that up."""
-    (declared, steps), *others = [(charge.declared, charge.steps) for charge in charges]
-    alone = declared is not None and steps == 1 and not others and delta >= declared.delta
+    (declared, uses), *others = [(charge.declared, charge.uses) for charge in charges]
+    alone = declared is not None and uses == 1 and not others and delta >= declared.delta
     return declared.epsilon if declared is not None and alone else math.inf
 
 
@@ -182,7 +194,7 @@ def _loss_distribution(charges: tuple[Charge, ...], adjacency: str) -> Any:
     total = pld.identity(value_discretization_interval=_DISCRETISATION)
     for charge in charges:
         if charge.ratio > 0 or charge.declared is not None:
-            total = total.compose(_one_use(charge, adjacency).self_compose(int(charge.steps)))
+            total = total.compose(_one_use(charge, adjacency).self_compose(int(charge.uses)))
     return total
 
 

@@ -4,8 +4,8 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from dpbilevel.arguments import one_of, positive
 from dpbilevel.errors import InvalidArgument
+from dpbilevel.foundation.arguments import one_of, positive
 from dpbilevel.privacy.accounting import gaussian_mu
 
 Adjacency = Literal["replace-one", "zero-out"]

@@ -1,8 +1,8 @@
 """How much noise a budget asks for.
 
 A method says how the releases should share the budget; that fixes the *ratios* between their noises. One common
-scale then makes the dearest role spend exactly the budget: in closed form for full-batch releases, by bisection on
-the composed privacy loss where a release is sampled.
+scale then makes the most expensive role spend exactly the budget: in closed form for full-batch releases, by bisection
+on the composed privacy loss where a release is sampled.
 """
 
 import math
@@ -26,9 +26,9 @@ def with_shares(release: Release, shares: Mapping[str, float], budget: Budget) -
     """Give a release the noise at which each role spends its share of mu^2 on all uses of the release."""
     if not budget.is_private:
         return release
-    ratios = {role: budget.mu * math.sqrt(shares[role] / release.steps) for role in release.contributions}
+    ratios = {role: budget.mu * math.sqrt(shares[role] / release.uses) for role in release.contributions}
     sensitivities = {role: release.sensitivity(role) for role in release.contributions}
-    return release.scaled(shared_noise(ratios, sensitivities) / release.noise)
+    return release.scaled(shared_noise(ratios, sensitivities) / release.noise_std)
 
 
 def for_exact_noise(budget: Budget) -> Budget:
@@ -41,7 +41,7 @@ def for_exact_noise(budget: Budget) -> Budget:
     0.9274
     """
     if not budget.is_private or budget.delta is None:
-        raise InvalidArgument('noise="exact": needs a finite epsilon; without privacy there is nothing to harden')
+        raise InvalidArgument('noise="exact": needs a finite epsilon; without privacy there is nothing to discretize')
     mu = concentrated_mu(budget.epsilon, budget.delta) * (1 - _SLACK)
     epsilon = gaussian_epsilon(mu, budget.delta)
     if not epsilon > 0:
@@ -55,7 +55,7 @@ def for_exact_noise(budget: Budget) -> Budget:
 def calibrate(
     releases: Sequence[Release], budget: Budget, fixed: Sequence[DeclaredRelease] = ()
 ) -> tuple[Release, ...]:
-    """Scale all noises by one factor so that the dearest role spends the budget, and never more.
+    """Scale all noises by one factor so that the most expensive role spends the budget, and never more.
 
     Full batch: epsilon is met to 1e-6. Sampled: it is met from below within 1%. What black boxes declare (``fixed``)
     is counted and cannot be scaled: a run whose black boxes alone exceed the budget is refused.
@@ -64,7 +64,7 @@ def calibrate(
         _check_fixed(fixed, budget)
     if not budget.is_private:
         return tuple(release.scaled(0.0) for release in releases)
-    if any(release.noise == 0 or release.adjacency != budget.adjacency for release in releases):
+    if any(release.noise_std == 0 or release.adjacency != budget.adjacency for release in releases):
         raise InvalidArgument("releases: need a positive relative noise and the budget's adjacency to be calibrated")
     if not releases:
         return ()
@@ -83,24 +83,24 @@ def _check_fixed(fixed: Sequence[DeclaredRelease], budget: Budget) -> None:
                 f"adjacency={release.adjacency!r}: must be {budget.adjacency!r}, the relation of the budget; restate "
                 "what the black box costs under that relation"
             )
-    spent = _dearest(fixed, budget)
+    spent = _most_expensive(fixed, budget)
     # What other releases get is what black boxes leave: nothing at all is too little where there are any.
     if spent > budget.epsilon:
-        calls = " + ".join(f"{release.steps} calls of {release.name!r}" for release in fixed)
+        calls = " + ".join(f"{release.uses} calls of {release.name!r}" for release in fixed)
         raise BudgetExceeded(
             f"epsilon={budget.epsilon!r}: {calls} with their declared events cost {spent:.4g} at delta "
             f"{budget.delta:g}; declare (and keep) less per call, or make fewer calls"
         )
 
 
-def _dearest(releases: Sequence[Release | DeclaredRelease], budget: Budget) -> float:
+def _most_expensive(releases: Sequence[Release | DeclaredRelease], budget: Budget) -> float:
     charges = all_charges(releases).values()
     return max(composed_epsilon(c, budget.delta or 0.0, budget.adjacency) for c in charges)
 
 
 def _bisect(releases: Sequence[Release], budget: Budget, fixed: Sequence[DeclaredRelease]) -> float:
     def spend(factor: float) -> float:
-        return _dearest([*(release.scaled(factor) for release in releases), *fixed], budget)
+        return _most_expensive([*(release.scaled(factor) for release in releases), *fixed], budget)
 
     if (budget.delta or 0.0) < _SMALLEST_DELTA:
         raise InvalidArgument(

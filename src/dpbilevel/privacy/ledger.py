@@ -25,15 +25,15 @@ from decimal import ROUND_DOWN, Context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from dpbilevel.arguments import count, one_of
 from dpbilevel.errors import BudgetExceeded, DPBilevelError, InvalidArgument, NotCharged
+from dpbilevel.foundation.arguments import count, one_of
 from dpbilevel.privacy.accounting import Chargeable, all_charges, gaussian_epsilon
-from dpbilevel.privacy.books.address import Address
-from dpbilevel.privacy.books.entry import COMPOSITIONS, Book, Composition, Entry, MemoryBook, Page
-from dpbilevel.privacy.books.statement import Statement, write_statement
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.process import this_process
 from dpbilevel.privacy.spend import Privacy
+from dpbilevel.privacy.stores.address import Address
+from dpbilevel.privacy.stores.entry import COMPOSITIONS, Composition, Entry, MemoryStore, Snapshot, Store
+from dpbilevel.privacy.stores.statement import Statement, write_statement
 
 if TYPE_CHECKING:  # at run time it would load JAX, which a look at a ledger can do without
     from dpbilevel.privacy.noise import KeySchedule
@@ -45,7 +45,7 @@ class Receipt:
     """Proof that releases were charged: records evaluate them with it, as often as was charged and no more."""
 
     def __init__(self, releases: Sequence[Chargeable]) -> None:
-        self.__left = {id(release): (release, release.steps) for release in releases}
+        self.__left = {id(release): (release, release.uses) for release in releases}
         self.__used = 0
         self.__lock = threading.Lock()
         self.__process = this_process()
@@ -102,7 +102,7 @@ class Ledger:
     def __init__(self, total: Budget, *, composition: Composition | None = None) -> None:
         _check_total(total)
         _check_composition(composition)
-        self._book = MemoryBook(total, composition)
+        self._store = MemoryStore(total, composition)
 
     @classmethod
     def open(
@@ -138,41 +138,41 @@ class Ledger:
         >>> dpb.Ledger.open(url, dataset="hospital-2026").total
         Budget(epsilon=3.0, delta=1e-06, adjacency='replace-one')
         """
-        from dpbilevel.privacy.books.database import opened
+        from dpbilevel.privacy.stores.database import opened
 
         if total is not None:
             _check_total(total)
         _check_composition(composition)
         ledger = cls.__new__(cls)
-        ledger._book = opened(url, dataset, total=total, composition=composition, unit=unit, who=who)
+        ledger._store = opened(url, dataset, total=total, composition=composition, unit=unit, who=who)
         return ledger
 
     @functools.cached_property
-    def _book(self) -> Book:
+    def _store(self) -> Store:
         # Of a ledger that came in a pickle, when it is first asked: a model loads where its ledger cannot be reached.
-        from dpbilevel.privacy.books.database import reopened
+        from dpbilevel.privacy.stores.database import reopened
 
         return reopened(self._address)
 
     @property
     def total(self) -> Budget:
         """The budget of the data set."""
-        return self._book.total
+        return self._store.total
 
     @property
     def entries(self) -> tuple[Entry, ...]:
         """All charges so far, oldest first; of a ledger in a database `StoredEntry`, read anew each time."""
-        return self._book.read().entries
+        return self._store.read().entries
 
     @property
     def composition(self) -> Composition | None:
         """How runs add up; None before the first charge of a ledger that lets the first charge decide."""
-        return self._book.read().composition
+        return self._store.read().composition
 
     @property
     def is_stored(self) -> bool:
         """Whether a database keeps the entries, so that they are there when a run resumes in another process."""
-        return self._book.read().dataset is not None
+        return self._store.read().dataset is not None
 
     def charge(
         self, releases: Sequence[Chargeable], budget: Budget, description: str, *, once: bool = False
@@ -191,69 +191,69 @@ class Ledger:
                 )
         privacy = Privacy(all_charges(releases), budget)
         entry = Entry(description, privacy.epsilon(), budget.delta or 0.0, privacy.mu)
-        with self._book.writing() as (page, append):
-            if once and any(_is_charge_of(entry, other) for other in page.entries):
+        with self._store.writing() as (snapshot, append):
+            if once and any(_is_charge_of(entry, other) for other in snapshot.entries):
                 return Receipt(releases)
-            composition = page.composition or ("basic" if entry.mu is None else "gaussian")
+            composition = snapshot.composition or ("basic" if entry.mu is None else "gaussian")
             if composition == "gaussian" and entry.mu is None:
                 raise InvalidArgument(
                     "ledger: its runs so far compose as full-batch Gaussians and this run does not; a ledger for "
                     'both is made with Ledger(total, composition="basic") before its first run'
                 )
-            if not self._fits([*page.entries, entry], composition):
+            if not self._fits([*snapshot.entries, entry], composition):
                 raise BudgetExceeded(
                     f"{description}: asks for epsilon {entry.epsilon:.6g} at delta {entry.delta:.3g}, but "
-                    f"{self._describe(page)}; {self._advise(page, composition, entry.delta)}"
+                    f"{self._describe(snapshot)}; {self._advise(snapshot, composition, entry.delta)}"
                 )
             append(entry, privacy)
         return Receipt(releases)
 
     def spent(self) -> float:
         """Epsilon spent so far, at the total's delta."""
-        return self._spent(self._book.read())
+        return self._spent(self._store.read())
 
     def remaining(self) -> Budget | None:
         """The largest budget that one more run of the same kind may have; None where nothing is left."""
-        return self._remaining(self._book.read())
+        return self._remaining(self._store.read())
 
     def statement(self) -> Statement:
         """Everything that the ledger holds, of one moment, as a review needs it; of a ledger in a database only."""
-        page = self._book.read()
-        if page.dataset is None:
+        snapshot = self._store.read()
+        if snapshot.dataset is None:
             raise InvalidArgument(
                 "ledger: is kept in memory, which notes neither who nor when; open one in a database with "
                 'dpb.Ledger.open("sqlite:///ledger.db", dataset=...)'
             )
-        return Statement(page, self._spent(page), self._remaining(page))
+        return Statement(snapshot, self._spent(snapshot), self._remaining(snapshot))
 
     def export(self, path: str | Path) -> Path:
         """Write `statement` as .json or .csv, whole or not at all; the same ledger gives the same bytes."""
         return write_statement(self.statement(), Path(path))
 
-    def _spent(self, page: Page) -> float:
-        if not page.entries:
+    def _spent(self, snapshot: Snapshot) -> float:
+        if not snapshot.entries:
             return 0.0
-        if page.composition == "basic":
-            return math.fsum(entry.epsilon for entry in page.entries)
-        return gaussian_epsilon(_sum_of_squares(page.entries) ** 0.5, self.total.delta or 0.0)
+        if snapshot.composition == "basic":
+            return math.fsum(entry.epsilon for entry in snapshot.entries)
+        return gaussian_epsilon(_sum_of_squares(snapshot.entries) ** 0.5, self.total.delta or 0.0)
 
-    def _remaining(self, page: Page) -> Budget | None:
+    def _remaining(self, snapshot: Snapshot) -> Budget | None:
         total = self.total
-        if not page.entries or not total.is_private:
+        if not snapshot.entries or not total.is_private:
             return total
-        if page.composition == "basic":
-            epsilon = total.epsilon - self._spent(page)
-            delta = (total.delta or 0.0) - math.fsum(entry.delta for entry in page.entries)
+        if snapshot.composition == "basic":
+            epsilon = total.epsilon - self._spent(snapshot)
+            delta = (total.delta or 0.0) - math.fsum(entry.delta for entry in snapshot.entries)
         else:
-            left = total.mu**2 - _sum_of_squares(page.entries)
+            left = total.mu**2 - _sum_of_squares(snapshot.entries)
             delta = total.delta or 0.0
             # What calibration leaves over, to be on the safe side of rounding, is nothing to plan a run with.
             epsilon = gaussian_epsilon(left**0.5, delta) if left > 1e-8 * total.mu**2 else 0.0
         return Budget(epsilon, delta, total.adjacency) if epsilon > 0 and delta > 0 else None
 
-    def _advise(self, page: Page, composition: Composition, delta: float) -> str:
+    def _advise(self, snapshot: Snapshot, composition: Composition, delta: float) -> str:
         """The largest epsilon that a run at this delta may have instead."""
-        left = self._remaining(page)
+        left = self._remaining(snapshot)
         if left is None:
             return "nothing is left for another run"
         if composition == "gaussian":
@@ -272,28 +272,28 @@ class Ledger:
         epsilon, delta = (math.fsum(column) for column in zip(*((e.epsilon, e.delta) for e in entries), strict=True))
         return epsilon <= self.total.epsilon * _DECIMAL and delta <= (self.total.delta or 0.0) * _DECIMAL
 
-    def _describe(self, page: Page) -> str:
+    def _describe(self, snapshot: Snapshot) -> str:
         delta = "" if self.total.delta is None else f" at delta {self.total.delta:g}"
-        return f"epsilon {self._spent(page):.6g} of {self.total.epsilon:g} spent{delta}"
+        return f"epsilon {self._spent(snapshot):.6g} of {self.total.epsilon:g} spent{delta}"
 
     def __repr__(self) -> str:
         try:
-            page = self._book.read()
+            snapshot = self._store.read()
         except DPBilevelError as error:  # a repr is what people look at when something is wrong
             return f"Ledger(cannot be read: {type(error).__name__})"
-        name = "" if page.dataset is None else f"{page.dataset.name!r}, "
-        runs = f"{len(page.entries)} run{'' if len(page.entries) == 1 else 's'}"
-        return f"Ledger({name}{self._describe(page)}, {self.total.adjacency}, {runs})"
+        name = "" if snapshot.dataset is None else f"{snapshot.dataset.name!r}, "
+        runs = f"{len(snapshot.entries)} run{'' if len(snapshot.entries) == 1 else 's'}"
+        return f"Ledger({name}{self._describe(snapshot)}, {self.total.adjacency}, {runs})"
 
     def _repr_html_(self) -> str:
         """A compact card, for notebooks."""
         from dpbilevel.report.privacy_cards import ledger_card, unreadable_ledger_card
 
         try:
-            page = self._book.read()
+            snapshot = self._store.read()
         except DPBilevelError as error:
             return unreadable_ledger_card(error)
-        return ledger_card(page, self.total, self._spent(page), self._remaining(page))
+        return ledger_card(snapshot, self.total, self._spent(snapshot), self._remaining(snapshot))
 
     def __copy__(self) -> "Ledger":
         return self
@@ -302,7 +302,7 @@ class Ledger:
         return self  # scikit-learn's clone copies parameters deeply; two ledgers would spend the budget twice
 
     def __reduce__(self) -> tuple[Any, ...]:
-        address = self._book.address if "_book" in vars(self) else self._address
+        address = self._store.address if "_store" in vars(self) else self._address
         if address is None:
             raise TypeError(
                 "a Ledger in memory cannot be pickled: a second copy of it could spend the same budget again. Keep it "

@@ -115,10 +115,10 @@ def capacity(rate: float, size: int) -> int:
     return min(size, math.ceil(size * rate + excess))
 
 
-def drawn(key: jax.Array, stream: int, number: int, size: int, again: bool) -> jax.Array:
+def drawn(key: jax.Array, stream: int, number: int, size: int, replace: bool) -> jax.Array:
     """``size`` of ``number`` indices, with or without replacement; another stream draws independently."""
     own = jax.random.fold_in(_wrapped(key), stream)
-    if again:
+    if replace:
         return jax.random.randint(own, (size,), 0, number)
     return jax.random.choice(own, number, (size,), replace=False)
 

@@ -1,12 +1,12 @@
 """A release: the one building block of every private method.
 
-    answer = sum over roles r, 1/(rate n_r) * sum over records i of r, clip(phi_r,i(point), C_r)  +  N(0, noise^2 I)
+    answer = sum over roles r, 1/(rate n_r) * sum over records i of r, clip(phi_r,i(point), C_r)  +  N(0, noise_std^2 I)
 
 It is declared before any record is read: which roles, what each record contributes, how it is clipped, how much
 noise, which sampling and how many uses. Its sensitivity is computed from that, never typed. The accountant and the
 compiled loop read the same declaration, so that what is charged and what is executed cannot drift apart.
 
-A release that is `hardened` does the same in integers, with noise that it is handed instead of drawn (see `grid`).
+A release that is `discretized` does the same in integers, with noise that it is handed instead of drawn (see `grid`).
 """
 
 import dataclasses
@@ -20,10 +20,10 @@ import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
-from dpbilevel.arguments import count, non_negative, one_of, positive
 from dpbilevel.errors import InvalidArgument
-from dpbilevel.precision import is_double
-from dpbilevel.privacy.accounting import Charge
+from dpbilevel.foundation.arguments import count, non_negative, one_of, positive
+from dpbilevel.foundation.precision import is_double
+from dpbilevel.privacy.accounting import ROLES, Charge
 from dpbilevel.privacy.budget import ADJACENCIES, Adjacency
 from dpbilevel.privacy.clipping import LARGEST_CLIP, ROUNDING, SMALLEST_CLIP, clipped_sum
 from dpbilevel.privacy.grid import Grid
@@ -31,7 +31,6 @@ from dpbilevel.privacy.noise import capacity, drawn, membership, standard_normal
 from dpbilevel.privacy.sampling import FullBatch, Sampling, WithoutReplacement, WithReplacement, check_sampling
 
 Tree = Any
-ROLES: tuple[str, ...] = ("upper", "lower", "both")
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,17 +38,17 @@ class Contribution:
     """What each record of one role adds to a release.
 
     Args:
-        vector: phi(point, record), a pytree of real arrays; it may read its record and released values only.
-        clip: largest norm of one record's vector, over all leaves jointly.
+        per_record: phi(point, record), a pytree of real arrays; it may read its record and released values only.
+        clip: largest norm of one record's contribution, over all leaves jointly.
         count: the public number of records of the role.
     """
 
-    vector: Callable[[Tree, Tree], Tree]
+    per_record: Callable[[Tree, Tree], Tree]
     clip: float
     count: int
 
     def __post_init__(self) -> None:
-        clip = positive("clip", self.clip, "it bounds each record's vector (try 1.0)", infinite=True)
+        clip = positive("clip", self.clip, "it bounds each record's contribution (try 1.0)", infinite=True)
         if not (SMALLEST_CLIP <= clip <= LARGEST_CLIP or math.isinf(clip)):
             raise InvalidArgument(f"clip={self.clip!r}: must be between 2^-60 and 2^60 for float32 to hold (try 1.0)")
         object.__setattr__(self, "clip", clip)
@@ -58,23 +57,23 @@ class Contribution:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Release:
-    """A bounded Gaussian release, used ``steps`` times.
+    """A bounded Gaussian release, used ``uses`` times.
 
     Args:
         name: what the ledger and the report call it.
         contributions: role ("upper", "lower" or "both") to `Contribution`. Where two roles contribute, the one
             Gaussian covers both.
-        noise: standard deviation of the Gaussian on the answer (a mean, not a sum).
-        steps: number of uses in the whole run.
+        noise_std: standard deviation of the Gaussian on the answer (a mean, not a sum).
+        uses: in the whole run.
         sampling: `FullBatch()`, `Poisson(rate)`, `WithoutReplacement(size)` or `WithReplacement(size)`.
         adjacency: the neighbouring relation that the sensitivity refers to.
-        grid: the integers of a release with exact noise, from `hardened`; None for one with noise in float64.
+        grid: the integers of a release with exact noise, from `discretized`; None for one with noise in float64.
 
     >>> release = Release(
     ...     name="mean",
     ...     contributions={"lower": Contribution(lambda point, record: record, 1.0, 1000)},
-    ...     noise=0.01,
-    ...     steps=1,
+    ...     noise_std=0.01,
+    ...     uses=1,
     ... )
     >>> release.sensitivity("lower") == 2 * 1.0 * (1 + 2**-7) / 1000
     True
@@ -82,17 +81,19 @@ class Release:
 
     name: str
     contributions: Mapping[str, Contribution]
-    noise: float
-    steps: int
+    noise_std: float
+    uses: int
     sampling: Sampling = dataclasses.field(default_factory=FullBatch)
     adjacency: Adjacency = "replace-one"
     grid: Grid | None = None
 
     def __post_init__(self) -> None:
-        noise = non_negative("noise", self.noise, "it is the standard deviation of the Gaussian on the answer")
-        steps = count("steps", self.steps, "it is the number of uses in the whole run")
-        object.__setattr__(self, "noise", noise)
-        object.__setattr__(self, "steps", steps)
+        noise_std = non_negative(
+            "noise_std", self.noise_std, "it is the standard deviation of the Gaussian on the answer"
+        )
+        uses = count("uses", self.uses, "it is the number of uses in the whole run")
+        object.__setattr__(self, "noise_std", noise_std)
+        object.__setattr__(self, "uses", uses)
         check_sampling(self.sampling)
         one_of("adjacency", self.adjacency, ADJACENCIES, "it says which data sets count as neighbours")
         if not isinstance(self.contributions, Mapping) or not self.contributions:
@@ -130,8 +131,8 @@ class Release:
             Charge(
                 self.name,
                 role,
-                _ratio(self.sensitivity(role), self.noise),
-                self.steps,
+                _ratio(self.sensitivity(role), self.noise_std),
+                self.uses,
                 self.sampling,
                 contribution.count,
                 clip=contribution.clip,
@@ -142,23 +143,25 @@ class Release:
 
     def scaled(self, factor: float) -> "Release":
         """The same release with ``factor`` times the noise."""
-        return dataclasses.replace(self, noise=self.noise * factor)
+        return dataclasses.replace(self, noise_std=self.noise_std * factor)
 
-    def hardened(self, dimension: int) -> "Release":
+    def discretized(self, dimension: int) -> "Release":
         """The same release on integers with exact noise; ``dimension`` is how many numbers an answer has.
 
         Sensitivity, noise and their ratio stay what they are: `ROUNDING` covers the rounding to integers.
         """
         bounds = {role: (part.clip, part.count) for role, part in self.contributions.items()}
         if any(math.isinf(part.clip) for part in self.contributions.values()):
-            raise InvalidArgument('noise="exact": needs a finite epsilon; without privacy there is nothing to harden')
+            raise InvalidArgument(
+                'noise="exact": needs a finite epsilon; without privacy there is nothing to discretize'
+            )
         return dataclasses.replace(self, grid=Grid.of(self.name, dimension, bounds))
 
     @property
     def scale(self) -> float:
         """Of the exact noise, in units of the grid."""
         assert self.grid is not None, "a release with noise in float64 has no grid"
-        return self.grid.scale(self.name, self.noise)
+        return self.grid.scale(self.name, self.noise_std)
 
     def answer(self, records: Mapping[str, tuple[Tree, jax.Array]], point: Tree, keys: jax.Array) -> Tree:
         """Evaluate the release once, inside a compiled loop.
@@ -167,7 +170,7 @@ class Release:
             records: role to (arrays with a leading axis, which records are valid).
             point: released values at which to evaluate.
             keys: the noise key and the batch key of this use, two rows; for exact noise the noise itself, as
-                `Program.noise` draws it.
+                `Program.draws` gives it.
         """
         precise = is_double()
         example, unravel = self._example(records, point)
@@ -184,42 +187,42 @@ class Release:
                     indices, taken = batch
                     arrays, present = jax.tree.map(lambda leaf: leaf[indices], (arrays, present))  # noqa: B023
                     present = present & taken
-                vector = _at(contribution.vector, point, precise)
+                vector = _at(contribution.per_record, point, precise)
                 summed = clipped_sum(vector, arrays, present, contribution.clip)
                 total = total + summed / self.sampling.divisor(contribution.count)
-            noisy = total + self.noise * standard_normal(keys[0], example.size)
+            noisy = total + self.noise_std * standard_normal(keys[0], example.size)
             rounded = noisy.astype(example.dtype)
         return unravel(rounded)
 
     def _exact_answer(
-        self, grid: Grid, records: Mapping[str, Any], point: Tree, noise: jax.Array, size: int, precise: bool
+        self, grid: Grid, records: Mapping[str, Any], point: Tree, draws: jax.Array, size: int, precise: bool
     ) -> jax.Array:
-        if noise.shape != (grid.dimension, 2) or noise.dtype != jnp.uint32 or size != grid.dimension:
+        if draws.shape != (grid.dimension, 2) or draws.dtype != jnp.uint32 or size != grid.dimension:
             raise InvalidArgument(f"release {self.name!r}: takes {grid.dimension} integers of exact noise, and no keys")
-        total = jax.lax.bitcast_convert_type(noise, jnp.int64)
+        total = jax.lax.bitcast_convert_type(draws, jnp.int64)
         for role, contribution in self.contributions.items():
-            vector = _at(contribution.vector, point, precise)
+            vector = _at(contribution.per_record, point, precise)
             arrays, present = records[role]
             total = total + grid.summed(vector, arrays, present, contribution.clip, contribution.count)
         return total.astype(jnp.float64) * grid.unit
 
     def _check_exact(self, grid: Grid) -> None:
-        if not (isinstance(self.sampling, FullBatch) or self.sampling.takes_everybody):
+        if not (isinstance(self.sampling, FullBatch) or self.sampling.is_full_batch):
             raise InvalidArgument(
                 f'noise="exact": release {self.name!r} samples ({self.sampling!r}); must be dpb.FullBatch(), for no '
                 'accountant of sampled exact noise is used here (leave noise="float")'
             )
-        grid.scale(self.name, self.noise)  # refuses noise that 64-bit integers could not hold
+        grid.scale(self.name, self.noise_std)  # refuses noise that 64-bit integers could not hold
 
     def _batches(self, key: jax.Array) -> list[tuple[jax.Array, jax.Array] | None]:
         """For each role the indices of a batch of fixed shape and which of them count; None for everybody."""
         counts = [contribution.count for contribution in self.contributions.values()]
-        if isinstance(self.sampling, FullBatch) or self.sampling.takes_everybody:
+        if isinstance(self.sampling, FullBatch) or self.sampling.is_full_batch:
             return [None] * len(counts)
         if isinstance(self.sampling, WithoutReplacement | WithReplacement):
-            size, again = self.sampling.size, isinstance(self.sampling, WithReplacement)
+            size, replace = self.sampling.size, isinstance(self.sampling, WithReplacement)
             everyone = jnp.ones(size, bool)
-            return [(drawn(key, role, number, size, again), everyone) for role, number in enumerate(counts)]
+            return [(drawn(key, role, number, size, replace), everyone) for role, number in enumerate(counts)]
         taken = membership(key, self.sampling.rate, sum(counts))
         batches: list[tuple[jax.Array, jax.Array] | None] = []
         for number in counts:
@@ -233,7 +236,7 @@ class Release:
         shapes = []
         for role, contribution in self.contributions.items():
             one = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape[1:], leaf.dtype), records[role][0])
-            shapes.append(jax.eval_shape(contribution.vector, point, one))
+            shapes.append(jax.eval_shape(contribution.per_record, point, one))
         described = [(jax.tree.structure(s), [leaf.shape for leaf in jax.tree.leaves(s)]) for s in shapes]
         if any(description != described[0] for description in described):
             raise InvalidArgument(

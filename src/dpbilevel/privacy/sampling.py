@@ -5,8 +5,8 @@ The number that a sum is divided by is public in every case: never the realised 
 
 from dataclasses import dataclass
 
-from dpbilevel.arguments import count, positive
 from dpbilevel.errors import InvalidArgument
+from dpbilevel.foundation.arguments import count, positive
 
 
 @dataclass(frozen=True)
@@ -14,7 +14,7 @@ class FullBatch:
     """Every record takes part in every step."""
 
     @property
-    def takes_everybody(self) -> bool:
+    def is_full_batch(self) -> bool:
         """Whether no record is ever left out, so that accounting is that of the plain Gaussian."""
         return True
 
@@ -39,7 +39,7 @@ class Poisson:
         object.__setattr__(self, "rate", rate)
 
     @property
-    def takes_everybody(self) -> bool:
+    def is_full_batch(self) -> bool:
         """Whether the rate is one."""
         return self.rate == 1
 
@@ -62,7 +62,7 @@ class WithoutReplacement:
         object.__setattr__(self, "size", count("size", self.size, "it is the number of records in a batch"))
 
     @property
-    def takes_everybody(self) -> bool:
+    def is_full_batch(self) -> bool:
         """Never assumed: whether size equals n is for the accountant to see."""
         return False
 
@@ -85,7 +85,7 @@ class WithReplacement:
         object.__setattr__(self, "size", count("size", self.size, "it is the number of draws in a batch"))
 
     @property
-    def takes_everybody(self) -> bool:
+    def is_full_batch(self) -> bool:
         """Never."""
         return False
 

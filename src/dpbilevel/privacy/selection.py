@@ -27,10 +27,10 @@ import numpy.typing as npt
 from scipy.optimize import brentq
 from scipy.stats import poisson
 
-from dpbilevel.arguments import positive
 from dpbilevel.errors import InvalidArgument
+from dpbilevel.foundation.arguments import positive
 from dpbilevel.privacy.accounting import Charge, gaussian_mu
-from dpbilevel.privacy.events import BestOfRuns
+from dpbilevel.privacy.declared import BestOfRuns
 
 Curve = npt.NDArray[np.float64]
 
@@ -187,7 +187,7 @@ def best_of_runs_epsilon(charges: Sequence[Charge], delta: float, group: int) ->
     """
     charge, *others = charges
     event = charge.declared
-    if others or charge.steps != 1 or not isinstance(event, BestOfRuns):
+    if others or charge.uses != 1 or not isinstance(event, BestOfRuns):
         return math.inf
     return _selection_epsilon(group * event.mu, NumberOfRuns(event.mean_runs, event.shape), delta)
 

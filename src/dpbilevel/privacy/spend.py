@@ -10,8 +10,8 @@ import numpy.typing as npt
 from scipy.optimize import brentq
 from scipy.stats import norm
 
-from dpbilevel.arguments import count, non_negative, positive
 from dpbilevel.errors import InvalidArgument
+from dpbilevel.foundation.arguments import count, non_negative, positive
 from dpbilevel.privacy.accounting import (
     Charge,
     composed_delta,
@@ -21,7 +21,7 @@ from dpbilevel.privacy.accounting import (
     is_gaussian,
 )
 from dpbilevel.privacy.budget import Budget
-from dpbilevel.privacy.events import declared_event
+from dpbilevel.privacy.declared import declared_event
 from dpbilevel.privacy.sampling import FullBatch, Poisson, Sampling, WithoutReplacement, WithReplacement
 from dpbilevel.privacy.selection import best_of_runs_epsilon
 
@@ -210,7 +210,7 @@ class Privacy:
                         {
                             "release": charge.release,
                             "sensitivity_over_noise": charge.ratio,
-                            "steps": charge.steps,
+                            "steps": charge.uses,
                             "sampling": type(charge.sampling).__name__,
                             "sampling_parameters": asdict(charge.sampling),
                             "records": charge.records,
@@ -241,7 +241,7 @@ class Privacy:
                     release=item["release"],
                     role=role,
                     ratio=float(item["sensitivity_over_noise"]),
-                    steps=int(item["steps"]),
+                    uses=int(item["steps"]),
                     sampling=_SAMPLINGS[item["sampling"]](**item["sampling_parameters"]),
                     records=item["records"],
                     declared=declared_event(item.get("declared")),

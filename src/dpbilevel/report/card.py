@@ -5,10 +5,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from dpbilevel.hyperparameters import Hyperparameters, hyperparameters
 from dpbilevel.report.card_parts import BLUE, SHOUTS, TONES, bar, faint, framed, privacy_status
 from dpbilevel.report.elements import epsilon_text, number, text
-from dpbilevel.solution import Solution
+from dpbilevel.solution.hyperparameters import Hyperparameters, hyperparameters
+from dpbilevel.solution.solution import Solution
 
 _SHOWN = 6  # hyperparameters
 

@@ -7,12 +7,12 @@ from typing import Any
 import jax
 import numpy as np
 
-from dpbilevel.hyperparameters import hyperparameters
+from dpbilevel.foundation.tables import short
 from dpbilevel.privacy.accounting import Charge, is_gaussian
 from dpbilevel.report.guarantee import guarantee
 from dpbilevel.report.review import LinearModel, Review
-from dpbilevel.solution import Solution
-from dpbilevel.tables import short
+from dpbilevel.solution.hyperparameters import hyperparameters
+from dpbilevel.solution.solution import Solution
 
 Content = dict[str, Any]
 
@@ -22,7 +22,7 @@ def content(review: Review) -> Content:
     solution = review.solution
     plan = [
         {"name": name, "value": short(plain(value)), "reason": reason}
-        for name, (value, reason) in solution.numbers.items()
+        for name, (value, reason) in solution.parameters.items()
     ]
     return {
         "title": review.title,
@@ -101,7 +101,7 @@ def _charge(charge: Charge, share: float) -> Content:
     gaussian = is_gaussian((charge,))
     return {
         "release": charge.release,
-        "uses": charge.steps,
+        "uses": charge.uses,
         "sampling": repr(charge.sampling),
         "sensitivity_over_noise": None if charge.declared is not None else charge.ratio,
         "mu": charge.mu if gaussian else None,
@@ -113,7 +113,7 @@ def _charge(charge: Charge, share: float) -> Content:
 
 def _hyperparameters(solution: Solution) -> Content:
     told = hyperparameters(solution)
-    rounds = 0 if told.course is None else len(told.course)
+    rounds = 0 if told.trajectory is None else len(told.trajectory)
     values = [{"name": name, "value": value} for name, value in zip(told.names, told.values.tolist(), strict=True)]
     return {
         "hyperparameters": {
@@ -124,7 +124,7 @@ def _hyperparameters(solution: Solution) -> Content:
             "rounds": rounds,
             "values": values,
         },
-        "trajectory": None if told.course is None else told.course.tolist(),
+        "trajectory": None if told.trajectory is None else told.trajectory.tolist(),
     }
 
 

@@ -5,8 +5,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from dpbilevel.foundation.tables import visible
 from dpbilevel.privacy.spend import rounded_up
-from dpbilevel.tables import visible
 
 
 def text(value: Any) -> str:

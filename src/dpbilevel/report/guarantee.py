@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from dpbilevel.foundation.tables import short
 from dpbilevel.privacy.accounting import Charge
 from dpbilevel.privacy.spend import rounded_up
 from dpbilevel.report.card_parts import privacy_status
-from dpbilevel.solution import Solution
-from dpbilevel.tables import short
+from dpbilevel.solution.solution import Solution
 
 _GROUPS = (2, 5, 10)  # rows of one person
 _FALSE_ALARMS = 0.05
@@ -160,7 +160,7 @@ def _meaning(solution: Solution) -> str:
 def _clipped(solution: Solution) -> Iterator[tuple[str, str]]:
     """Bounds that the plan explains; and the bound of every other release, which its charge has."""
     explained = set()
-    for name, (value, reason) in solution.numbers.items():
+    for name, (value, reason) in solution.parameters.items():
         release, _, what = name.rpartition(": ")
         kind, _, part = what.partition(" ")
         if release and kind in ("clip", "range"):
@@ -183,7 +183,7 @@ def _assumptions(solution: Solution) -> Iterator[str]:
         "Settings, the starting point and everything that was declared about columns, targets and classes were chosen "
         "without looking at these records."
     )
-    if any(not charge.sampling.takes_everybody for charge in _charges(solution)):
+    if any(not charge.sampling.is_full_batch for charge in _charges(solution)):
         yield "Which records were in which batch stays secret, as does the noise."
     trusted = _names(_taken_on_trust(solution))
     if trusted:
@@ -208,13 +208,13 @@ def _charges(solution: Solution) -> list[Charge]:
 
 def _accountant(solution: Solution) -> str:
     """The plan's own accountant, where it has one, or that of the charges."""
-    kind, reason = solution.numbers.get("accountant", ("", ""))
+    kind, reason = solution.parameters.get("accountant", ("", ""))
     return f"the {kind} accountant ({reason})" if kind else solution.privacy.accountant
 
 
 def _taken_on_trust(solution: Solution) -> list[Charge]:
     """Charges that a black box declares. A search that the plan accounts for is declared by the library itself."""
-    if "accountant" in solution.numbers:
+    if "accountant" in solution.parameters:
         return []
     return [charge for charge in _charges(solution) if charge.clip is None]
 

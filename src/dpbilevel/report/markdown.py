@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from dpbilevel.foundation.tables import markdown_table, visible
 from dpbilevel.report.card_parts import CAVEATS, NOT_PRIVATE
 from dpbilevel.report.content import Content, content
 from dpbilevel.report.elements import epsilon_text, number
@@ -18,7 +19,6 @@ from dpbilevel.report.words import (
     returned_words,
     spend_words,
 )
-from dpbilevel.tables import markdown_table, visible
 
 _SHOUTS = {NOT_PRIVATE: "NOT PRIVATE.", CAVEATS: "With caveats."}
 _MARKS = re.compile(r"[\\`*\[\]<#|~]|^>|(?<![^\W_])_|_(?![^\W_])")  # what Markdown could take for its own

@@ -4,13 +4,13 @@ from typing import Any
 
 import numpy as np
 
-from dpbilevel.hyperparameters import Hyperparameters, hyperparameters
-from dpbilevel.plot.courses import trajectory
 from dpbilevel.plot.dots import dots
 from dpbilevel.plot.spending import spend
 from dpbilevel.plot.svg import inline_svg
+from dpbilevel.plot.trajectories import trajectory
 from dpbilevel.report.elements import epsilon_text, number, text
-from dpbilevel.solution import Solution
+from dpbilevel.solution.hyperparameters import Hyperparameters, hyperparameters
+from dpbilevel.solution.solution import Solution
 
 _MANY = 5  # hyperparameters, from which a picture says more than a table
 _TOLD = 6  # of them in words
@@ -34,15 +34,15 @@ def spend_picture(solution: Solution) -> str:
 def course_picture(solution: Solution) -> str:
     """The trajectory with the returned values; nothing where a method releases none."""
     told = hyperparameters(solution)
-    if told.course is None:
+    if told.trajectory is None:
         return ""
-    rounds = f"{len(told.course):,} round{'' if len(told.course) == 1 else 's'}"
-    description = f"Course of {len(told.names):,} numbers over {rounds}. {_in_words(told)}"
+    rounds = f"{len(told.trajectory):,} round{'' if len(told.trajectory) == 1 else 's'}"
+    description = f"Trajectory of {len(told.names):,} numbers over {rounds}. {_in_words(told)}"
     caption = f"Every {told.quantity}, as released after each of {rounds}. Rings: what was returned."
     if len(told.names) > 1:
         caption += " Lines that end together share a name (+: and so many others); unnamed ones are grey."
     return _framed(
-        trajectory(solution).figure, "course-picture", f"Course of every {told.quantity}", description, caption
+        trajectory(solution).figure, "trajectory-picture", f"Trajectory of every {told.quantity}", description, caption
     )
 
 

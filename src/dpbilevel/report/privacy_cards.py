@@ -4,9 +4,10 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from dpbilevel.privacy.books.entry import Entry, Page, StoredEntry
+from dpbilevel.foundation.tables import short
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.spend import Privacy
+from dpbilevel.privacy.stores.entry import Entry, Snapshot, StoredEntry
 from dpbilevel.report.card_parts import (
     BLUE,
     NOT_PRIVATE,
@@ -20,7 +21,6 @@ from dpbilevel.report.card_parts import (
     small_table,
 )
 from dpbilevel.report.elements import epsilon_text, number, text
-from dpbilevel.tables import short
 
 if TYPE_CHECKING:  # a look at a ledger can do without JAX
     from dpbilevel.planning import Plan
@@ -41,13 +41,13 @@ def plan_card(planned: "Plan") -> str:
     return framed(TONES[status], f"Plan: {SHOUTS[status]}", planned.privacy.label(), _plan_rows(planned))
 
 
-def ledger_card(page: Page, total: Budget, spent: float, left: Budget | None) -> str:
+def ledger_card(snapshot: Snapshot, total: Budget, spent: float, left: Budget | None) -> str:
     """What is spent of the total, what is left, and the latest charges."""
-    head = "Ledger" if page.dataset is None else f"Ledger of {page.dataset.name}"
+    head = "Ledger" if snapshot.dataset is None else f"Ledger of {snapshot.dataset.name}"
     delta = "" if total.delta is None else f" at delta {number(total.delta)}"
     label = f"ε {epsilon_text(spent)} of {number(total.epsilon)} spent{delta}, {total.adjacency}"
     tone = TONES[NOT_PRIVATE] if left is None else BLUE
-    return framed(tone, head, label, _ledger_rows(page, total, spent, left, tone))
+    return framed(tone, head, label, _ledger_rows(snapshot, total, spent, left, tone))
 
 
 def unreadable_ledger_card(error: Exception) -> str:
@@ -72,7 +72,7 @@ def _plan_rows(planned: "Plan") -> Iterator[str]:
     yield from _bars(planned.privacy)
     yield _releases(planned.privacy)
     yield from (f"<strong>Caveat:</strong> {text(caveat)}" for caveat in planned.privacy.caveats)
-    numbers = [[name, short(value), why] for name, (value, why) in planned.numbers.items()]
+    numbers = [[name, short(value), why] for name, (value, why) in planned.parameters.items()]
     if numbers:
         title = f"{len(numbers)} number{'' if len(numbers) == 1 else 's'} of the plan, with reasons"
         yield folded(title, small_table("Numbers of the plan", ["number", "value", "reason"], numbers))
@@ -92,14 +92,14 @@ def _bars(privacy: Privacy) -> Iterator[str]:
 
 def _releases(privacy: Privacy) -> str:
     rows = [
-        [charge.release, role, number(charge.steps), type(charge.sampling).__name__]
+        [charge.release, role, number(charge.uses), type(charge.sampling).__name__]
         for role, charges in privacy.charges.items()
         for charge in charges
     ]
     return small_table("Releases", ["release", "records", "uses", "sampling"], rows, [2]) if rows else ""
 
 
-def _ledger_rows(page: Page, total: Budget, spent: float, left: Budget | None, tone: str) -> Iterator[str]:
+def _ledger_rows(snapshot: Snapshot, total: Budget, spent: float, left: Budget | None, tone: str) -> Iterator[str]:
     if total.is_private:
         words = (
             "nothing left"
@@ -107,11 +107,11 @@ def _ledger_rows(page: Page, total: Budget, spent: float, left: Budget | None, t
             else f"ε {_rounded_down(left.epsilon)} left for one more run of the same kind"
         )
         yield bar(words, spent / total.epsilon, tone)
-    if page.composition == "gaussian" and page.entries:
+    if snapshot.composition == "gaussian" and snapshot.entries:
         yield faint("Runs compose as Gaussians: μ² adds up, so that ε spent and ε left do not sum to the total.")
-    if page.entries:
-        yield _charges(list(enumerate(page.entries, 1))[-_SHOWN:])
-    count = len(page.entries)
+    if snapshot.entries:
+        yield _charges(list(enumerate(snapshot.entries, 1))[-_SHOWN:])
+    count = len(snapshot.entries)
     earlier = f", the last {_SHOWN} shown" if count > _SHOWN else ""
     yield faint(f"{count:,} run{'' if count == 1 else 's'}{earlier}")
 

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpbilevel.errors import InvalidArgument
-from dpbilevel.solution import Solution
+from dpbilevel.solution.solution import Solution
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -12,15 +12,15 @@ from typing import Any, Literal
 
 import jax
 
-from dpbilevel.about import version
-from dpbilevel.arguments import one_of
 from dpbilevel.errors import InvalidArgument
-from dpbilevel.files import write_whole
+from dpbilevel.foundation.about import version
+from dpbilevel.foundation.arguments import one_of
+from dpbilevel.foundation.files import write_atomically
 from dpbilevel.planning import Plan, checked_start
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.report.content import content, plain
 from dpbilevel.report.review import LinearModel, Review
-from dpbilevel.solution import Solution
+from dpbilevel.solution.solution import Solution
 
 FORMAT = "dpbilevel.run/1"
 _DIGITS = 40  # bytes of a number with its blanks, comma and end of line
@@ -34,7 +34,7 @@ _NOTICES = {
 
 def write_run(review: Review, path: str | Path) -> Path:
     """Write a finished run: what the report says, and the whole solution. The same review gives the same bytes."""
-    return write_whole(path, run_text(review))
+    return write_atomically(path, run_text(review))
 
 
 def run_text(review: Review) -> str:

@@ -4,9 +4,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from dpbilevel.foundation.tables import short
 from dpbilevel.report.content import Content
 from dpbilevel.report.elements import epsilon_text, number
-from dpbilevel.tables import short
 
 
 def spend_words(told: Content) -> str:
@@ -61,7 +61,7 @@ def returned_words(told: Content) -> str:
         what += ", shown as exp(x): x holds logarithms"
     chosen = f" That is the iterate after round {values['chosen_round']:,}." if values["chosen_round"] else ""
     returned = f" Returned: {values['returned']}.{chosen}" if values["returned"] else chosen
-    none = "" if values["rounds"] else " The method releases no course of x."
+    none = "" if values["rounds"] else " The method releases no trajectory of x."
     return f"{what}.{returned}{none}"
 
 

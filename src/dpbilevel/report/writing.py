@@ -4,12 +4,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from dpbilevel.errors import InvalidArgument
-from dpbilevel.files import write_whole
+from dpbilevel.foundation.files import write_atomically
 from dpbilevel.report.html import html_report
 from dpbilevel.report.markdown import markdown_report
 from dpbilevel.report.review import Review
 from dpbilevel.report.run_file import run_text
-from dpbilevel.solution import Solution
+from dpbilevel.solution.solution import Solution
 
 _KINDS: dict[str, Callable[[Review], str]] = {".html": html_report, ".md": markdown_report, ".json": run_text}
 
@@ -25,4 +25,4 @@ def write_report(made: Solution | Review, path: str | Path) -> Path:
     if suffix not in _KINDS:
         raise InvalidArgument(f"path={str(path)!r}: must end in .html, .md or .json; the ending says what is written")
     review = made if isinstance(made, Review) else Review(solution=made)
-    return write_whole(path, _KINDS[suffix](review))
+    return write_atomically(path, _KINDS[suffix](review))

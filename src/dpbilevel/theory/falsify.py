@@ -27,12 +27,12 @@ from typing import Any
 import jax
 import numpy as np
 
-from dpbilevel.arguments import count
+from dpbilevel.constants import Constants
 from dpbilevel.constraints import contains
 from dpbilevel.errors import InvalidArgument
-from dpbilevel.precision import user_float
-from dpbilevel.tables import text_table
-from dpbilevel.theory.constants import Constants
+from dpbilevel.foundation.arguments import count
+from dpbilevel.foundation.precision import user_float
+from dpbilevel.foundation.tables import text_table
 from dpbilevel.theory.extremes import DIRECTIONS, Levels, measured
 
 Tree = Any

@@ -8,9 +8,9 @@ y has a weight, an intercept too (as a column of ones, which counts in R): witho
 is in no group has a public weight that is not tuned, ``fixed``: g0 has the term (fixed/2) ||y_0||^2 more.
 
 The constants hold for all x of the box and all y of the ball ||y|| <= r, r = `solution_radius`. It holds y* and
-y^lambda for every x, every data set and every lambda of at least `Constants.smallest_penalty`; and a ball is convex,
-so that it holds the segments between them, on which the theory expands f and g. What does not grow with y (the slope
-of every loss but the squared and the Poisson ones, all curvature in y but the Poisson loss's) holds for every y.
+y^lambda for every x, every data set and every lambda of at least `Constants.smallest_penalty_weight`; and a ball is
+convex, so that it holds the segments between them, on which the theory expands f and g. What does not grow with y (the
+slope of every loss but the squared and the Poisson ones, all curvature in y but the Poisson loss's) holds for every y.
 
 *Why r.* y^lambda minimises (1 + 1/lambda) (a weighted mean of losses) + g0, and y* is the case lambda = infinity. Its
 gradient vanishes, so that floor ||y||^2 <= (1 + 1/lambda) (a weighted mean of -loss'(s) s), s = row . y, where floor is
@@ -27,9 +27,9 @@ from typing import Any
 
 import numpy as np
 
-from dpbilevel.arguments import one_of, positive
+from dpbilevel.constants import Constants
 from dpbilevel.errors import InvalidArgument
-from dpbilevel.theory.constants import Constants
+from dpbilevel.foundation.arguments import one_of, positive
 from dpbilevel.theory.forms import largest_cubic, largest_square
 from dpbilevel.theory.losses import loss_shape
 

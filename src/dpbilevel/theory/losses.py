@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 from scipy.special import lambertw
 
-from dpbilevel.arguments import count, one_of, positive
 from dpbilevel.errors import InvalidArgument
+from dpbilevel.foundation.arguments import count, one_of, positive
 
 LOSSES = ("logistic", "softmax", "squared", "pseudo-huber", "poisson")
 
@@ -67,8 +67,8 @@ class LossShape:
             multiple = (weight + inverse_penalty) / floor
             return min(self.slope_at_zero * row_norm * multiple, math.sqrt(self.pull * multiple))
 
-        smallest_penalty = 2 * self.suprema(row_norm * radius(0.0)).curvature * row_norm * row_norm / floor
-        return radius(1 / max(smallest_penalty, 1 / weight))
+        smallest_penalty_weight = 2 * self.suprema(row_norm * radius(0.0)).curvature * row_norm * row_norm / floor
+        return radius(1 / max(smallest_penalty_weight, 1 / weight))
 
 
 def loss_shape(loss: Any, row_norm: Any, *, target_bound: Any, threshold: Any, classes: Any) -> LossShape:

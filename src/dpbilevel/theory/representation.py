@@ -7,9 +7,9 @@ with x = B, a map of Frobenius norm at most rho (domain ``Ball(rho)``), y = (h_t
 convex in y, so that mu_g = ridge. In x and y jointly it is not convex, and need not be.
 
 The constants hold for all ||B|| <= rho and all y of the ball ||y|| <= r, r = `solution_radius`, which holds y* and
-y^lambda for every B, every data set and every lambda of at least `Constants.smallest_penalty`, and the segments between
-them. r is that of ridge regression with rows of norm R rho (`theory/glm.py`), whose bounds on lambda hold here too:
-L0f >= L0g and L1f >= (R rho)^2, so that 1/lambda <= min{ridge/(2 (R rho)^2), 1}.
+y^lambda for every B, every data set and every lambda of at least `Constants.smallest_penalty_weight`, and the segments
+between them. r is that of ridge regression with rows of norm R rho (`theory/glm.py`), whose bounds on lambda hold here
+too: L0f >= L0g and L1f >= (R rho)^2, so that 1/lambda <= min{ridge/(2 (R rho)^2), 1}.
 
 *The derivatives* along (P in B, q in h_t), of sizes a and b. The residual e = row^T B h_t - target has
 
@@ -22,8 +22,8 @@ exact on the ball.
 
 import math
 
-from dpbilevel.arguments import positive
-from dpbilevel.theory.constants import Constants
+from dpbilevel.constants import Constants
+from dpbilevel.foundation.arguments import positive
 from dpbilevel.theory.forms import largest_cubic, largest_square
 from dpbilevel.theory.losses import loss_shape
 

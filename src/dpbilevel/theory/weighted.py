@@ -6,8 +6,8 @@ with s the source of record i, x on the simplex {x >= 0, sum x = 1} with K coord
 it is), ||row|| <= R and no f0. Sources are private and may hold any share of the records: one may hold all.
 
 The constants hold for all x of the simplex and all y of the ball ||y|| <= r, r = `solution_radius`, which holds y* and
-y^lambda for every x, every data set and every lambda of at least `Constants.smallest_penalty`, and the segments between
-them.
+y^lambda for every x, every data set and every lambda of at least `Constants.smallest_penalty_weight`, and the segments
+between them.
 
 *Why r.* At y^lambda the gradient of f/lambda + g vanishes, so that ridge ||y||^2 is at most (K + 1/lambda) times the
 largest -loss'(score) score: the mean of the weights K x_s is at most K, and is K where all records are of one source
@@ -21,8 +21,8 @@ of the simplex.
 
 from typing import Any
 
-from dpbilevel.arguments import count, positive
-from dpbilevel.theory.constants import Constants
+from dpbilevel.constants import Constants
+from dpbilevel.foundation.arguments import count, positive
 from dpbilevel.theory.forms import largest_cubic, largest_square
 from dpbilevel.theory.losses import LossShape, loss_shape
 

@@ -1,0 +1,63 @@
+"""What audits proved, beside what was claimed."""
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from plot_results import Results, parsed
+
+from dpbilevel.audit.verdict import Audit
+from dpbilevel.errors import InvalidArgument
+from dpbilevel.foundation.arguments import in_the_form_of
+from dpbilevel.plot.canvas import drawing
+from dpbilevel.plot.style import COLOURS, FAINT, INK, shortened
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_EXAMPLE = "docs/results/audits.json"
+_PROVED, _CLAIMED = COLOURS[0], COLOURS[1]
+
+
+@in_the_form_of("results", _EXAMPLE)
+def audits(results: Results | Sequence[Audit], ax: "Axes | None" = None) -> "Axes":
+    """For each audit what it proved of epsilon (a dot), what its attack can prove at most (a line), and the claim.
+
+    A dot to the right of its claim would refute it. A line that ends beyond the claim leaves room for more runs.
+
+    Args:
+        results: docs/results/audits.json or what it holds, or a list of what `dpbilevel.audit.audit` returns.
+        ax: Axes to draw on; new ones by default.
+    """
+    told = _audits(results)
+    claims = [audit.claimed for audit in told]
+    farthest = 1.5 * max(claims)
+    with drawing(ax, height=1.1 + 0.2 * len(told)) as ax:
+        for place, audit in enumerate(told):
+            end = min(audit.upper_bound, farthest) if math.isfinite(audit.upper_bound) else farthest
+            ax.hlines(place, audit.lower_bound, max(end, audit.lower_bound), color=FAINT, linewidth=1.4, zorder=1)
+        lower, reach = [audit.lower_bound for audit in told], [audit.reach for audit in told]
+        look: dict[str, Any] = {"linestyle": "none", "zorder": 2}
+        ax.plot(lower, range(len(told)), marker="o", markersize=5, color=_PROVED, label="proved: ε is at least", **look)
+        ax.plot(
+            reach, range(len(told)), marker="|", markersize=9, color=INK, label="in reach with as many runs", **look
+        )
+        ax.plot(claims, range(len(told)), marker="D", markersize=4, color=_CLAIMED, label="claimed", **look)
+        ax.plot([], [], color=FAINT, linewidth=1.4, label="up to what the attack can prove")
+        ax.set_yticks(range(len(told)), [shortened(audit.name, 44) for audit in told])
+        ax.set_ylim(len(told) - 0.4, -0.6)
+        ax.set_xlim(-0.02 * farthest, farthest)
+        ax.tick_params(axis="y", length=0)
+        ax.spines["left"].set_visible(False)
+        ax.grid(axis="x")
+        ax.set_xlabel("ε")
+        ax.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=2)
+    return ax
+
+
+def _audits(results: Results | Sequence[Audit]) -> list[Audit]:
+    if isinstance(results, Sequence) and not isinstance(results, str):
+        if not results or not all(isinstance(audit, Audit) for audit in results):
+            raise InvalidArgument("results: must be a list of audits as dpbilevel.audit.audit returns, at least one")
+        return list(results)
+    return [Audit.from_json(entry) for entry in parsed(results, "audits", _EXAMPLE)["audits"]]

@@ -1,0 +1,85 @@
+"""How much of the tuning gap methods close, against epsilon."""
+
+import statistics
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from plot_results import Results, parsed
+
+from dpbilevel.errors import InvalidArgument
+from dpbilevel.foundation.arguments import in_the_form_of
+from dpbilevel.plot.canvas import drawing
+from dpbilevel.plot.style import INK, looks, shortened
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_EXAMPLE = "docs/results/utility.json"
+UNTUNED, ORACLE, OURS = "untuned", "oracle", "tracking"
+_LEAST_GAP = 0.02  # of the untuned loss: tasks with less to win are not counted
+_LOWEST = -0.25  # gaps below this are cut off
+
+Losses = dict[str, list[float]]  # task to losses of repetitions
+
+
+@in_the_form_of("results", _EXAMPLE)
+def epsilon_utility(results: Results, ax: "Axes | None" = None) -> "Axes":
+    """The median over tasks of (untuned - method)/(untuned - oracle), mean losses of repetitions, against epsilon.
+
+    Of a task count the repetitions that all three have; tasks where the oracle gains less than 2% are left out. Methods
+    did not all run on all tasks, and a curve is of those that its method ran on.
+
+    Args:
+        results: docs/results/utility.json, or what it holds.
+        ax: Axes to draw on; new ones by default.
+    """
+    outcomes = list(parsed(results, "results", _EXAMPLE)["results"].values())
+    epsilons = sorted({outcome["epsilon"] for outcome in outcomes})
+    ran = {outcome["method"] for outcome in outcomes} - {UNTUNED, ORACLE}
+    methods = sorted(ran, key=lambda name: (name != OURS, name))
+    curves = {method: _curve(outcomes, method, epsilons) for method in methods}
+    curves = {method: curve for method, curve in curves.items() if curve}
+    if not curves:
+        raise InvalidArgument("results: have no task that an untuned run, an oracle and a method share")
+    with drawing(ax, height=4.2) as ax:
+        for (method, curve), look in zip(curves.items(), looks(), strict=False):
+            look |= {"marker": "o", "markersize": 4, "linewidth": 2.6 if method == OURS else 1.4}
+            ax.plot(list(curve), list(curve.values()), label=shortened(method), **look)
+        ax.axhline(1.0, color=INK, linewidth=0.8)
+        ax.axhline(0.0, color=INK, linewidth=0.8, linestyle=":")
+        ax.set_xscale("log")
+        ax.set_xticks(epsilons, [f"{epsilon:g}" for epsilon in epsilons])
+        ax.minorticks_off()
+        ax.set_ylim(_LOWEST, 1.1)
+        ax.set_xlabel("ε in total")
+        ax.set_ylabel("gap closed, median of tasks")
+        ax.grid(axis="y")
+        ax.legend(loc="upper left", bbox_to_anchor=(0.0, -0.16), ncols=2)
+    return ax
+
+
+def _curve(outcomes: list[Mapping[str, Any]], method: str, epsilons: list[float]) -> dict[float, float]:
+    found = {}
+    for epsilon in epsilons:
+        cells: dict[str, dict[str, dict[int, float]]] = {}
+        for outcome in outcomes:
+            if outcome["epsilon"] == epsilon and outcome["method"] in (UNTUNED, method, ORACLE):
+                cell = cells.setdefault(outcome["task"], {}).setdefault(outcome["method"], {})
+                cell[outcome["seed"]] = outcome["test_loss"]
+        gaps = [_gap(cell, method) for cell in cells.values()]
+        counted = [gap for gap in gaps if gap is not None]
+        if counted:
+            found[epsilon] = statistics.median(counted)
+    return found
+
+
+def _gap(cell: Mapping[str, Mapping[int, float]], method: str) -> float | None:
+    if not {UNTUNED, method, ORACLE} <= set(cell):
+        return None
+    everywhere = set(cell[UNTUNED]) & set(cell[ORACLE])
+    before, best = (statistics.fmean(cell[name].values()) for name in (UNTUNED, ORACLE))
+    seeds = sorted(everywhere & set(cell[method]))
+    if not seeds or before - best < _LEAST_GAP * before:
+        return None
+    untuned, ours, oracle = (statistics.fmean(cell[name][seed] for seed in seeds) for name in (UNTUNED, method, ORACLE))
+    return (untuned - ours) / (untuned - oracle)

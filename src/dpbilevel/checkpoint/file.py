@@ -1,0 +1,165 @@
+"""The file of a checkpoint: whole or not there, for its owner alone, unbroken, and used by one process at a time.
+
+The first line names the format and carries an HMAC of the second, which is the content as JSON. The key of the HMAC is
+the content's own: it finds damage. It does not stop somebody who may write to the file, for they can read it, and who
+reads it knows the noise of the run anyway. This is why a file of another owner is refused as well: its noise would be
+known to that owner.
+"""
+
+import base64
+import contextlib
+import hmac
+import json
+import os
+import re
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dpbilevel.errors import CheckpointRefused, InvalidArgument
+from dpbilevel.foundation.files import write_atomically
+
+FORMAT = "dpbilevel.checkpoint/1"
+
+_BEGIN_ANEW = "delete it to begin a new run, which is charged anew"
+
+
+def checked_path(path: Any) -> Path:
+    """Where a checkpoint is or will be, or a typed error where none can be."""
+    if not isinstance(path, str | Path) or not str(path).strip() or "\0" in str(path):
+        raise InvalidArgument(f"checkpoint: must be the path of a file, not {type(path).__name__}; or left out")
+    target = Path(os.path.abspath(path))  # a later chdir must not lead to another file
+    if os.path.isdir(target) or not os.path.isdir(target.parent):
+        raise InvalidArgument(f"checkpoint={str(path)!r}: must be the path of a file in a folder that exists")
+    return target
+
+
+@contextlib.contextmanager
+def alone(path: Path) -> Iterator[None]:
+    """Keep other processes from the checkpoint until this one is done with it, or killed.
+
+    What a process that was killed left of a write is removed. (On systems without ``flock``, such as Windows, two
+    processes on one checkpoint are not kept apart: each would compute the same bits, and the ledger charges once.)
+    """
+    try:
+        import fcntl
+    except ImportError:
+        yield
+        return
+    lock = path.with_name(f".{path.name}.lock")
+    handle = _opened(lock, os.O_RDWR | os.O_CREAT)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            mine = os.path.samestat(os.fstat(handle), os.stat(lock))  # and not one that was removed meanwhile
+        except OSError:
+            mine = False
+        if not mine:
+            raise CheckpointRefused(f"checkpoint={str(path)!r}: another process is working on it; wait until it ends")
+        for name in os.listdir(path.parent):
+            if re.fullmatch(rf"\.{re.escape(path.name)}\.\d+\.part", name):
+                (path.parent / name).unlink(missing_ok=True)
+        try:
+            yield
+        finally:
+            lock.unlink(missing_ok=True)
+    finally:
+        os.close(handle)
+
+
+def read(path: Path) -> dict[str, Any] | None:
+    """The content of a checkpoint; None where there is none, and a typed error where it may not be trusted."""
+    try:
+        # Not blocking: a pipe of that name would never answer.
+        handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise CheckpointRefused(f"checkpoint={str(path)!r}: cannot be read ({error.strerror})") from error
+    with open(handle, "rb") as file:
+        _check_owner(path, os.fstat(handle))
+        with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            return _content(file.read())
+    raise damaged(path)  # not from what was caught: decoders keep what they read, and the file holds keys
+
+
+def write(path: Path, content: dict[str, Any]) -> None:
+    """Put ``content`` in the place of what was there, on disk and readable by nobody else from its first byte on."""
+    text = json.dumps(content, allow_nan=False, separators=(",", ":"))
+    try:
+        write_atomically(path, f"{FORMAT} {_mac(content, text)}\n{text}\n", owner_only=True)
+    except OSError as error:
+        raise CheckpointRefused(
+            f"checkpoint={str(path)!r}: cannot be written ({error.strerror}); what was there before still is: mend "
+            "that, and run the same again to go on from it"
+        ) from error
+
+
+def damaged(path: Path) -> CheckpointRefused:
+    """The error for a file that is not as it was written."""
+    return CheckpointRefused(f"checkpoint={str(path)!r}: is damaged, or no checkpoint; {_BEGIN_ANEW}")
+
+
+def packed(array: Any) -> list[Any]:
+    """An array as JSON, every bit of it: type, shape and bytes."""
+    plain = np.asarray(array)
+    plain = plain.astype(plain.dtype.newbyteorder("<"), copy=False)
+    return [str(plain.dtype.name), list(plain.shape), base64.b64encode(plain.tobytes()).decode("ascii")]
+
+
+def unpacked(value: list[Any]) -> npt.NDArray[Any]:
+    """The inverse of `packed`.
+
+    >>> unpacked(packed(np.float32([[0.1, np.nan]])))
+    array([[0.1, nan]], dtype=float32)
+    """
+    name, shape, text = value
+    kind = np.dtype(name)
+    array = np.frombuffer(base64.b64decode(text, validate=True), dtype=kind.newbyteorder("<"))
+    return array.astype(kind, copy=True).reshape(shape)
+
+
+def _content(raw: bytes) -> dict[str, Any]:
+    first, second = raw.decode("utf-8").removesuffix("\n").split("\n")
+    name, mac = first.split(" ")
+    content = json.loads(second)
+    if name != FORMAT or not hmac.compare_digest(_mac(content, second), mac):
+        raise ValueError("another format, or another content than was written")
+    return dict(content)
+
+
+def _mac(content: dict[str, Any], text: str) -> str:
+    key = bytes.fromhex(content["key"])
+    if len(key) < 32:
+        raise ValueError("no key")
+    return hmac.new(key, b"dpbilevel file" + text.encode(), "sha256").hexdigest()
+
+
+def _check_owner(path: Path, facts: os.stat_result) -> None:
+    if not stat.S_ISREG(facts.st_mode):
+        raise CheckpointRefused(f"checkpoint={str(path)!r}: is not a plain file")
+    if os.name != "posix":
+        return
+    if facts.st_uid != os.geteuid():
+        raise CheckpointRefused(
+            f"checkpoint={str(path)!r}: belongs to another user, who would know the noise of the run; "
+            "use a path of your own"
+        )
+    if facts.st_mode & 0o077:
+        raise CheckpointRefused(
+            f"checkpoint={str(path)!r}: others may read or write it, and who has read it can take the noise of the run "
+            f"away; if nobody has, chmod 600 it; if in doubt, {_BEGIN_ANEW}"
+        )
+
+
+def _opened(path: Path, flags: int) -> int:
+    try:
+        return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0), 0o600)
+    except OSError as error:
+        raise InvalidArgument(
+            f"checkpoint: its folder must be one that you may write to ({error.strerror}: {path.name!r})"
+        ) from error

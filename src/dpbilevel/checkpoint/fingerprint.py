@@ -1,0 +1,91 @@
+"""What makes a run this run: everything but the records, as HMACs under a secret key, by argument.
+
+Two runs with the same noise must be the same run. Most of a run is in functions, of which names say nothing: programs
+are therefore written out as what they compile to, with every constant. The key is secret because a loss may close over
+arrays that hold data, and of data no bare hash is kept anywhere: it would let anybody test a guess of them.
+"""
+
+import hmac
+import json
+import platform
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax
+import jaxlib
+import numpy as np
+
+from dpbilevel.foundation.about import version
+from dpbilevel.foundation.precision import is_double
+from dpbilevel.foundation.tracing import without_addresses, written_out
+from dpbilevel.planning import Plan
+from dpbilevel.privacy.noise import KeySchedule
+from dpbilevel.privacy.stores.entry import plan_text
+from dpbilevel.records import traced
+
+Tree = Any
+
+
+def code() -> str:
+    """What computes: library, JAX, machine, and the settings of JAX that change bits; in words."""
+    settings = [
+        "float64" if is_double() else "float32",
+        f"matrix products {jax.config.jax_default_matmul_precision or 'by default'}",  # type: ignore[attr-defined]
+        f"generator {'' if jax.config.jax_threefry_partitionable else 'not '}split",  # type: ignore[attr-defined]
+    ]
+    machine = f"{jax.default_backend()} of {platform.system()} {platform.machine()}"
+    libraries = f"dpbilevel {version()}, JAX {jax.__version__}, jaxlib {jaxlib.__version__}, NumPy {np.__version__}"
+    return f"{libraries} on {machine} ({', '.join(settings)})"
+
+
+def fingerprint(
+    key: bytes, planned: Plan, start: tuple[Tree, Tree], schedule: KeySchedule, chunks: Sequence[int]
+) -> dict[str, str]:
+    """Name of an argument -> HMAC of what it is; the most telling names first.
+
+    Args:
+        key: secret.
+        planned: the run.
+        start: (x, y).
+        schedule: tells a fixed seed from none, and from another.
+        chunks: rounds at a time, for each part.
+    """
+    drawn = schedule.keys("noise", 0, 4).tobytes() if schedule.reproducible else b"secret"
+    sizes = planned.sizes
+    pieces: dict[str, list[bytes]] = {
+        "seed": [drawn],
+        "budget": [repr(planned.budget).encode()],
+        "size of records": list(_shapes((sizes.upper, sizes.lower, sizes.both))),
+        "start": [*_shapes(start), *(np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(start))],
+        "method": [without_addresses(repr(planned.method)).encode()],
+        "plan": [
+            plan_text(planned.privacy).encode(),
+            without_addresses(repr([dict(planned.parameters), planned.privacy.caveats])).encode(),
+            repr(list(chunks)).encode(),
+        ],
+        "problem": list(_programs(planned, start, chunks)),
+    }
+    return {name: _mac(key, name, mine) for name, mine in pieces.items()}
+
+
+def _mac(key: bytes, name: str, pieces: Sequence[bytes]) -> str:
+    whole = hmac.new(key, f"dpbilevel {name}".encode(), "sha256")
+    for piece in pieces:
+        whole.update(len(piece).to_bytes(8, "big") + piece)  # the length keeps pieces apart
+    return whole.hexdigest()
+
+
+def _programs(planned: Plan, start: tuple[Tree, Tree], chunks: Sequence[int]) -> Iterator[bytes]:
+    """Tuning and training as they are compiled, and what leads into and out of them."""
+    parts = [part for part in (planned.program, planned.training) if part is not None]
+    for part, chunk in zip(parts, chunks, strict=True):
+        state = jax.eval_shape(part.start, *start)
+        yield from written_out(jax.make_jaxpr(part.start)(*start))
+        yield from written_out(traced(part, planned.sizes, state, chunk))
+        yield from written_out(jax.make_jaxpr(part.finish)(state))
+
+
+def _shapes(tree: Tree) -> Iterator[bytes]:
+    leaves, structure = jax.tree.flatten(tree)
+    yield without_addresses(str(structure)).encode()
+    yield json.dumps([[str(leaf.dtype), list(leaf.shape)] for leaf in leaves]).encode()

@@ -1,0 +1,288 @@
+"""DP Bilevel (Algorithm 1 of the paper): a penalty method with two private solves and one private step per round.
+
+    y_t  ~ argmin_y g(x_t, y)                                    a private solve
+    z_t  ~ argmin_y f(x_t, y)/penalty + g(x_t, y)                a private solve (the paper's y^lambda)
+    G_t  = grad_x f(x_t, z_t) + penalty (grad_x g(x_t, z_t) - grad_x g(x_t, y_t)) + noise
+    x_t+1 = Proj_X(x_t - step_size G_t)
+
+and the output is the x_t whose step ||x_t+1 - x_t|| was smallest: released iterates only, so that choosing is free.
+
+Each record's part of G_t is clipped whole, not term by term: the penalty cancels inside. That also makes the privacy
+unconditional, where the paper's sensitivity holds only as long as the private solves are accurate.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from dpbilevel.constraints import project
+from dpbilevel.errors import InvalidArgument
+from dpbilevel.execution.program import Program, Stage, State
+from dpbilevel.foundation.arguments import count, one_of, positive
+from dpbilevel.inner.black_box import BlackBox
+from dpbilevel.inner.loc_gd import DPLocGD
+from dpbilevel.methods.context import PublicContext
+from dpbilevel.methods.contributions import by_role, shares_by_role
+from dpbilevel.methods.dp_bilevel.sensitivity import WAYS, ClipNorm, bounded_hypergradients
+from dpbilevel.methods.dp_bilevel.solves import LOWER, PENALISED, BlackBoxSolves, LocalisedSolves, Parameters
+from dpbilevel.paper.split import PaperSplit
+from dpbilevel.privacy.budget import Budget
+from dpbilevel.privacy.calibration import calibrate, with_shares
+from dpbilevel.privacy.release import Contribution, Release
+from dpbilevel.privacy.sampling import FullBatch, Sampling, check_sampling
+from dpbilevel.problem import BilevelProblem, free_gradient
+
+Tree = Any
+
+_HYPERGRADIENT = "hypergradient"
+_OUTPUTS = {
+    "smallest-step": "the iterate with the smallest step after it: chosen among released ones, so free",
+    "last": "the iterate of the last solve",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class DPBilevel:
+    """DP Bilevel, the paper's Algorithm 1, and its mini-batch form, Algorithm 3.
+
+    Guarantee: the whole run, every x_t, y_t and z_t included, satisfies the budget of `solve` for the stated
+    neighbouring relation, whatever the losses and records are.
+
+    Args:
+        inner: the private solver of the lower level: `DPLocGD`, `DPLocSGD`, or a `BlackBox` trainer.
+        penalty_weight: lambda; at least max{2 L1f/mu_g, L0f/L0g, L1f/L1g} where constants are declared.
+        steps: T, outer steps.
+        step_size: eta; 1/(2L) from ``problem.constants`` by default.
+        clip_norm: bound on each lower record's part of G_t, penalty included; "certified" or "released" compute it
+            from ``problem.constants`` (`dpbilevel.methods.dp_bilevel.sensitivity` has the three ways).
+        upper_clip_norm: bound on each upper record's part; ``clip_norm`` by default.
+        warm_start: start each solve at the previous round's released solution (post-processing, so free); False
+            restarts at y_0 as the paper prints it.
+        split: how mu^2 is shared between lower solves, penalised solves and hypergradients, in this order; "paper"
+            takes the noise that the paper prescribes instead of calibrating exactly, and reports what it really spends.
+        output: "smallest-step", the paper's rule, returns the x_t with the smallest ||x_t+1 - x_t|| (a proxy of the
+            hypergradient that costs nothing); "last" returns x_T-1, for runs too short to become stationary. Either
+            way y is the released solution at the returned x.
+        sampling: of the hypergradient's batch; with `DPLocSGD` inside this is Mini-batch DP Bilevel (Algorithm 3). One
+            batch serves all terms of G_t: different batches in its two g-terms would not cancel at a large penalty.
+    """
+
+    inner: DPLocGD | BlackBox
+    penalty_weight: float = 10.0
+    steps: int = 20
+    step_size: float | None = None
+    clip_norm: ClipNorm = 1.0
+    upper_clip_norm: float | None = None
+    warm_start: bool = True
+    split: tuple[float, float, float] | Literal["paper"] = (1.0, 1.0, 1.0)
+    output: Literal["smallest-step", "last"] = "smallest-step"
+    sampling: Sampling = field(default_factory=FullBatch)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.inner, DPLocGD | BlackBox):
+            raise InvalidArgument(
+                f"inner={self.inner!r}: must be dpb.DPLocGD(...), dpb.DPLocSGD(...) or dpb.BlackBox(...), a private "
+                "solver of the lower level"
+            )
+        as_printed = isinstance(self.split, str) and self.split == "paper"
+        if isinstance(self.inner, BlackBox) and as_printed:
+            raise InvalidArgument(
+                'split="paper": fixes the noise of both solves, and a black box brings its own; leave split out'
+            )
+        positive("penalty_weight", self.penalty_weight, "it is lambda, the weight of the lower level (try 10.0)")
+        count("steps", self.steps, "it is the number of outer steps (try 20)")
+        if isinstance(self.clip_norm, str):
+            one_of("clip_norm", self.clip_norm, WAYS, "or a number, the bound itself (try 1.0)")
+            if self.upper_clip_norm is not None:
+                raise InvalidArgument(f"upper_clip_norm: clip_norm={self.clip_norm!r} computes it; leave it out")
+        else:
+            positive("clip_norm", self.clip_norm, "it bounds each record's part of the hypergradient (try 1.0)")
+        for name in ("step_size", "upper_clip_norm"):
+            if getattr(self, name) is not None:
+                positive(name, getattr(self, name), "give a number, or None for its default")
+        if not as_printed and (not isinstance(self.split, tuple) or len(self.split) != 3):
+            raise InvalidArgument(
+                f'split={self.split!r}: must be a tuple of three shares, as in (1.0, 1.0, 1.0), or "paper"'
+            )
+        check_sampling(self.sampling)
+        one_of("output", self.output, ("smallest-step", "last"), "it says which iterate is returned")
+        for share in self.split if isinstance(self.split, tuple) else ():
+            positive("split", share, "it shares mu^2 between lower solves, penalised solves and hypergradients")
+
+    def program(self, context: PublicContext) -> tuple[Program, Parameters]:
+        """Declare all releases and write the algorithm out as a program; no record is involved."""
+        budget = context.budget
+        step_size, parameters = self._outer_parameters(context.problem)
+        bounded = bounded_hypergradients(context, self.penalty_weight, self.clip_norm, self.upper_clip_norm)
+        solves = self._solves(context, bounded.near)
+        contributions = solves.contributions() | {_HYPERGRADIENT: by_role(bounded.levels, context)}
+        shares, split_parameters = self._shares(contributions, budget)
+
+        def declare(name: str, uses: int, sampling: Sampling) -> Release:
+            release = Release(
+                name=name,
+                contributions=contributions[name],
+                noise_std=1.0,
+                uses=uses,
+                sampling=sampling,
+                adjacency=budget.adjacency,
+            )
+            return with_shares(release, shares[name], budget)
+
+        declared = solves.declared(declare)
+        if contributions[_HYPERGRADIENT]:
+            declared.append(declare(_HYPERGRADIENT, self.steps, self.sampling))
+        if isinstance(self.split, tuple):
+            declared = list(calibrate(declared, budget, solves.fixed))
+        releases = {release.name: release for release in declared}
+        stages, solve_parameters = solves.stages(releases)
+        stages.append(self._hypergradient_stage(context, releases.get(_HYPERGRADIENT), step_size, bounded.scale))
+        parameters |= (
+            split_parameters | solve_parameters | _release_parameters(context, releases, shares, bounded.reason)
+        )
+        program = Program(
+            rounds=self.steps, stages=stages, start=_start, observe=lambda state: state["seen"], finish=self._finish
+        )
+        return program, parameters
+
+    def _solves(self, context: PublicContext, near: Callable[[Tree, Tree], Tree]) -> LocalisedSolves | BlackBoxSolves:
+        if isinstance(self.inner, BlackBox):
+            return BlackBoxSolves(
+                context=context, inner=self.inner, penalty_weight=self.penalty_weight, rounds=self.steps, near=near
+            )
+        return LocalisedSolves(
+            context=context,
+            inner=self.inner,
+            penalty_weight=self.penalty_weight,
+            rounds=self.steps,
+            warm_start=self.warm_start,
+            near=near,
+        )
+
+    def _shares(
+        self, contributions: Mapping[str, Mapping[str, Contribution]], budget: Budget
+    ) -> tuple[dict[str, dict[str, float]], Parameters]:
+        """release -> role -> share of mu^2."""
+        if isinstance(self.split, tuple):
+            weights = dict(zip((LOWER, PENALISED, _HYPERGRADIENT), self.split, strict=True))
+            return shares_by_role(weights, contributions), {}
+        paper = PaperSplit(budget, self.steps)
+        share = self.steps * (paper.mu / budget.mu) ** 2
+        claim = (
+            f"really {paper.exact_epsilon:.4g} where one role is in all three; by the paper's own composition "
+            f"lemma {paper.epsilon_by_its_own_lemma:.4g}"
+        )
+        shares = {name: dict.fromkeys(parts, share) for name, parts in contributions.items()}
+        return shares, {"epsilon claimed by the paper's split": (budget.epsilon, claim)}
+
+    def _finish(self, state: State) -> tuple[Tree, Tree]:
+        chosen = state["last" if self.output == "last" else "best"]
+        return chosen["x"], chosen["y"]
+
+    def _outer_parameters(self, problem: BilevelProblem) -> tuple[float, Parameters]:
+        constants = problem.constants
+        penalty_reason = "as given"
+        if constants is not None:
+            smallest = constants.smallest_penalty_weight()
+            if self.penalty_weight < smallest:
+                raise InvalidArgument(
+                    f"penalty_weight={self.penalty_weight!r}: must be at least {smallest!r} = "
+                    "max{2 L1f/mu_g, L0f/L0g, L1f/L1g} of the declared constants; raise it to that bound"
+                )
+            penalty_reason = f"as given; Algorithm 1 asks for at least {smallest:.4g}"
+        if self.step_size is not None:
+            step_size, reason = self.step_size, "as given"
+        elif constants is not None:
+            smoothness = constants.hyperobjective_smoothness(self.penalty_weight)
+            if smoothness == 0:
+                raise InvalidArgument("step_size=None: the constants make the hyperobjective linear; give a number")
+            step_size = 1 / (2 * smoothness)
+            reason = "1/(2L), L the smoothness of the penalised hyperobjective"
+        else:
+            raise InvalidArgument(
+                "step_size=None: needs BilevelProblem(constants=...) to be derived; without constants give a number "
+                "(try a tenth of the distance you expect x to travel, over the size of the hypergradient)"
+            )
+        return step_size, {
+            "penalty": (self.penalty_weight, penalty_reason),
+            "outer steps": (self.steps, "as given"),
+            "step size": (step_size, reason),
+            "output": (self.output, _OUTPUTS[self.output]),
+        }
+
+    def _hypergradient_stage(
+        self, context: PublicContext, release: Release | None, step_size: float, scale: Callable[[Tree, Tree], Any]
+    ) -> Stage:
+        reads, sizes = context.inspection.hypergradient_reads, context.sizes
+        free = {
+            level: free_gradient(context.problem, level, level in reads, sizes.record(level))
+            for level in ("upper", "lower")
+        }
+
+        def update(state: State, carry: Tree, answer: Tree, step: jax.Array) -> State:
+            x, y, z = state["x"], state["y"], state["z"]
+            difference = optax.tree.sub(free["lower"](x, z), free["lower"](x, y))
+            gradient = optax.tree.add(free["upper"](x, z), optax.tree.scale(self.penalty_weight, difference))
+            if answer is not None:
+                gradient = optax.tree.add(gradient, optax.tree.scale(scale(y, z), answer))
+            moved = jax.tree.map(lambda leaf, g: (leaf - step_size * g).astype(leaf.dtype), x, gradient)
+            moved = project(context.problem.domain, moved)
+            move = optax.tree.norm(optax.tree.sub(moved, x)).astype(jnp.float32)
+            last = {"move": move, "x": x, "y": y}
+            better = move < state["best"]["move"]
+            best = jax.tree.map(lambda new, old: jnp.where(better, new, old), last, state["best"])
+            seen = {
+                "x": moved,
+                "move": move,
+                "hypergradient_norm": optax.tree.norm(gradient).astype(jnp.float32),
+                "solution_distance": optax.tree.norm(optax.tree.sub(z, y)).astype(jnp.float32),
+            }
+            return state | {"x": moved, "last": last, "best": best, "seen": seen}
+
+        return Stage(
+            release=release,
+            uses_per_round=1,
+            begin=lambda state: state,
+            query=lambda state, carry, step: (state["x"], state["y"], state["z"]),
+            update=update,
+            end=lambda state, carry: carry,
+        )
+
+
+def _start(x: Tree, y: Tree) -> State:
+    nothing = jnp.full((), jnp.inf, jnp.float32)
+    seen = {"x": x, "move": nothing, "hypergradient_norm": nothing, "solution_distance": nothing}
+    candidate = {"move": nothing, "x": x, "y": y}
+    return {"x": x, "y": y, "z": y, "y_start": y, "last": candidate, "best": candidate, "seen": seen}
+
+
+def _release_parameters(
+    context: PublicContext,
+    releases: Mapping[str, Release],
+    shares: Mapping[str, Mapping[str, float]],
+    hypergradient_clip: str,
+) -> Parameters:
+    parameters: Parameters = {}
+    for name, release in releases.items():
+        for role, contribution in release.contributions.items():
+            reason = hypergradient_clip if name == _HYPERGRADIENT else "bounds one record's whole vector"
+            parameters[f"{name}: clip ({role})"] = (contribution.clip, reason)
+            parameters[f"{name}: share of mu^2 ({role})"] = (shares[name][role], "split, over the releases of the role")
+        parameters[f"{name}: noise"] = (
+            release.noise_std,
+            "max over roles of sensitivity/ratio, then one common scale that spends the budget",
+        )
+        signal = sum(contribution.clip for contribution in release.contributions.values())
+        dimension = context.x_dimension if name == _HYPERGRADIENT else context.y_dimension
+        parameters[f"{name}: noise to signal"] = (
+            release.noise_std * math.sqrt(dimension) / signal,
+            "noise of a step over what records can add",
+        )
+    if _HYPERGRADIENT not in releases:
+        parameters[_HYPERGRADIENT] = (0, "free: no x-gradient reads a record, so the outer step needs no noise")
+    return parameters

@@ -1,0 +1,1 @@
+"""Deterministic solves for runs without noise, which may stop on exact values."""

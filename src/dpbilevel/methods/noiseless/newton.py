@@ -1,0 +1,137 @@
+"""The lower level without noise: its minimiser by Newton's method, and how it moves with x by implicit differentiation.
+
+Newton's directions come from conjugate gradients on Hessian-vector products, so that neither a Hessian nor a step size
+is needed, and conditioning costs iterations instead of accuracy. On a constrained set the minimiser is found by
+spectral projected gradients. There it satisfies y = P(y - eta grad g(y)) for every eta > 0, and differentiating *that*
+gives the adjoint for any projection; without constraints P is the identity, and u solves (grad^2 g) u = grad f.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+from jax.scipy.sparse.linalg import bicgstab, cg
+
+from dpbilevel.constraints import Domain, Unconstrained, project
+from dpbilevel.methods.noiseless import spectral
+
+Tree = Any
+Function = Callable[[Tree], jax.Array]
+
+_NEWTON_STEPS = 30
+_LENGTHS = 30  # tried in a line search
+_INEXACT = 1e-2  # relative residual of Newton's directions: what is left is for the next one
+_PRECISE = 1e-5  # of the size of y: a step that no longer matters; and the residual of the adjoint
+_PRODUCTS = 500  # of a Hessian with vectors, in one solve
+_PROJECTED_STEPS = 2000
+
+
+def minimiser(loss: Function, domain: Domain, y: Tree) -> Tree:
+    """The minimiser of a smooth, strongly convex loss on a domain, from a start."""
+    if domain == Unconstrained():
+        flat, unravel = ravel_pytree(y)
+        return unravel(_newton(lambda point: loss(unravel(point)), flat))
+
+    def evaluate(point: Tree, memory: Tree) -> tuple[jax.Array, Tree, Tree]:
+        return *jax.value_and_grad(loss)(point), memory
+
+    return spectral.minimise(evaluate, domain, y, (), _PROJECTED_STEPS).best[0]
+
+
+def adjoint(loss: Function, domain: Domain, y: Tree, pull: Tree, start: Tree) -> Tree:
+    """u with -(cross derivative of the loss) u = how the minimiser y hands the gradient ``pull`` on to x."""
+    flat, unravel = ravel_pytree(y)
+    along = _products(lambda point: loss(unravel(point)), flat)
+    right, guess = ravel_pytree(pull)[0], ravel_pytree(start)[0]
+    limit = min(10 * flat.size, _PRODUCTS)
+    if domain == Unconstrained():
+        return unravel(cg(along, right, x0=guess, tol=_PRECISE, maxiter=limit)[0])
+    # y = P(v), v = y - eta grad g(y). With J the derivative of P, which is symmetric: w = pull + (1 - eta H) J w, and
+    # u = eta J w.
+    steepness = jnp.vdot(right, along(right)) / jnp.maximum(jnp.vdot(right, right), jnp.finfo(right.dtype).tiny)
+    eta = 1 / jnp.where(steepness > 0, steepness, 1)
+    gradient = ravel_pytree(jax.grad(loss)(y))[0]
+
+    def projected(point: jax.Array) -> jax.Array:
+        return ravel_pytree(project(domain, unravel(point)))[0]
+
+    _, back = jax.vjp(projected, flat - eta * gradient)
+
+    def operator(w: jax.Array) -> jax.Array:
+        kept = back(w)[0]
+        return w - kept + eta * along(kept)
+
+    w = bicgstab(operator, right, tol=_PRECISE, maxiter=limit)[0]
+    return unravel(eta * back(w)[0])
+
+
+def _products(loss: Function, y: jax.Array) -> Callable[[jax.Array], jax.Array]:
+    """v -> (grad^2 loss) v, by reverse mode alone: losses may bring a gradient of their own."""
+    return lambda v: jax.grad(lambda point: jnp.vdot(jax.grad(loss)(point), v))(y)
+
+
+def _newton(loss: Function, start: jax.Array) -> jax.Array:
+    value_and_gradient = jax.value_and_grad(loss)
+    limit = min(10 * start.size, _PRODUCTS)
+
+    def goes_on(carry: Any) -> jax.Array:
+        *_, taken, settled = carry
+        return ~settled & (taken < _NEWTON_STEPS)
+
+    def further(carry: Any) -> Any:
+        y, value, gradient, taken, _ = carry
+        direction = cg(_products(loss, y), -gradient, tol=_INEXACT, maxiter=limit)[0]
+        downhill = jnp.vdot(direction, gradient) < 0
+        direction = jnp.where(downhill & jnp.all(jnp.isfinite(direction)), direction, -gradient)
+        new, new_value, new_gradient = _line_search(value_and_gradient, y, value, gradient, direction)
+        moved = jnp.linalg.norm(new - y)
+        small = moved <= _PRECISE * jnp.maximum(jnp.linalg.norm(new), jnp.linalg.norm(new - start))
+        better = jnp.linalg.norm(new_gradient) < 0.5 * jnp.linalg.norm(gradient)
+        # Rounding ends what precision allows: values and slopes no longer improve.
+        settled = small | (~better & ~(new_value < value))
+        keep = jnp.isfinite(new_value) & (better | (new_value < value))
+        y, value, gradient = (
+            jnp.where(keep, a, b) for a, b in zip((new, new_value, new_gradient), (y, value, gradient), strict=True)
+        )
+        return y, value, gradient, taken + 1, settled
+
+    value, gradient = value_and_gradient(start)
+    none = jnp.zeros((), jnp.int32)
+    return jax.lax.while_loop(goes_on, further, (start, value, gradient, none, jnp.zeros((), bool)))[0]
+
+
+def _line_search(
+    value_and_gradient: Callable[[jax.Array], tuple[jax.Array, jax.Array]],
+    y: jax.Array,
+    value: jax.Array,
+    gradient: jax.Array,
+    direction: jax.Array,
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """A length along the direction at which the value has fallen and the slope has flattened: by bisection."""
+    steep = jnp.abs(jnp.vdot(gradient, direction))
+    slack = 2 * jnp.finfo(value.dtype).eps * jnp.abs(value)
+
+    def is_bad(carry: Any) -> jax.Array:
+        length, _, _, (_, new_value, new_gradient), tries = carry
+        flat = jnp.vdot(new_gradient, direction) >= -0.9 * steep
+        return (tries == 0) | (~(fell(new_value, length) & flat) & (tries < _LENGTHS))
+
+    def other(carry: Any) -> Any:
+        length, low, high, (_, new_value, _), tries = carry
+        lower = fell(new_value, length)
+        nearer, further = jnp.where(lower, length, low), jnp.where(lower, high, length)
+        between = jnp.where(jnp.isinf(further), 2 * length, (nearer + further) / 2)
+        length, low, high = (
+            jnp.where(tries == 0, a, b) for a, b in zip((length, low, high), (between, nearer, further), strict=True)
+        )
+        point = y + length * direction
+        return length, low, high, (point, *value_and_gradient(point)), tries + 1
+
+    def fell(new_value: jax.Array, length: jax.Array) -> jax.Array:
+        return new_value <= value - 1e-4 * length * steep + slack
+
+    one = jnp.ones_like(value)
+    start = (one, jnp.zeros_like(value), jnp.full_like(value, jnp.inf), (y, value, gradient), jnp.zeros((), jnp.int32))
+    return jax.lax.while_loop(is_bad, other, start)[3]

@@ -1,0 +1,213 @@
+"""Projected steps along exact gradients, in any convex set and at any scale: for runs without a budget only.
+
+A step goes along a direction, back into the domain by projection, and as far as a non-monotone line search allows:
+
+* coordinates that are free one by one (no constraint, a box, non-negative numbers) take quasi-Newton directions, bound
+  ones stay (two-metric projection, Bertsekas 1982): flat and steep coordinates each find their own length.
+* other sets take spectral projected gradients (Birgin, Martínez and Raydan 2000): they go to the projection of
+  x - alpha * gradient, with the inverse curvature alpha that the last two gradients show (Barzilai and Borwein).
+
+No length is in units of x or of the loss, so that rescaling either rescales the path. Only the first step needs a
+guess, which the line search shortens and the second step forgets. The search compares values of the loss and stops when
+it is done. Both depend on records.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.flatten_util import ravel_pytree
+
+from dpbilevel.constraints import Box, Domain, NonNegative, Unconstrained, project
+from dpbilevel.methods.noiseless import quasi_newton
+
+Tree = Any
+Evaluate = Callable[[Tree, Tree], tuple[jax.Array, Tree, Tree]]  # (x, memory) -> value, gradient, memory
+
+_RECENT = 10  # values among which the largest must be improved on
+_SLACK = 0.01  # of all that was gained: how far above the best a step may end
+_GROWTH = 10.0  # of alpha, from one step to the next
+_SUFFICIENT = 1e-4  # of the decrease that the gradient promises (Armijo)
+_SHORTENINGS = 40  # of one step; each is at least by half
+_FIRST = 0.1  # of the size of x, or of one: the length of the first step, before any curvature is known
+_TOLERANCE = 1e-6  # of all that was gained: what a step must promise for the search to go on
+_PATIENCE = 3  # steps in a row that promise less
+
+
+_SEPARABLE = (Unconstrained, Box, NonNegative)  # sets that bound each coordinate by itself, or none
+
+
+class Search(NamedTuple):
+    """The state of a search.
+
+    Attributes:
+        x: the point.
+        value: of the loss there.
+        gradient: likewise.
+        memory: what `Evaluate` keeps from one evaluation to the next, such as a solution to start from.
+        steps: alpha, by set.
+        pairs: the last moves and what they changed the gradient by, all coordinates in a row.
+        recent: the last values.
+        first: the value at the start.
+        best: the point with the smallest value so far, that value, and the memory there.
+        idle: how many steps in a row promised next to nothing.
+        stuck: whether no point along the last direction was good enough.
+    """
+
+    x: Tree
+    value: jax.Array
+    gradient: Tree
+    memory: Tree
+    steps: tuple[jax.Array, ...]
+    pairs: quasi_newton.Pairs
+    recent: jax.Array
+    first: jax.Array
+    best: tuple[Tree, jax.Array, Tree]
+    idle: jax.Array
+    stuck: jax.Array
+
+    @property
+    def done(self) -> jax.Array:
+        """Whether the point is stationary, as far as rounding lets one see."""
+        return (self.idle >= _PATIENCE) | self.stuck
+
+
+def begin(domain: Domain, x: Tree, memory: Tree) -> Search:
+    """The state before the first step, which stays at x and finds out value and gradient there."""
+    real = jnp.result_type(*jax.tree.leaves(x))
+    unknown = jnp.full((), jnp.inf, real)
+    return Search(
+        x=x,
+        value=unknown,
+        gradient=optax.tree.zeros_like(x),
+        memory=memory,
+        steps=(jnp.ones((), real),) * len(_Sets(domain).sets),
+        pairs=quasi_newton.none(sum(leaf.size for leaf in jax.tree.leaves(x)), real),
+        recent=jnp.full(_RECENT, unknown),
+        first=unknown,
+        best=(x, unknown, memory),
+        idle=jnp.zeros((), jnp.int32),
+        stuck=jnp.zeros((), bool),
+    )
+
+
+def step(evaluate: Evaluate, domain: Domain, search: Search) -> Search:
+    """One step: a direction within the domain, a line search, and the curvature that both gradients show."""
+    sets = _Sets(domain)
+    direction = sets.direction(search)
+    promise = -optax.tree.vdot(search.gradient, direction)
+    rounding = jnp.finfo(search.value.dtype).eps
+    unknown = jnp.isinf(search.value)
+    gain = jnp.where(unknown, jnp.inf, search.first - search.best[1])
+    ceiling = jnp.minimum(jnp.max(search.recent), search.best[1] + _SLACK * gain)
+    ceiling = ceiling + 2 * rounding * jnp.abs(search.value)
+
+    def is_too_long(carry: Any) -> jax.Array:
+        _, (x, value, *_), tries = carry
+        descent = optax.tree.vdot(search.gradient, optax.tree.sub(search.x, x))
+        fine = (value <= ceiling - _SUFFICIENT * descent) & (descent >= 0)
+        return (tries == 0) | (~fine & (tries < _SHORTENINGS))
+
+    def shorten(carry: Any) -> Any:
+        length, (_, value, *_), tries = carry
+        # The bottom of the parabola through the value, its slope and the new value; at most a half, at least a tenth.
+        bottom = length * promise / (2 * (value - search.value + length * promise))
+        shorter = length * jnp.clip(jnp.where(jnp.isfinite(bottom), bottom, 0.1), 0.1, 0.5)
+        length = jnp.where(tries == 0, length, shorter)
+        x = jax.tree.map(lambda leaf, by: leaf + length.astype(leaf.dtype) * by, search.x, direction)
+        x = jax.tree.map(lambda new, old: jnp.where(unknown, old, new), project(domain, x), search.x)
+        return length, (x, *evaluate(x, search.memory)), tries + 1
+
+    tried = (search.x, search.value, search.gradient, search.memory)
+    start = (jnp.ones_like(search.value), tried, jnp.zeros((), jnp.int32))
+    _, (x, value, gradient, memory), tries = jax.lax.while_loop(is_too_long, shorten, start)
+    stuck = (tries >= _SHORTENINGS) | ~jnp.isfinite(value)
+    turned = jnp.where(unknown, 0, _flat(gradient) - _flat(search.gradient))
+    inputs = (*map(sets.parts, (x, search.x, gradient, search.gradient)), search.steps)
+    first = jnp.where(unknown, value, search.first)
+    best = jax.tree.map(lambda new, old: jnp.where(value < search.best[1], new, old), (x, value, memory), search.best)
+    small = promise <= _TOLERANCE * (first - best[1]) + 0.01 * rounding * jnp.abs(value)
+    after = Search(
+        x=x,
+        value=value,
+        gradient=gradient,
+        memory=memory,
+        steps=tuple(_next_step(*parts) for parts in zip(*inputs, strict=True)),
+        pairs=quasi_newton.remember(search.pairs, _flat(x) - _flat(search.x), turned),
+        recent=jnp.where(unknown, value, jnp.roll(search.recent, 1).at[0].set(value)),
+        first=first,
+        best=best,
+        idle=jnp.where(small & ~unknown, search.idle + 1, 0),
+        stuck=stuck,
+    )
+    return jax.tree.map(lambda new, old: jnp.where(stuck, old, new), after, search._replace(stuck=stuck))
+
+
+def minimise(evaluate: Evaluate, domain: Domain, x: Tree, memory: Tree, steps: int) -> Search:
+    """Search until done, for at most so many steps."""
+
+    def goes_on(carry: tuple[jax.Array, Search]) -> jax.Array:
+        taken, search = carry
+        return (taken < steps) & ~search.done
+
+    def further(carry: tuple[jax.Array, Search]) -> tuple[jax.Array, Search]:
+        return carry[0] + 1, step(evaluate, domain, carry[1])
+
+    start = (jnp.zeros((), jnp.int32), begin(domain, x, memory))
+    return jax.lax.while_loop(goes_on, further, start)[1]
+
+
+class _Sets:
+    """A domain as a list of sets, and points as lists of the parts that lie in them."""
+
+    def __init__(self, domain: Domain) -> None:
+        self.sets: list[Any]
+        self.structure: Any
+        self.sets, self.structure = jax.tree.flatten(domain)
+
+    def parts(self, point: Tree) -> list[Tree]:
+        return self.structure.flatten_up_to(point)
+
+    def direction(self, search: Search) -> Tree:
+        """Spectral projected gradients set by set, and quasi-Newton directions for coordinates that are free."""
+        inputs = list(zip(self.sets, self.parts(search.x), self.parts(search.gradient), search.steps, strict=True))
+        spectral = [_spectral(*each) for each in inputs]
+        free = [
+            jax.tree.map(lambda by, one=convex_set: (by != 0) & isinstance(one, _SEPARABLE), way)
+            for (convex_set, *_), way in zip(inputs, spectral, strict=True)
+        ]
+        along, mask = _flat(self.structure.unflatten(spectral)), _flat(self.structure.unflatten(free)) > 0
+        newton = quasi_newton.direction(search.pairs, _flat(search.gradient), mask)
+        usable = (jnp.vdot(newton, _flat(search.gradient)) < 0) & jnp.all(jnp.isfinite(newton))
+        whole = jnp.where(mask & usable, newton, along)
+        return ravel_pytree(search.x)[1](whole.astype(along.dtype))
+
+
+def _spectral(convex_set: Any, point: Tree, gradient: Tree, alpha: jax.Array) -> Tree:
+    """From a point to the projection of point - alpha * gradient. A bound coordinate that is pushed outwards stays."""
+    target = jax.tree.map(lambda leaf, by: leaf - alpha.astype(leaf.dtype) * by, point, gradient)
+    return optax.tree.sub(convex_set.project(target), point)
+
+
+def _flat(tree: Tree) -> jax.Array:
+    return ravel_pytree(tree)[0]
+
+
+def _first(part: Tree, gradient: Tree) -> jax.Array:
+    size = optax.tree.norm(part)
+    return _FIRST * jnp.where(size > 0, size, 1) / jnp.maximum(optax.tree.norm(gradient), jnp.finfo(size.dtype).tiny)
+
+
+def _next_step(new: Tree, old: Tree, new_gradient: Tree, old_gradient: Tree, before: jax.Array) -> jax.Array:
+    """The inverse curvature along the last move: the longer estimate, or the shorter where the two disagree."""
+    moved, turned = optax.tree.sub(new, old), optax.tree.sub(new_gradient, old_gradient)
+    square, product = optax.tree.vdot(moved, moved), optax.tree.vdot(moved, turned)
+    long = square / product
+    short = product / optax.tree.vdot(turned, turned)
+    alpha = jnp.where(short < 0.5 * long, short, long)
+    # Along a direction in which the loss is not convex, the next step is longer; where nothing moved, a first one.
+    curved = (product > 0) & jnp.isfinite(alpha)
+    alpha = jnp.where(curved, jnp.minimum(alpha, _GROWTH * before), _GROWTH * before)
+    return jnp.where(square > 0, alpha, _first(new, new_gradient)).astype(before.dtype)

@@ -1,0 +1,1 @@
+"""Difference tracking: one pass over records per step, and how hyperparameters move."""

@@ -1,0 +1,293 @@
+"""What a step of difference tracking asks, and what it makes of the answers; on flat vectors."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+
+from dpbilevel.constraints import project
+from dpbilevel.execution.program import State
+from dpbilevel.methods.context import PublicContext
+from dpbilevel.methods.tracking import hyper_steps, lower_steps
+from dpbilevel.methods.tracking.hyper_groups import groups
+from dpbilevel.methods.tracking.passes import LOSS_CHANGE, SEARCH, TRACK, VALIDATE, Pass
+from dpbilevel.problem import free_gradient
+
+Tree = Any
+
+MODEL, CURVATURE, CROSS = "model gradient", "curvature", "cross derivative"
+PULL, HYPERGRADIENT = "validation gradient", "hypergradient"
+_PHASE = 0.05  # of the steps: to find clips, then the largest curvature, then to let y and d settle before x moves
+# What the history keeps of a step besides x and its hypergradient; the last two are filled by passes that validate.
+_HISTORY = ("evidence", "unsettled", "loss change", "loss change noise")
+_TOP = "largest curvature"  # its clip in power passes
+_CHANCE = 2.0  # mean square of a cross derivative, against its median's square
+_POWER = 10  # every tenth pass looks for the largest curvature again, which moves with x
+_SURE = 1.0  # standard deviations of noise, by which the validation loss must have fallen
+_AVERAGED = 10  # a running average of x over one in so many of the steps: over the last twenty of two hundred
+
+
+def phase_of(steps: int) -> int:
+    """How many of the steps each of the phases has that search, look for curvature, settle and validate."""
+    return int(_PHASE * steps)
+
+
+class Loop:
+    """What a step asks, and what it makes of the answers; on flat vectors."""
+
+    def __init__(self, context: PublicContext, passes: Mapping[str, Pass], steps: int, clip_norm: float) -> None:
+        self.passes, self.problem = passes, context.problem
+        self.steps, self.phase, self.clip_norm = steps, phase_of(steps), clip_norm
+        self.to_x, self.to_y = (unravel(part) for part in context.point)
+        self.groups = groups(context.problem.domain, context.point[0])
+        reads = context.inspection.hypergradient_reads
+        self.free = {
+            level: free_gradient(context.problem, level, level in reads, context.sizes.record(level))
+            for level in ("upper", "lower")
+        }
+        lower = context.sizes.role_of("lower")
+        self.records = context.sizes.count(lower) if lower is not None else 1
+
+    def start(self, x: Tree, y: Tree) -> State:
+        flat_x, flat_y = flat(x), flat(y)
+        clips = {level: one.start(self.clip_norm) for level, one in self.passes.items()}
+        clips["lower"][_TOP] = clips["lower"][CURVATURE]
+        return {
+            "step": jnp.zeros((), jnp.int32),
+            "x": flat_x,
+            "average": flat_x,
+            "origin": flat_y,
+            "first": (flat_x, flat_y),
+            "judged": {name: jnp.zeros((), jnp.float32) for name in ("sum", "variance", "passes")},
+            "y": lower_steps.start_steps(flat_y),
+            "d": lower_steps.start_steps(jnp.zeros_like(flat_y)),
+            "curvature": lower_steps.start_curvature(flat_y.size, flat_y.dtype),
+            "rules": hyper_steps.start(self.groups, flat_x),
+            "clips": clips,
+            "farthest": jnp.zeros((), flat_y.dtype),
+            "lower": self._nothing("lower", flat_x, flat_y),
+            "seen": {"hypergradient": x} | {name: jnp.zeros((), jnp.float32) for name in _HISTORY},
+        }
+
+    def _nothing(self, level: str, x: jax.Array, y: jax.Array) -> Tree:
+        one = self.passes[level]
+        zeros = {name: jnp.zeros(size, x.dtype if name == CROSS else y.dtype) for name, size in one.dimensions.items()}
+        return one.empty(zeros)
+
+    def _power(self, state: State) -> jax.Array:
+        """Whether a pass looks for the largest curvature."""
+        return (state["step"] < 2 * self.phase) | (state["step"] % _POWER == _POWER - 1)
+
+    def ask(self, state: State) -> Tree:
+        """The point of both passes of a step."""
+        power, d = self._power(state), state["d"]["point"]
+        length = jnp.sqrt(jnp.sum(d**2))
+        along = power | (length == 0)
+        u = jnp.where(along, state["curvature"]["direction"], d / jnp.where(along, 1, length))
+        first = (self.to_x(state["first"][0]), self.to_y(state["first"][1]))
+        at = {"x": self.to_x(state["x"]), "y": self.to_y(state["y"]["point"]), "u": u, "first": first}
+        medians = {name: clip["median"] for clips in state["clips"].values() for name, clip in clips.items()}
+        medians[CURVATURE] = jnp.where(power, medians.pop(_TOP), medians[CURVATURE])
+        step, few = state["step"], self.phase
+        phase = jnp.where(step < few, SEARCH, jnp.where(step < self.steps - few, TRACK, VALIDATE))
+        return {"at": at, "medians": medians, "power": power, "phase": phase}
+
+    def update(self, state: State, upper: Tree | None) -> State:
+        """What a step does with the answers of both passes."""
+        point = self.ask(state)
+        (x, y, u), power = (point["at"][name] for name in ("x", "y", "u")), point["power"]
+        lower, lower_counts = self.passes["lower"].released_means(state["lower"], point)
+        means, counts = lower, {"lower": lower_counts}
+        if upper is not None:
+            more, counts["upper"] = self.passes["upper"].released_means(upper, point)
+            means = means | more
+        noise = {name: one.noise_of(name, point) for one in self.passes.values() for name in one.names}
+        searching, few = point["phase"] == SEARCH, self.phase
+        validating = point["phase"] == VALIDATE
+        # Data-free terms are exact and cost nothing.
+        term = jax.grad(self.problem.term("lower"), 1)
+        gradient, curved = (flat(part) for part in jax.jvp(lambda y: term(x, y), (y,), (self.to_y(u),)))
+        cross = flat(jax.jvp(lambda y: self.free["lower"](x, y), (y,), (self.to_y(u),))[1])
+        pull = flat(jax.grad(self.problem.term("upper"), 1)(x, y))
+        direct = flat(self.free["upper"](x, y))
+        by_term = curved
+        gradient, curved = gradient + means[MODEL], by_term + means[CURVATURE]
+        cross = cross + means[CROSS] if CROSS in means else cross
+        pull = pull + means[PULL] if PULL in means else pull
+        direct = direct + means[HYPERGRADIENT] if HYPERGRADIENT in means else direct
+
+        bound = jnp.exp(point["medians"][CURVATURE])
+        released = (means[CURVATURE], by_term, noise[CURVATURE], bound)
+        curvatures = lower_steps.curvature(state["curvature"], power, u, *released)
+        curvatures = _chosen(searching, state["curvature"], curvatures)
+        by = lower_steps.preconditioner(
+            curvatures,
+            lambda v: flat(jax.jvp(lambda y: term(x, y), (y,), (self.to_y(v),))[1]),
+            _signs(state["step"], gradient.size),
+        )
+        size, length = gradient.size, jnp.sqrt(jnp.sum(state["d"]["point"] ** 2))
+        moving = (state["step"] >= 2 * few) & ~validating
+        variance = size * noise[MODEL] ** 2
+        new_y = lower_steps.step(state["y"], gradient, variance, curvatures, by, moving, self._into_lower_domain)
+        variance = size * ((length * noise[CURVATURE]) ** 2 + (noise[PULL] ** 2 if PULL in noise else 0.0))
+        new_d = lower_steps.step(state["d"], length * curved + pull, variance, curvatures, by, moving & ~power)
+        new_d = new_d | {"point": self._tangent(state, by.apply(gradient), new_d["point"])}
+
+        hypergradient = jnp.where(power, state["rules"]["last"], direct + length * cross)
+        # How large y is: its own numbers, or how far it went from where it began.
+        sizes = (jnp.sum(part**2) for part in (state["y"]["point"], state["y"]["point"] - state["origin"]))
+        travelled = jnp.sqrt(jnp.maximum(*sizes))
+        farthest = jnp.maximum(state["farthest"], travelled)
+        proof = lower_steps.evidence(new_y, travelled) * lower_steps.evidence(new_d, length)
+        behind = lower_steps.unsettled(new_y, curvatures, travelled) + lower_steps.unsettled(new_d, curvatures, length)
+        left = jnp.where(state["step"] >= 3 * few, 1 - state["step"] / self.steps, 0.0)
+        steepest = curvatures["largest"] + jnp.sqrt(jnp.sum(by_term**2))
+        rules, moved = hyper_steps.move(
+            self.groups,
+            state["rules"],
+            state["x"],
+            hypergradient,
+            natural=self._natural(x, y, hypergradient, cross, farthest * steepest),
+            length=left * proof / jnp.sqrt(1 + behind),
+            persistent_noise=self._persistent_noise(state, x, y, (new_y["error"], new_d["error"])),
+            rate=lower_steps.rate(curvatures),
+            sampling_variance=self._sampling_variance(point["medians"], length),
+            has_hypergradient=moving & ~power,
+        )
+        new_x = flat(project(self.problem.domain, self.to_x(moved))).astype(moved.dtype)
+        memory = max(0.0, 1 - _AVERAGED / self.steps)
+        average = jnp.where(validating, state["average"], memory * state["average"] + (1 - memory) * new_x)
+        validation = self._validation(state, means, noise, point)
+        passes = jnp.maximum(validation["passes"], 1)
+        values = (proof, behind, validation["sum"] / passes, jnp.sqrt(validation["variance"]) / passes)
+        history = {name: value.astype(jnp.float32) for name, value in zip(_HISTORY, values, strict=True)}
+        history |= {"hypergradient": self.to_x(hypergradient)}
+        return state | {
+            "step": state["step"] + 1,
+            # The last passes validate what is returned.
+            "x": jnp.where(state["step"] == self.steps - few - 1, average, new_x).astype(new_x.dtype),
+            "average": average.astype(new_x.dtype),
+            # y goes on settling at the first x for as long as x has not left it: what it gains there is not x's.
+            "first": _chosen(jnp.all(new_x == state["first"][0]), (new_x, new_y["point"]), state["first"]),
+            "judged": validation,
+            "y": new_y,
+            "d": new_d,
+            "curvature": curvatures,
+            "rules": rules,
+            "clips": self._clips(state, counts, means, point),
+            "farthest": farthest.astype(state["farthest"].dtype),
+            "seen": history,
+        }
+
+    def _natural(self, x: Tree, y: Tree, gradient: jax.Array, cross: jax.Array, force: jax.Array) -> list[jax.Array]:
+        """For each group of x, the distance that would move y by its own size, or turn its own gradient."""
+        size = jnp.sqrt(jnp.sum(gradient**2))
+        along = self.to_x(gradient / jnp.maximum(size, 1e-30))
+        bent = flat(jax.jvp(lambda x: self.free["upper"](x, y), (x,), (along,))[1])
+        lengths = []
+        for group in self.groups:
+            through, itself = (jnp.sqrt(jnp.sum(part[group.place] ** 2)) for part in (cross, bent))
+            inverse = through / jnp.maximum(force, 1e-30) + itself / jnp.maximum(size, 1e-30)
+            lengths.append(jnp.where(inverse > 0, 1 / jnp.maximum(inverse, 1e-30), 1.0))
+        return lengths
+
+    def _persistent_noise(self, state: State, x: Tree, y: Tree, errors: tuple[jax.Array, jax.Array]) -> jax.Array:
+        """Variance that the noise of y and d makes in the free part of a hypergradient.
+
+        It is the change along random signs of their size. Second differences do not see it, since y and d are nearly
+        the same in the next pass.
+        """
+
+        def hypergradient(y: Tree, d: Tree) -> jax.Array:
+            return flat(self.free["upper"](x, y)) + flat(jax.jvp(lambda y: self.free["lower"](x, y), (y,), (d,))[1])
+
+        d = state["d"]["point"]
+        signs = _signs(state["step"], 2 * d.size) / jnp.sqrt(d.size)
+        along = (self.to_y(jnp.sqrt(error) * part) for error, part in zip(errors, jnp.split(signs, 2), strict=True))
+        return jax.jvp(hypergradient, (y, self.to_y(d)), tuple(along))[1] ** 2
+
+    def _sampling_variance(self, medians: Mapping[str, jax.Array], length: jax.Array) -> Any:
+        """Variance of a sum over a simplex's derivatives by the choice of the records, which is alike in every pass."""
+        if CROSS not in medians:
+            return 0.0
+        return _CHANCE * (length * jnp.exp(medians[CROSS])) ** 2 / self.records
+
+    def _validation(self, state: State, means: Tree, noise: Tree, point: Tree) -> Tree:
+        """The change of the validation loss since x began to move, added up over the passes that validate."""
+        (x, y), first = (point["at"][name] for name in ("x", "y")), point["at"]["first"]
+        term = self.problem.term("upper")
+        change = jnp.asarray(term(x, y) - term(*first), jnp.float32)
+        variance = jnp.zeros((), jnp.float32)
+        if LOSS_CHANGE in means:
+            change, variance = change + means[LOSS_CHANGE][0], noise[LOSS_CHANGE] ** 2
+        now = jnp.where(point["phase"] == VALIDATE, 1.0, 0.0)
+        more = {"sum": now * change, "variance": now * variance, "passes": now}
+        return {name: (value + more[name]).astype(jnp.float32) for name, value in state["judged"].items()}
+
+    def finish(self, state: State) -> tuple[Tree, Tree]:
+        """What is returned: where the loop ended, if the validation loss is lower there by more than its noise.
+
+        By one deviation s. A loss that is D higher in truth is then taken for lower with probability Phi(-1 - D/s): at
+        most D Phi(-1 - D/s) = 0.03 s is lost on average. One that is D lower is missed with probability Phi(1 - D/s),
+        which forgoes at most 0.5 s. Two deviations would forgo 1.1 s, and without any margin 0.17 s could be lost.
+        """
+        last = (state["average"], state["y"]["main"])
+        finite = jnp.isfinite(jnp.sum(last[0]) + jnp.sum(last[1]))
+        fell = state["judged"]["sum"] < -_SURE * jnp.sqrt(state["judged"]["variance"])
+        worse = ~(finite & fell)
+        pairs = zip(state["first"], last, strict=True)
+        x, y = (jnp.where(worse, first, last) for first, last in pairs)
+        return self.to_x(x), self.to_y(y)
+
+    def _clips(self, state: State, counts: Any, means: Any, point: Tree) -> Tree:
+        """Clips after a pass; the curvature has one for each of its two directions, which start alike."""
+        before, power, searching = state["clips"], point["power"], point["phase"] == SEARCH
+        used = before["lower"] | {CURVATURE: _chosen(power, before["lower"][_TOP], before["lower"][CURVATURE])}
+        after = self.passes["lower"].update_clips(used, counts["lower"], means, point)
+        early = state["step"] < 2 * self.phase
+        clips = {
+            MODEL: after[MODEL],
+            CURVATURE: _chosen(power & ~early, before["lower"][CURVATURE], after[CURVATURE]),
+            _TOP: _chosen(power, after[CURVATURE], before["lower"][_TOP]),
+        }
+        if CROSS in after:
+            clips[CROSS] = _chosen(power & ~searching, before["lower"][CROSS], after[CROSS])
+        new = {"lower": clips}
+        if "upper" in counts:
+            new["upper"] = self.passes["upper"].update_clips(before["upper"], counts["upper"], means, point)
+            # Before x moves there is no change whose scale could be followed.
+            still = state["step"] < 3 * self.phase
+            new["upper"][LOSS_CHANGE] = _chosen(still, before["upper"][LOSS_CHANGE], new["upper"][LOSS_CHANGE])
+        return new
+
+    def _into_lower_domain(self, y: jax.Array) -> jax.Array:
+        return flat(project(self.problem.lower_domain, self.to_y(y))).astype(y.dtype)
+
+    def _tangent(self, state: State, step: jax.Array, d: jax.Array) -> jax.Array:
+        """d where y can move: at an edge of y's own domain the solution does not follow x."""
+        return jax.jvp(self._into_lower_domain, (state["y"]["point"] - step,), (d,))[1]
+
+
+def flat(tree: Tree) -> jax.Array:
+    """All numbers of a pytree."""
+    return ravel_pytree(tree)[0]
+
+
+def unravel(shapes: Tree) -> Callable[[jax.Array], Tree]:
+    """The way back from flat numbers to a pytree of some shapes."""
+    return ravel_pytree(jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes))[1]
+
+
+def _signs(step: jax.Array, size: int) -> jax.Array:
+    """Signs without a pattern: multiples of the golden ratio modulo one, below and above a half.
+
+    In whole numbers, as those of large models have no fraction in float32 (Knuth's multiplicative hashing).
+    """
+    places = jnp.arange(1, size + 1, dtype=jnp.uint32) * (step + 1).astype(jnp.uint32)
+    return jnp.where(places * jnp.uint32(round(lower_steps.GOLDEN * 2**32)) >= jnp.uint32(2**31), 1.0, -1.0)
+
+
+def _chosen(condition: Any, yes: Tree, no: Tree) -> Tree:
+    return jax.tree.map(lambda a, b: jnp.where(condition, a, b), yes, no)

@@ -1,0 +1,186 @@
+"""Difference tracking: one loop for the model y, the difference d and the hyperparameters x, one pass a step.
+
+The hypergradient of F(x) = f(x, y*(x)) is grad_x f + (grad^2_xy g) d with (grad^2_yy g) d = -grad_y f. Tracking follows
+y* and d by noisy steps while x moves. With u = d/|d|, one pass asks
+
+    lower records for   grad_y g(x, y),   H u,   B u      (H = grad^2_yy g, B = grad^2_xy g: derivatives of gradients
+    upper records for   grad_y f(x, y),   grad_x f(x, y)   along one direction, as cheap as a gradient)
+
+and moves y by the first, d by |d| H u + grad_y f, x by grad_x f + |d| B u. Noise on H u and B u is multiplied by |d|,
+which is public: no penalty lambda multiplies it, and there is none whose bias would stay.
+
+Nothing has a unit: clips find their scale (`passes`), steps of y and d come from the largest curvature and the known
+noise (`lower_steps`), those of x from distances and gradients (`hyper_steps`). The three speeds are coupled: x moves as
+far as y and d stand out of noise and have settled. All of it is post-processing of released values, and free.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from dpbilevel.execution.program import Program, Stage, State
+from dpbilevel.foundation.arguments import count, positive
+from dpbilevel.methods.context import PublicContext
+from dpbilevel.methods.contributions import by_role, shares_by_role
+from dpbilevel.methods.noiseless.noiseless import noiseless_tuning
+from dpbilevel.methods.refit import Refit
+from dpbilevel.methods.tracking.loop import CROSS, CURVATURE, HYPERGRADIENT, MODEL, PULL, Loop, flat, phase_of, unravel
+from dpbilevel.methods.tracking.passes import LOSS_CHANGE, Pass
+from dpbilevel.privacy.calibration import calibrate, with_shares
+from dpbilevel.privacy.release import Release
+from dpbilevel.privacy.sampling import FullBatch, Sampling, check_sampling
+
+Tree = Any
+Parameters = dict[str, tuple[Any, str]]
+Passes = Mapping[str, Pass]  # level -> what its records add
+
+_PASSES = {"lower": "training pass", "upper": "validation pass"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tracking:
+    """Difference tracking, the practical default.
+
+    Guarantee: everything that is released, x, y and the history included, satisfies the budget of `solve` for the
+    stated neighbouring relation, whatever the losses and records are.
+
+    Args:
+        steps: T.
+        clip_norm: C, where the clips of records' vectors begin; about the norm of rows. They find their scale within a
+            tenth of the run from anywhere within eight decades.
+        sampling: of each release's batch.
+    """
+
+    steps: int = 200
+    clip_norm: float = 1.0
+    sampling: Sampling = field(default_factory=FullBatch)
+
+    @property
+    def default_refit(self) -> Refit:
+        """What ``refit="auto"`` means: tracking finds x, and the model is trained anew at it."""
+        return Refit(clip_norm=self.clip_norm)
+
+    def __post_init__(self) -> None:
+        count("steps", self.steps, "it is the number of steps (try 200)")
+        positive("clip_norm", self.clip_norm, "it bounds each record's gradient (try 1.0)")
+        check_sampling(self.sampling)
+
+    def program(self, context: PublicContext) -> tuple[Program, Parameters]:
+        """Declare all releases and write the algorithm out as a program; no record is involved."""
+        if not context.budget.is_private:
+            return noiseless_tuning(context)
+        passes, releases = self._calibrated(context)
+        loop = Loop(context, passes, self.steps, self.clip_norm)
+        program = Program(
+            rounds=self.steps,
+            stages=[
+                self._stage(releases["lower"], loop.ask, lambda state, answer: state | {"lower": answer}),
+                self._stage(releases.get("upper"), loop.ask, loop.update),
+            ],
+            start=loop.start,
+            observe=lambda state: state["seen"] | {"x": loop.to_x(state["x"])},
+            finish=loop.finish,
+        )
+        return program, self._parameters(context, passes, releases)
+
+    def _calibrated(self, context: PublicContext) -> tuple[dict[str, Pass], dict[str, Release]]:
+        """The passes with their noise, and the releases that make it."""
+        passes = self._passes(context)
+        # A release's noise follows from its norm of one, whatever is in it; clips then follow from the noise.
+        contributions = {level: self._contributions(context, level, one) for level, one in passes.items()}
+        working = {level: float(sum(name != LOSS_CHANGE for name in one.names)) for level, one in passes.items()}
+        shares = shares_by_role(working, contributions)
+        declared = [self._declared(context, level, contributions[level], shares[level]) for level in passes]
+        releases = dict(zip(passes, calibrate(declared, context.budget), strict=True))
+        passes = {level: replace(one, noise_std=releases[level].noise_std) for level, one in passes.items()}
+        for level, one in passes.items():
+            releases[level] = replace(releases[level], contributions=self._contributions(context, level, one))
+        return passes, releases
+
+    def _contributions(self, context: PublicContext, level: str, one: Pass) -> Any:
+        return by_role({level: (one.contribution, 1.0)}, context)
+
+    def _declared(self, context: PublicContext, level: str, contributions: Any, shares: Any) -> Release:
+        release = Release(
+            name=_PASSES[level],
+            contributions=contributions,
+            noise_std=1.0,
+            uses=self.steps,
+            sampling=self.sampling,
+            adjacency=context.budget.adjacency,
+        )
+        return with_shares(release, shares, context.budget)
+
+    def _passes(self, context: PublicContext) -> dict[str, Pass]:
+        problem, reads = context.problem, context.inspection.hypergradient_reads
+        d_x, d_y = context.x_dimension, context.y_dimension
+        to_y = unravel(context.point[1])
+        lower_gradients = jax.grad(problem.lower_loss, (0, 1))
+
+        def lower(at: Tree, record: Tree) -> dict[str, jax.Array]:
+            x, y, u = at["x"], at["y"], at["u"]
+            (_, gradient), (cross, curved) = jax.jvp(lambda y: lower_gradients(x, y, record), (y,), (to_y(u),))
+            parts = {MODEL: flat(gradient), CURVATURE: flat(curved), CROSS: flat(cross)}
+            return parts if "lower" in reads else {name: parts[name] for name in (MODEL, CURVATURE)}
+
+        dimensions = {MODEL: d_y, CURVATURE: d_y} | ({CROSS: d_x} if "lower" in reads else {})
+        passes = {"lower": Pass(lower, dimensions, 0.0, self.steps, floored=MODEL)}
+        if problem.upper_loss is not None:
+            upper_loss = problem.upper_loss
+            upper_gradients = jax.grad(upper_loss, (0, 1))
+
+            def upper(at: Tree, record: Tree) -> dict[str, jax.Array]:
+                direct, pull = upper_gradients(at["x"], at["y"], record)
+                first_x, first_y = at["first"]
+                change = upper_loss(at["x"], at["y"], record) - upper_loss(first_x, first_y, record)
+                parts = {PULL: flat(pull)} | ({HYPERGRADIENT: flat(direct)} if "upper" in reads else {})
+                return parts | {LOSS_CHANGE: jnp.reshape(change, 1)}
+
+            dimensions = {PULL: d_y} | ({HYPERGRADIENT: d_x} if "upper" in reads else {}) | {LOSS_CHANGE: 1}
+            passes["upper"] = Pass(upper, dimensions, 0.0, self.steps)
+        return passes
+
+    def _stage(self, release: Release | None, ask: Callable[[State], Tree], update: Any) -> Stage:
+        return Stage(
+            release=release,
+            uses_per_round=1,
+            begin=lambda state: state,
+            query=lambda state, carry, step: ask(carry),
+            update=lambda state, carry, answer, step: update(carry, answer),
+            end=lambda state, carry: carry,
+        )
+
+    def _parameters(self, context: PublicContext, passes: Passes, releases: Mapping[str, Release]) -> Parameters:
+        parameters: Parameters = {
+            "steps": (self.steps, "fewer leave the difference behind, more only divide the budget"),
+            "steps before x moves": (3 * self.phase, "to find clips, the largest curvature, and a first y and d"),
+            "clips begin at": (self.clip_norm, "and find their scale, a multiple of records' median norm"),
+        }
+        for level, one in passes.items():
+            name = releases[level].name
+            parameters[f"{name}: noise"] = (one.noise_std, "on a vector of norm one, spends the budget over all steps")
+            for part in (part for part in one.names if part != LOSS_CHANGE):
+                parameters[f"{name}: clip of the {part}"] = (one.multiple(part), "in medians of records' norms")
+                parameters[f"{name}: share of the {part}"] = (one.share, "of the pass's mu^2; the rest counts norms")
+            read = {name: (PULL if level == "upper" else CURVATURE, context.y_dimension)}
+            if CROSS in one.names or HYPERGRADIENT in one.names:
+                part = CROSS if level == "lower" else HYPERGRADIENT
+                read[f"{name}, {part}"] = (part, context.x_dimension)
+            for title, (part, dimension) in read.items():
+                parameters[f"{title}: noise to signal"] = (
+                    one.noise_std * math.sqrt(dimension / one.share),
+                    f"of the {part}: noise of a step over what records can add; steps are averaged",
+                )
+        parameters["output"] = ("average", "the average of x over about the last tenth of the steps: post-processing")
+        if not any(part in one.names for one in passes.values() for part in (CROSS, HYPERGRADIENT)):
+            parameters[HYPERGRADIENT] = (0, "free: no x-gradient reads a record, so that its step needs no noise")
+        return parameters
+
+    @property
+    def phase(self) -> int:
+        """How many steps each of the phases has that search, look for curvature, settle and validate."""
+        return phase_of(self.steps)

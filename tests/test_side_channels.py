@@ -1,0 +1,163 @@
+"""After the charge nothing depends on records but releases: no shape, branch, early exit, callback or exception.
+
+Every method runs on records that no computation survives; what it ran is then traced and looked at, operation by
+operation. A compiled program of fixed shapes without branches and without a way out has no side channels left.
+"""
+
+import functools
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from every_method import BUDGET, METHODS, NUMBER, PROBLEM, SHORT, START, data, solved, spoiled
+
+import dpbilevel as dpb
+from dpbilevel import records as records_module
+from dpbilevel.execution.program import Call, Program, Stage
+from dpbilevel.foundation.precision import is_double
+from dpbilevel.foundation.tracing import _jaxprs
+from dpbilevel.records import Records, isolated_jax_config
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::dpbilevel.PrivacyLeakWarning", "ignore::dpbilevel.UtilityWarning", "ignore::dpbilevel.NotPrivateWarning"
+)
+
+DEADLY = {"NaN": np.nan, "infinity": np.inf, "huge": 3e38, "tiny": 1e-45, "large": -NUMBER}
+# Branches on values are `cond`, loops that end when a value says so are `while`; a scan has a fixed length.
+DOORS = ("callback", "debug", "feed", "print", "while", "cond")
+
+
+def doors(traced) -> list[str]:
+    """The operations of a traced program through which values could leave, or steer it."""
+    names = {equation.primitive.name for jaxpr, _ in _jaxprs(traced) for equation in jaxpr.eqns}
+    return sorted([*(name for name in names if any(door in name for door in DOORS)), *map(str, traced.effects)])
+
+
+def doors_of(program: Program, sizes: dpb.RecordShapes, state) -> list[str]:
+    """Those of a whole program, as records execute it."""
+    arrays = {role: (getattr(sizes, role), jax.ShapeDtypeStruct((sizes.count(role),), bool)) for role in sizes.roles}
+    keys = functools.partial(jax.ShapeDtypeStruct, dtype=jnp.uint32)
+    found = []
+    with isolated_jax_config():
+        if program.is_compiled:
+            whole = functools.partial(records_module._execute, program, is_double())
+            return doors(jax.make_jaxpr(whole)(arrays, state, keys((1, program.keys_per_round, 2, 2))))
+        for stage in program.stages:
+            if not isinstance(stage, Call):
+                alone = functools.partial(records_module._execute_stage, stage, is_double())
+                found += doors(jax.make_jaxpr(alone)(arrays, state, keys((stage.keys_per_round, 2, 2))))
+    return found
+
+
+@pytest.fixture
+def executed(monkeypatch):
+    """Every program that records execute, with sizes and state, as often as it is executed."""
+    seen = []
+    true = Records.execute
+
+    def execute(self, program, receipt, schedule, state, rounds):
+        seen.append(SimpleNamespace(program=program, sizes=self.sizes, state=state, rounds=rounds))
+        return true(self, program, receipt, schedule, state, rounds)
+
+    monkeypatch.setattr(Records, "execute", execute)
+    return seen
+
+
+def outline(executed, solution):
+    """What an observer sees of a run besides values: shapes, rounds, charges."""
+    shapes = jax.tree.map(np.shape, (solution.x, solution.y, dict(solution.history)))
+    return [run.rounds for run in executed], shapes, solution.privacy.charges
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_charged_run_comes_to_its_end_whatever_records_hold(name, executed):
+    charged = (
+        {} if name == "OracleHyperparameters" else {"ledger": dpb.Ledger(dpb.Budget(20.0, 1e-2), composition="basic")}
+    )
+    seed = {"seed": 0} if name == "PrivateRandomSearch" else {}  # its number of runs is random, and secret
+    plain = outline(executed, solved(name, dpb.Records(**data()), **charged, **seed))
+    compiled = records_module._execute._cache_size(), records_module._execute_stage._cache_size()
+    for value in DEADLY.values():
+        executed.clear()
+        solution = solved(name, spoiled(value), **charged, **seed)
+        assert outline(executed, solution) == plain, "what is seen of a run depends on records"
+        assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves((solution.x, solution.y)))
+    again = records_module._execute._cache_size(), records_module._execute_stage._cache_size()
+    assert again == compiled, "a program was compiled anew for other values"
+    for ledger in charged.values():
+        assert len(ledger.entries) == 1 + len(DEADLY)
+    for run in {id(run.program): run for run in executed}.values():
+        assert doors_of(run.program, run.sizes, run.state) == []
+
+
+def test_an_evaluation_comes_to_its_end_whatever_a_model_says(executed):
+    rows, labels = np.linspace(-1, 1, 80), np.arange(80) % 2
+    for value in DEADLY.values():
+        ledger = dpb.Ledger(BUDGET)
+        said = np.where(np.arange(80) == 3, value, 0.5)
+        scored = dpb.evaluate(
+            lambda _, said=said: said, (rows, labels), BUDGET, metric="loss", loss_bound=1.0, ledger=ledger
+        )
+        assert np.isfinite(scored.values["loss"])
+        assert len(ledger.entries) == 1
+    assert doors_of(executed[0].program, executed[0].sizes, executed[0].state) == []
+
+
+# ---- mutations: each door is seen
+
+
+def looks(answer, step):
+    jax.debug.callback(lambda value: None, answer)
+    return answer
+
+
+def asks(answer, step):
+    return jax.pure_callback(lambda value: np.asarray(value), jax.ShapeDtypeStruct(answer.shape, answer.dtype), answer)
+
+
+def branches(answer, step):
+    return jax.lax.cond(answer[0] > 0, lambda: answer, lambda: -answer)
+
+
+def ends_early(answer, step):
+    return jax.lax.while_loop(lambda value: value[0] > 1, lambda value: value / 2, answer)
+
+
+@pytest.mark.parametrize("twin", [looks, asks, branches, ends_early], ids=lambda twin: twin.__name__)
+def test_a_program_with_a_side_door_is_noticed(twin):
+    release = dpb.Release(
+        name="mean",
+        contributions={"lower": dpb.Contribution(lambda point, record: record, 1.0, 4)},
+        noise_std=1.0,
+        uses=1,
+    )
+    stage = Stage(
+        release=release,
+        uses_per_round=1,
+        query=lambda state, carry, step: 0.0,
+        update=lambda state, carry, answer, step: twin(answer, step),
+        begin=lambda state: state,
+        end=lambda state, carry: carry,
+    )
+    program = Program(
+        rounds=1,
+        stages=[stage],
+        start=lambda x, y: x,
+        observe=lambda state: state,
+        finish=lambda state: (state, state),
+    )
+    assert doors_of(program, dpb.RecordShapes(lower=np.zeros((4, 3))), np.zeros(3, np.float32))
+
+
+def test_a_loss_with_a_side_door_is_refused_before_the_charge():
+    ledger = dpb.Ledger(BUDGET)
+    problem = dpb.BilevelProblem(
+        upper_loss=PROBLEM.upper_loss,
+        lower_loss=lambda x, y, record: looks(PROBLEM.lower_loss(x, y, record)[None], 0)[0],
+        domain=dpb.Simplex(),
+    )
+    with pytest.raises(dpb.InvalidProblem, match="no side effects"):
+        dpb.solve(problem, dpb.Records(**data()), BUDGET, start=START, refit=SHORT, ledger=ledger)
+    assert ledger.entries == ()

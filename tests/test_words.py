@@ -1,0 +1,117 @@
+"""Words that were given up stay away: retired identifiers and a few phrases, in the library and in its pages.
+
+Ordinary words that are fine elsewhere ("told", "steps", "again") are a matter of reading, and not tested.
+"""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+TEXTS = {
+    path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8")
+    for folder, endings in (("src", (".py",)), ("docs", (".md",)))
+    for path in sorted((ROOT / folder).rglob("*"))
+    if path.suffix in endings
+}
+TEXTS |= {name: (ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")}
+
+# Whole identifiers, case and all: -> what took their place.
+IDENTIFIERS = {
+    "Book": "Store",
+    "DatabaseBook": "DatabaseStore",
+    "Divisor": "Preconditioner",
+    "HEARD": "a signal-to-noise ratio",
+    "JUDGED": "LOSS_CHANGE",
+    "JUDGING": "VALIDATE",
+    "MemoryBook": "MemoryStore",
+    "SEARCHING": "SEARCH",
+    "Surroundings": "StepContext",
+    "UNFORESEEN": "INTERNAL_ERROR",
+    "WELL": "OK",
+    "WORKING": "TRACK",
+    "_MEMORY": "_DECAY",
+    "_UNHEARD": "a signal-to-noise ratio",
+    "_dearest": "_most_expensive",
+    "_followed": "_follow",
+    "_held": "_floor_clip",
+    "_judged": "_validation",
+    "smallest_penalty": "smallest_penalty_weight",
+    "takes_everybody": "is_full_batch",
+    "write_whole": "write_atomically",
+}
+# What is also an ordinary word: as code alone.
+CODE = {
+    r": Facts\b|\bFacts\(|`Facts`": "PublicContext",
+    r": Seen\b|\bSeen\(|`Seen`": "Estimate",
+    r"\bEverything\(\)|`Everything`|dpb\.Everything\b": "Unconstrained",
+    r"\bSizes\(|`Sizes`|dpb\.Sizes\b": "RecordShapes",
+    r"\bsealed\(\)": "isolated_jax_config()",
+    r"\.hardened\b|`hardened`": "discretized",
+    r"\b(planned|plan|solution|solution_)\.numbers\b": "parameters",
+    r"\b(release|charge)\.steps\b": "uses",
+    r"\brelease\.noise\b": "noise_std",
+    r"DPBilevel\([^)]*\bpenalty=": "penalty_weight",
+    r"\.course\b": "trajectory",
+    r"\bprivacy[./]books\b": "privacy.stores",
+}
+PHRASES = (
+    "broken twin",
+    "cry wolf",
+    "dearest",
+    "one a row",
+    "scikit-learn faces",
+    "scikit-learn's faces",
+    "side door",
+    "so manyth",
+    "Speak JSON",
+)
+
+
+def retired(text: str) -> list[str]:
+    """Every retired word of a text, with what is said instead."""
+    found = [f"{word}: say {new}" for word, new in IDENTIFIERS.items() if re.search(rf"(?<!\w){word}(?!\w)", text)]
+    found += [f"{match[0]}: say {new}" for pattern, new in CODE.items() for match in re.finditer(pattern, text)]
+    return found + [phrase for phrase in PHRASES if phrase in text]
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_retired_words_stay_away(name):
+    assert retired(TEXTS[name]) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "def program(self, facts: Facts) -> Program: ...",
+        "x = _MEMORY * x",
+        "dpb.BilevelProblem(domain=dpb.Everything())",
+        "a `Sizes`",
+        "planned.numbers['steps']",
+        "release.noise * 2",
+        "dpb.DPBilevel(steps=3, penalty=10.0)",
+        "from dpbilevel.privacy.books.entry import Entry",
+        "tests have a broken twin",
+    ],
+)
+def test_a_retired_word_is_noticed(text):
+    assert retired(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Everything in a solution is released. Sizes of batches are public facts, and records are sealed.",
+        "the digest of an entry; what was told in so many steps, again",
+        "import numbers\nisinstance(seed, numbers.Integral)",
+        "class _TOP_MEMORYLESS: ...",
+        'glm_constants("logistic", penalty=(0.1, 1.0))',
+    ],
+)
+def test_ordinary_words_are_left_alone(text):
+    assert retired(text) == []
+
+
+def test_the_walk_sees_the_library_and_its_pages():
+    assert {"src/dpbilevel/records.py", "docs/index.md", "docs/methods/tracking.md"} <= set(TEXTS)
