@@ -25,12 +25,14 @@ from typing import Any
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
-import full_disks  # noqa: E402
-import fuzz_coverage  # noqa: E402
-import killed_runs  # noqa: E402
-import ledger_racers  # noqa: E402
-import postgresql_server  # noqa: E402
-import signalled_runs  # noqa: E402
+from support import (
+    full_disks,
+    fuzz_coverage,
+    killed_runs,
+    ledger_racers,
+    postgresql_server,
+    signalled_runs,
+)
 
 from dpbilevel.foundation.tables import markdown_table  # noqa: E402
 
