@@ -25,7 +25,7 @@ from typing import Any
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
-from support import (
+from support import (  # noqa: E402
     full_disks,
     fuzz_coverage,
     killed_runs,
