@@ -5,6 +5,7 @@
 
 import contextlib
 import functools
+import importlib
 import io
 import json
 import os
@@ -218,6 +219,16 @@ def _results(plot: str) -> Any:
     return content
 
 
+def _plot(name: str) -> Any:
+    """A plot of the library, or one that benchmarks draw of their results."""
+    if name not in RESULTS:
+        return getattr(dpb.plot, name)
+    benchmarks = str(Path(__file__).parents[2] / "benchmarks")
+    if benchmarks not in sys.path:
+        sys.path.append(benchmarks)
+    return getattr(importlib.import_module(f"plot_{name.removeprefix('epsilon_')}"), name)
+
+
 def pictures(draw: Draw, folder: Path) -> Call:
     """Plots of damaged results, as a file or as what it holds, and of anything else."""
     from matplotlib import pyplot
@@ -235,7 +246,7 @@ def pictures(draw: Draw, folder: Path) -> Call:
 
     def draw_it() -> None:
         try:
-            getattr(dpb.plot, name)(given, **more)
+            _plot(name)(given, **more)
         finally:
             pyplot.close("all")
 
