@@ -14,7 +14,7 @@ WORKERS ?= 2
 # Debian ships a Python without ensurepip, so a candidate counts only once it has run this.
 USABLE := import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 15))
 
-.PHONY: help demo test test-fast test-heavy lint docs format clean bench-rates bench-solver bench-solver-private bench-constants bench-multitask bench-penalty bench-results bench-utility bench-estimators trust bench-audits
+.PHONY: help demo test test-fast test-heavy lint docs format clean bench-rates bench-solver bench-solver-private bench-constants bench-multitask bench-penalty bench-results bench-utility bench-estimators trust bench-audits golden
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile
@@ -80,6 +80,14 @@ bench-estimators: $(READY) .venv-diffprivlib/.ready  ## estimators beside scikit
 trust: $(READY)  ## kill runs, send signals, fill disks, race for budgets, try bad inputs (an hour; ARGS=--quick: minutes)
 	@$(PIP_INSTALL) atheris || echo "No atheris here: inputs that coverage chooses are left out."
 	$(PY) benchmarks/trust.py $(ARGS)
+
+golden: $(READY)  ## compare every released bit with those of another revision: make golden BASE=main (ten minutes)
+	@test -n "$(BASE)" || { echo "BASE is missing: say make golden BASE=<revision>" >&2; exit 2; }
+	@folder=$$(mktemp -d) && trap 'git worktree remove --force "$$folder/base"; rm -rf "$$folder"' EXIT && \
+	  git worktree add -q --detach "$$folder/base" $(BASE) && \
+	  PYTHONPATH="$$folder/base/src" $(PY) "$$folder/base/benchmarks/golden.py" --out "$$folder/before.json" && \
+	  PYTHONPATH=src $(PY) benchmarks/golden.py --out "$$folder/after.json" && \
+	  $(PY) benchmarks/golden.py --compare "$$folder/before.json" "$$folder/after.json"
 
 .venv-diffprivlib/.ready: benchmarks/diffprivlib.txt
 	@$(PY) -m venv --clear .venv-diffprivlib
