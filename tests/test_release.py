@@ -19,6 +19,7 @@ from scipy.stats import binomtest
 
 from dpbilevel.errors import InvalidArgument
 from dpbilevel.execution.program import Program, Stage
+from dpbilevel.privacy import noise as noise_module
 from dpbilevel.privacy import release as release_module
 from dpbilevel.privacy.accounting import all_charges
 from dpbilevel.privacy.clipping import ROUNDING, clipped_sum
@@ -656,7 +657,7 @@ def test_a_shared_batch_and_a_repeated_batch_are_caught(monkeypatch):
         (fixed, check_steps_are_sampled_independently),
         (more, check_rate),
     ):
-        monkeypatch.setattr(release_module, "membership", twin)
+        monkeypatch.setattr(noise_module, "membership", twin)
         answers = taken_by_role(0.3, 60, 60)
         with pytest.raises(AssertionError):
             check(0.3, answers)

@@ -22,6 +22,7 @@ _HOMES = {
     "Budget": "privacy.budget",
     "FullBatch": "privacy.sampling",
     "Poisson": "privacy.sampling",
+    "Sampling": "privacy.sampling",
     "WithReplacement": "privacy.sampling",
     "WithoutReplacement": "privacy.sampling",
     "Contribution": "privacy.release",
@@ -109,7 +110,7 @@ if TYPE_CHECKING:
     from dpbilevel.privacy.declared import ApproximateDP, GaussianDP
     from dpbilevel.privacy.ledger import Ledger
     from dpbilevel.privacy.release import Contribution, Release
-    from dpbilevel.privacy.sampling import FullBatch, Poisson, WithoutReplacement, WithReplacement
+    from dpbilevel.privacy.sampling import FullBatch, Poisson, Sampling, WithoutReplacement, WithReplacement
     from dpbilevel.privacy.spend import Privacy
     from dpbilevel.problem import BilevelProblem
     from dpbilevel.records import Records, RecordShapes

@@ -20,7 +20,7 @@ from dpbilevel.inner.black_box import BlackBox
 from dpbilevel.methods.context import PublicContext
 from dpbilevel.methods.refit import Refit
 from dpbilevel.methods.tracking.tracking import Tracking
-from dpbilevel.privacy.accounting import Chargeable, all_charges, is_gaussian
+from dpbilevel.privacy.accounting import Chargeable, all_charges
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.calibration import for_exact_noise
 from dpbilevel.privacy.declared import DeclaredRelease
@@ -228,7 +228,8 @@ def _programs(
     for gaussian in (True, False):
         tuning, rest, share = refit.budgets(context.budget, context.sizes, gaussian)
         program, parameters = method.program(replace(context, budget=tuning))
-        if not context.budget.is_private or all(map(is_gaussian, all_charges(program.releases).values())):
+        charges = [charge for release in program.releases for charge in release.charges()]
+        if not context.budget.is_private or all(charge.is_gaussian for charge in charges):
             break  # otherwise shares of mu^2 mean nothing, and epsilon and delta are shared instead
     training, more = refit.program(replace(context, budget=rest))
     reason = "tuning's; the rest trains the model at the final x"
