@@ -34,6 +34,7 @@ _HOMES = {
     "BlackBox": "inner.black_box",
     "DPLocGD": "inner.loc_gd",
     "DPLocSGD": "inner.loc_gd",
+    "InnerSolver": "inner.solver",
     "DPBilevel": "methods.dp_bilevel.dp_bilevel",
     "Refit": "methods.refit",
     "Tracking": "methods.tracking.tracking",
@@ -102,6 +103,7 @@ if TYPE_CHECKING:
     from dpbilevel.evaluation.evaluating import Evaluation, evaluate
     from dpbilevel.inner.black_box import BlackBox
     from dpbilevel.inner.loc_gd import DPLocGD, DPLocSGD
+    from dpbilevel.inner.solver import InnerSolver
     from dpbilevel.methods.dp_bilevel.dp_bilevel import DPBilevel
     from dpbilevel.methods.refit import Refit
     from dpbilevel.methods.tracking.tracking import Tracking

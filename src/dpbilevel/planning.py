@@ -16,7 +16,7 @@ from dpbilevel.execution.program import Program
 from dpbilevel.foundation.arguments import one_of
 from dpbilevel.foundation.precision import is_double, user_float
 from dpbilevel.foundation.tables import short
-from dpbilevel.inner.black_box import BlackBox
+from dpbilevel.inner.solver import InnerSolver
 from dpbilevel.methods.context import PublicContext
 from dpbilevel.methods.refit import Refit
 from dpbilevel.methods.tracking.tracking import Tracking
@@ -186,7 +186,7 @@ def _planned(
 
 def _check_exact(setting: Any) -> None:
     """Say what exact noise cannot do before the calibration of batches takes its time; `discretized` says the rest."""
-    if isinstance(setting, BlackBox):
+    if isinstance(setting, InnerSolver) and not setting.calibrated:
         raise InvalidArgument(
             'noise="exact": does not reach into a black box, which draws noise of its own (leave noise="float")'
         )
