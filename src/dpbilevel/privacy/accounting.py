@@ -20,6 +20,8 @@ from scipy.stats import norm
 from dpbilevel.errors import InvalidArgument
 from dpbilevel.privacy.sampling import Sampling
 
+ROLES: tuple[str, ...] = ("upper", "lower", "both")
+
 
 class Declared(Protocol):
     """What one call of a black box is declared to cost (`privacy/declared.py`); the charge keeps it as it is."""
