@@ -72,8 +72,8 @@ def test_a_solver_that_asks_more_often_than_it_declares_is_refused(heavy_ball):
             return declare(problem.rounds, dpb.FullBatch())
 
     sizes = dpb.Records(lower=np.linspace(-1, 1, 500)).sizes
+    method = dpb.DPBilevel(inner=Greedy(), step_size=0.5, steps=3)
     with pytest.raises(dpb.InvalidProblem, match="declares 3 uses, the program makes 60"):
-        method = dpb.DPBilevel(inner=Greedy(), step_size=0.5, steps=3)
         dpb.plan(PROBLEM, sizes, dpb.Budget(1.0, 1e-4), method=method, start=(0.0, 0.0))
 
 
@@ -86,6 +86,7 @@ def test_what_is_no_solver_is_refused(inner):
 # ------------------------------------------------------------------------------------------------ DPBilevel()
 
 
+@pytest.mark.filterwarnings("ignore::dpbilevel.errors.UtilityWarning")
 @pytest.mark.parametrize("loss", ["logistic", "squared"])
 def test_without_arguments_it_takes_what_an_application_certifies(loss):
     problem = dpb.applications.regularization(loss, columns=3)
