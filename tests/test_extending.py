@@ -3,6 +3,7 @@
 import itertools
 import math
 import re
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import jax
@@ -77,6 +78,17 @@ def test_a_solver_that_asks_more_often_than_it_declares_is_refused(heavy_ball):
         dpb.plan(PROBLEM, sizes, dpb.Budget(1.0, 1e-4), method=method, start=(0.0, 0.0))
 
 
+def test_a_solver_whose_release_has_another_name_is_refused(heavy_ball):
+    class Renamed(heavy_ball):
+        def declare(self, problem, declare):
+            return replace(super().declare(problem, declare), name="elsewhere")
+
+    sizes = dpb.Records(lower=np.linspace(-1, 1, 500)).sizes
+    method = dpb.DPBilevel(inner=Renamed(), step_size=0.5, steps=3)
+    with pytest.raises(dpb.InvalidArgument, match="DeclaredRelease of the name 'lower solve'"):
+        dpb.plan(PROBLEM, sizes, dpb.Budget(1.0, 1e-4), method=method, start=(0.0, 0.0))
+
+
 @pytest.mark.parametrize("inner", [None, "DPLocGD", dpb.DPLocGD, dpb.Tracking()])
 def test_what_is_no_solver_is_refused(inner):
     with pytest.raises(dpb.InvalidArgument, match=r"inner=.*must be dpb.DPLocGD\(...\).*dpb.InnerSolver"):
@@ -139,6 +151,18 @@ def test_what_a_systematic_batch_costs_is_never_below_the_truth_and_is_met_by_di
             worst = max(worst, float(np.sum(np.maximum(one - math.exp(epsilon) * other, 0)) * cell))
     assert worst <= claimed * (1 + 1e-6)
     assert worst >= claimed * 0.98
+
+
+def test_a_scheme_that_could_change_after_its_charge_is_refused():
+    @dataclass
+    class Changing(dpb.Sampling):
+        size: int = 3
+        divisor, draw, loss_distribution = (
+            getattr(dpb.WithReplacement, name) for name in ("divisor", "draw", "loss_distribution")
+        )
+
+    with pytest.raises(dpb.InvalidArgument, match="sampling=Changing: must be a frozen dataclass"):
+        dpb.Tracking(sampling=Changing())
 
 
 def test_a_run_with_systematic_batches_is_calibrated_kept_and_read_again(systematic):

@@ -89,11 +89,17 @@ def sampling_from_json(fields: Mapping[str, Any]) -> Sampling:
 
 
 def check_sampling(sampling: Sampling) -> None:
-    """Raise unless ``sampling`` is a scheme that the accountant can ask."""
+    """Raise unless ``sampling`` is a scheme that the accountant can ask and that cannot change after a charge."""
     if not isinstance(sampling, Sampling):
         raise InvalidArgument(
             f"sampling={sampling!r}: must be dpb.FullBatch(), dpb.Poisson(rate), dpb.WithoutReplacement(size) or "
             "dpb.WithReplacement(size)"
+        )
+    settings = getattr(sampling, "__dataclass_params__", None)
+    if settings is None or not settings.frozen:
+        raise InvalidArgument(
+            f"sampling={type(sampling).__name__}: must be a frozen dataclass; what was charged is what must be drawn "
+            "(decorate the scheme with @dataclass(frozen=True))"
         )
 
 

@@ -26,7 +26,7 @@ from dpbilevel.errors import InvalidArgument
 from dpbilevel.execution.program import Call, Program, Stage, State
 from dpbilevel.foundation.arguments import count, one_of, positive
 from dpbilevel.inner.loc_gd import DPLocGD
-from dpbilevel.inner.solver import InnerProblem, InnerSolver, Parameters
+from dpbilevel.inner.solver import Declare, InnerProblem, InnerSolver, Parameters
 from dpbilevel.methods.context import PublicContext
 from dpbilevel.methods.contributions import by_role, shares_by_role
 from dpbilevel.methods.dp_bilevel.curvature import check_curvature
@@ -93,10 +93,10 @@ class DPBilevel:
     sampling: Sampling = field(default_factory=FullBatch)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.inner, InnerSolver):
+        if not isinstance(self.inner, InnerSolver) or type(self.inner).__hash__ is None:
             raise InvalidArgument(
                 f"inner={self.inner!r}: must be dpb.DPLocGD(...), dpb.DPLocSGD(...), dpb.BlackBox(...) or another "
-                "dpb.InnerSolver, a private solver of the lower level"
+                "dpb.InnerSolver (a frozen dataclass), a private solver of the lower level"
             )
         as_printed = isinstance(self.split, str) and self.split == "paper"
         if as_printed and not self.inner.calibrated:
@@ -147,7 +147,7 @@ class DPBilevel:
             )
             return with_shares(release, shares[name], budget)
 
-        asked = [self.inner.declare(solve, partial(declare, solve.name)) for solve in solves]
+        asked = [self._asked(solve, partial(declare, solve.name)) for solve in solves]
         fixed = {release.name: release for release in asked if isinstance(release, DeclaredRelease)}
         declared = [release for release in asked if isinstance(release, Release)]
         if contributions[_HYPERGRADIENT]:
@@ -167,6 +167,16 @@ class DPBilevel:
             rounds=self.steps, stages=stages, start=_start, observe=lambda state: state["seen"], finish=self._finish
         )
         return program, parameters
+
+    def _asked(self, solve: InnerProblem, declare: Declare) -> Release | DeclaredRelease:
+        """What the inner solver declares for one of the solves, which may be somebody else's code."""
+        release = self.inner.declare(solve, declare)
+        if not isinstance(release, Release | DeclaredRelease) or release.name != solve.name:
+            raise InvalidArgument(
+                f"inner={self.inner!r}: its declare must return declare(uses, sampling), or a DeclaredRelease of the "
+                f"name {solve.name!r}; the ledger charges that"
+            )
+        return release
 
     def _inner_problems(
         self, context: PublicContext, weight: float, near: Callable[[Tree, Tree], Tree]
