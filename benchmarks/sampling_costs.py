@@ -7,7 +7,8 @@ from pathlib import Path
 
 import dpbilevel as dpb
 from dpbilevel.foundation.tables import markdown_table
-from dpbilevel.privacy.accounting import Charge, composed_epsilon
+from dpbilevel.privacy.accountant import composed_epsilon
+from dpbilevel.privacy.accounting import Charge
 
 RECORDS, DELTA = 1000, 1e-6
 TARGET = Path(__file__).parent.parent / "docs" / "results" / "sampling_costs.md"

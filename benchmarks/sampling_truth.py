@@ -16,8 +16,9 @@ from scipy.stats import binom, norm
 
 import dpbilevel as dpb
 from dpbilevel.foundation.tables import markdown_table
-from dpbilevel.privacy import accounting
-from dpbilevel.privacy.accounting import Charge, composed_delta
+from dpbilevel.privacy import accountant
+from dpbilevel.privacy.accountant import composed_delta
+from dpbilevel.privacy.accounting import Charge
 from dpbilevel.privacy.profiles import with_replacement, without_replacement
 
 TARGET = Path(__file__).parent.parent / "docs" / "results" / "sampling_truth.md"
@@ -107,7 +108,7 @@ def claimed(sampling, relation, noise, epsilon):
     charge = Charge("sum", "lower", RELATIONS[relation] / noise, 1, sampling, RECORDS)
     if isinstance(sampling, dpb.FullBatch):
         return (composed_delta([charge], epsilon, relation),) * 2
-    losses = accounting._one_use(charge, relation)
+    losses = accountant._one_use(charge, relation)
     return tuple(mass.get_delta_for_epsilon(epsilon) for mass in (losses._pmf_remove, losses._pmf_add))
 
 

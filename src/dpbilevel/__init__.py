@@ -22,6 +22,7 @@ _HOMES = {
     "Budget": "privacy.budget",
     "FullBatch": "privacy.sampling",
     "Poisson": "privacy.sampling",
+    "Sampling": "privacy.sampling",
     "WithReplacement": "privacy.sampling",
     "WithoutReplacement": "privacy.sampling",
     "Contribution": "privacy.release",
@@ -33,6 +34,7 @@ _HOMES = {
     "BlackBox": "inner.black_box",
     "DPLocGD": "inner.loc_gd",
     "DPLocSGD": "inner.loc_gd",
+    "InnerSolver": "inner.solver",
     "DPBilevel": "methods.dp_bilevel.dp_bilevel",
     "Refit": "methods.refit",
     "Tracking": "methods.tracking.tracking",
@@ -101,6 +103,7 @@ if TYPE_CHECKING:
     from dpbilevel.evaluation.evaluating import Evaluation, evaluate
     from dpbilevel.inner.black_box import BlackBox
     from dpbilevel.inner.loc_gd import DPLocGD, DPLocSGD
+    from dpbilevel.inner.solver import InnerSolver
     from dpbilevel.methods.dp_bilevel.dp_bilevel import DPBilevel
     from dpbilevel.methods.refit import Refit
     from dpbilevel.methods.tracking.tracking import Tracking
@@ -109,7 +112,7 @@ if TYPE_CHECKING:
     from dpbilevel.privacy.declared import ApproximateDP, GaussianDP
     from dpbilevel.privacy.ledger import Ledger
     from dpbilevel.privacy.release import Contribution, Release
-    from dpbilevel.privacy.sampling import FullBatch, Poisson, WithoutReplacement, WithReplacement
+    from dpbilevel.privacy.sampling import FullBatch, Poisson, Sampling, WithoutReplacement, WithReplacement
     from dpbilevel.privacy.spend import Privacy
     from dpbilevel.problem import BilevelProblem
     from dpbilevel.records import Records, RecordShapes

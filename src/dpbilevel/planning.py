@@ -16,11 +16,11 @@ from dpbilevel.execution.program import Program
 from dpbilevel.foundation.arguments import one_of
 from dpbilevel.foundation.precision import is_double, user_float
 from dpbilevel.foundation.tables import short
-from dpbilevel.inner.black_box import BlackBox
+from dpbilevel.inner.solver import InnerSolver
 from dpbilevel.methods.context import PublicContext
 from dpbilevel.methods.refit import Refit
 from dpbilevel.methods.tracking.tracking import Tracking
-from dpbilevel.privacy.accounting import Chargeable, all_charges, is_gaussian
+from dpbilevel.privacy.accounting import Chargeable, all_charges
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.calibration import for_exact_noise
 from dpbilevel.privacy.declared import DeclaredRelease
@@ -186,7 +186,7 @@ def _planned(
 
 def _check_exact(setting: Any) -> None:
     """Say what exact noise cannot do before the calibration of batches takes its time; `discretized` says the rest."""
-    if isinstance(setting, BlackBox):
+    if isinstance(setting, InnerSolver) and not setting.calibrated:
         raise InvalidArgument(
             'noise="exact": does not reach into a black box, which draws noise of its own (leave noise="float")'
         )
@@ -228,7 +228,8 @@ def _programs(
     for gaussian in (True, False):
         tuning, rest, share = refit.budgets(context.budget, context.sizes, gaussian)
         program, parameters = method.program(replace(context, budget=tuning))
-        if not context.budget.is_private or all(map(is_gaussian, all_charges(program.releases).values())):
+        charges = [charge for release in program.releases for charge in release.charges()]
+        if not context.budget.is_private or all(charge.is_gaussian for charge in charges):
             break  # otherwise shares of mu^2 mean nothing, and epsilon and delta are shared instead
     training, more = refit.program(replace(context, budget=rest))
     reason = "tuning's; the rest trains the model at the final x"

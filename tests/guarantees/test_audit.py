@@ -19,7 +19,7 @@ from dpbilevel.audit import audit, bounds, canaries, one_run
 from dpbilevel.audit.distinguisher import chosen, rows
 from dpbilevel.audit.runs import released_values
 from dpbilevel.audit.verdict import HEADER
-from dpbilevel.privacy import accounting
+from dpbilevel.privacy import accountant
 from dpbilevel.privacy import release as release_module
 from dpbilevel.privacy.accounting import gaussian_epsilon
 from dpbilevel.privacy.noise import KeySchedule
@@ -163,7 +163,7 @@ SAMPLED = [name for name in ONE_STEP if "Poisson" in name or "SGD" in name]
 @pytest.fixture
 def _fresh_accounting():
     """What a mutant plans and composes is not kept, nor is what the true code did before."""
-    caches = (accounting._loss_distribution, planning._planned)
+    caches = (accountant._loss_distribution, planning._planned)
     for cache in caches:
         cache.cache_clear()
     yield

@@ -350,7 +350,7 @@ def test_a_shared_batch_and_a_repeated_batch_are_caught(monkeypatch):
         (fixed, check_steps_are_sampled_independently),
         (more, check_rate),
     ):
-        monkeypatch.setattr(release_module, "membership", twin)
+        monkeypatch.setattr(noise_module, "membership", twin)
         answers = taken_by_role(0.3, 60, 60)
         with pytest.raises(AssertionError):
             check(0.3, answers)

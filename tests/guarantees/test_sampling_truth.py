@@ -16,8 +16,9 @@ import pytest
 from scipy.stats import norm
 
 import dpbilevel as dpb
-from dpbilevel.privacy import accounting, profiles
-from dpbilevel.privacy.accounting import Charge, composed_delta, composed_epsilon
+from dpbilevel.privacy import accountant, profiles
+from dpbilevel.privacy.accountant import composed_delta, composed_epsilon
+from dpbilevel.privacy.accounting import Charge
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "results" / "sampling_truth.md"
@@ -40,22 +41,22 @@ def forget_who_takes_the_place(monkeypatch):
     """The old accounting: a fixed-size batch that a record leaves is taken to keep its place empty."""
     true = profiles.loss_distribution
     monkeypatch.setattr(
-        accounting,
+        profiles,
         "loss_distribution",
-        lambda kind, ratio, size, records, adjacency, step: true(kind, ratio, size, records, "replace-one", step),
+        lambda profile, parameters, adjacency, step: true(profile, parameters, "replace-one", step),
     )
-    accounting._loss_distribution.cache_clear()
+    accountant._loss_distribution.cache_clear()
 
 
 @pytest.fixture(autouse=True)
 def _nothing_of_a_mutant_is_remembered():
     yield
-    accounting._loss_distribution.cache_clear()
+    accountant._loss_distribution.cache_clear()
 
 
 def claims(charge, adjacency, epsilon):
     """Delta of one use in both directions: the record leaves (is replaced), and comes in (is put back)."""
-    losses = accounting._one_use(charge, adjacency)
+    losses = accountant._one_use(charge, adjacency)
     return [mass.get_delta_for_epsilon(epsilon) for mass in (losses._pmf_remove, losses._pmf_add)]
 
 
@@ -195,7 +196,7 @@ def test_leaving_batches_out_never_costs_more_than_a_batch_that_everybody_is_in(
         changed = 0.0 if relation == "zero-out" else -1.0
         for others in itertools.combinations_with_replacement(POINTS, 3):
             one, other = (density(drawn, [value, *others], 1.0) for value in (1.0, changed))
-            bound = accounting.gaussian_delta(accounting._mu_without_sampling([charge]), 0.5)
+            bound = accountant.gaussian_delta(accountant._mu_without_sampling([charge]), 0.5)
             assert max(hockey_stick(one, other, 0.5), hockey_stick(other, one, 0.5)) <= bound + ERROR
 
 

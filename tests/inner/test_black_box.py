@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dpbilevel as dpb
-from dpbilevel.privacy.accounting import Charge, composed_delta, composed_epsilon
+from dpbilevel.privacy.accountant import composed_delta, composed_epsilon
+from dpbilevel.privacy.accounting import Charge
 from dpbilevel.privacy.declared import DeclaredRelease
 from dpbilevel.privacy.sampling import FullBatch
 

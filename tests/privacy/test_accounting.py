@@ -16,18 +16,9 @@ from scipy.stats import norm
 from support.hockey_stick import hockey_stick
 
 import dpbilevel as dpb
-from dpbilevel.privacy import accounting
-from dpbilevel.privacy.accounting import (
-    Charge,
-    all_charges,
-    composed_delta,
-    composed_epsilon,
-    composed_mu,
-    gaussian_delta,
-    gaussian_epsilon,
-    gaussian_mu,
-    is_gaussian,
-)
+from dpbilevel.privacy import accountant
+from dpbilevel.privacy.accountant import composed_delta, composed_epsilon
+from dpbilevel.privacy.accounting import Charge, all_charges, composed_mu, gaussian_delta, gaussian_epsilon, gaussian_mu
 from dpbilevel.privacy.release import Release
 from dpbilevel.privacy.sampling import FullBatch, Poisson
 
@@ -86,7 +77,7 @@ def test_trap_the_rdp_accountant_reads_noise_over_sensitivity_and_does_not_doubl
 @pytest.mark.parametrize(("multiplier", "expected"), [(2, 0.78), (np.float32(2), 0.78), (2.0, 276.0)])
 def test_trap_an_integer_multiplier_under_counts(multiplier, expected):
     # 1,000 batches at rate 0.01, each shared by 100 Gaussians. Nested events lose their count unless the multiplier is
-    # a float. When an upgrade of dp_accounting mends this, design.md and accounting.py can forget the trap.
+    # a float. When an upgrade of dp_accounting mends this, design.md and accountant.py can forget the trap.
     shared = dp_accounting.SelfComposedDpEvent(dp_accounting.GaussianDpEvent(multiplier), 100)
     accountant = RdpAccountant().compose(dp_accounting.PoissonSampledDpEvent(0.01, shared), 1000)
     assert accountant.get_epsilon(1e-6) == pytest.approx(expected, rel=5e-3)
@@ -96,7 +87,7 @@ def test_trap_an_integer_multiplier_under_counts(multiplier, expected):
 @pytest.mark.parametrize("rate", [0.01, 1.0])
 def test_the_type_of_a_ratio_does_not_change_the_charge(ratio, rate):
     expected = composed_epsilon([charge(1.0, 10, rate)], 1e-6, "replace-one")
-    accounting._loss_distribution.cache_clear()  # 1 == 1.0, also as a key of the cache
+    accountant._loss_distribution.cache_clear()  # 1 == 1.0, also as a key of the cache
     assert composed_epsilon([charge(ratio, 10, rate)], 1e-6, "replace-one") == pytest.approx(expected, rel=1e-12)
 
 
@@ -238,7 +229,7 @@ def test_twin_sensitivity_of_one_clip_under_replace_one_is_caught(case, monkeypa
 @pytest.mark.parametrize("adjacency", ADJACENCIES)
 @pytest.mark.parametrize("case", CLIP_COUNT_NOISE_STEPS)
 def test_twin_adding_mu_instead_of_its_square_is_caught(case, adjacency, monkeypatch):
-    monkeypatch.setattr(accounting, "composed_mu", lambda charges: sum(one.mu for one in charges))
+    monkeypatch.setattr(accountant, "composed_mu", lambda charges: sum(one.mu for one in charges))
     assert not agrees_with_an_independent_accountant(case, adjacency)
 
 
@@ -250,7 +241,7 @@ def test_twin_forgetting_steps_is_caught(case, monkeypatch):
 
 def test_poisson_at_rate_one_is_full_batch():
     charges = [Charge("release", "lower", 0.1, 5, Poisson(1.0))]
-    assert is_gaussian(charges)
+    assert all(one.is_gaussian for one in charges)
     assert composed_mu(charges) == pytest.approx(0.1 * math.sqrt(5))
 
 
@@ -362,9 +353,9 @@ def test_one_sampled_step_claims_its_true_delta(rate, deviation, epsilon, adjace
 
 def test_twin_noise_over_sensitivity_passed_as_noise_over_clip_is_caught(monkeypatch):
     # The trap of units: the PLD doubles by itself, so a ratio halved before it claims too little.
-    true_merged = accounting._merged
+    true_merged = accountant._merged
     monkeypatch.setattr(
-        accounting,
+        accountant,
         "_merged",
         lambda charges: tuple(dataclasses.replace(c, ratio=c.ratio / 2) for c in true_merged(charges)),
     )

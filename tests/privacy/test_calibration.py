@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 import dpbilevel as dpb
 from dpbilevel.privacy import calibration
-from dpbilevel.privacy.accounting import all_charges, composed_epsilon, composed_mu, gaussian_delta
+from dpbilevel.privacy.accountant import composed_epsilon
+from dpbilevel.privacy.accounting import all_charges, composed_mu, gaussian_delta
 from dpbilevel.privacy.calibration import calibrate, with_shares
 from dpbilevel.privacy.release import Release
 

@@ -6,7 +6,8 @@ import math
 import numpy as np
 import pytest
 
-from dpbilevel.privacy.accounting import Charge, composed_delta, composed_epsilon, gaussian_delta, gaussian_epsilon
+from dpbilevel.privacy.accountant import composed_delta, composed_epsilon
+from dpbilevel.privacy.accounting import Charge, gaussian_delta, gaussian_epsilon
 from dpbilevel.privacy.concentrated import concentrated_delta, concentrated_epsilon, concentrated_mu
 from dpbilevel.privacy.sampling import FullBatch
 

@@ -8,7 +8,8 @@ import pytest
 from scipy.stats import binom, norm
 
 import dpbilevel as dpb
-from dpbilevel.privacy.accounting import Charge, composed_delta, composed_epsilon
+from dpbilevel.privacy.accountant import composed_delta, composed_epsilon
+from dpbilevel.privacy.accounting import Charge
 from dpbilevel.privacy.profiles import gaussian_profile, loss_distribution, with_replacement, without_replacement
 
 EPSILONS = (0.0, 0.1, 0.5, 1.0, 2.0, 4.0)
@@ -98,7 +99,7 @@ def test_a_batch_of_everybody_is_the_gaussian():
 @pytest.mark.parametrize("adjacency", ["replace-one", "zero-out"])
 def test_loss_distribution_is_pessimistic_and_close(name, adjacency):
     profile = SCHEMES[name][0]
-    distribution = loss_distribution(name, 0.8, 5, 50, adjacency, 1e-4)
+    distribution = loss_distribution(profile, (0.8, 5, 50), adjacency, 1e-4)
     for epsilon in EPSILONS:
         exact = float(profile(0.8, 5, 50, epsilon, leaving=adjacency == "zero-out"))
         claimed = distribution.get_delta_for_epsilon(epsilon)

@@ -24,8 +24,9 @@ from support.noise_checks import check_independent, check_moments, check_scale
 
 import dpbilevel as dpb
 from dpbilevel.execution.program import Program, Stage
-from dpbilevel.privacy import accounting
-from dpbilevel.privacy.accounting import all_charges, composed_delta
+from dpbilevel.privacy import accountant
+from dpbilevel.privacy.accountant import composed_delta
+from dpbilevel.privacy.accounting import all_charges
 from dpbilevel.privacy.calibration import calibrate
 from dpbilevel.privacy.clipping import ROUNDING
 from dpbilevel.privacy.ledger import Receipt
@@ -186,9 +187,9 @@ def fixed_batches_cost_what_they_leak() -> None:
         times = np.arange(size + 1)
         there, gone = (draws.pmf(times) @ norm.pdf(axis, shift * times[:, None]) for shift in (2.0, 1.0))
         true = hockey_stick(there, gone, epsilon, cell)
-        accounting._loss_distribution.cache_clear()  # a twin must not be judged by what the true code has computed
+        accountant._loss_distribution.cache_clear()  # a twin must not be judged by what the true code has computed
         claimed = composed_delta(release.charges(), epsilon, "zero-out")
-        accounting._loss_distribution.cache_clear()
+        accountant._loss_distribution.cache_clear()
         assert claimed >= true * (1 - 1e-3), f"claimed {claimed:.3g}, true {true:.3g}"
 
 

@@ -17,7 +17,7 @@ from support.broken_sums import leafwise_clipped_sum, realised_batch_sum, unclip
 from dpbilevel import problem as problem_module
 from dpbilevel.checkpoint.checkpoint import Checkpoint
 from dpbilevel.execution.program import Program
-from dpbilevel.privacy import accounting
+from dpbilevel.privacy import profiles
 from dpbilevel.privacy import release as release_module
 from dpbilevel.privacy.ledger import Ledger, Receipt
 from dpbilevel.privacy.noise import standard_normal
@@ -74,11 +74,11 @@ def one_batch_as_several(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def empty_place_in_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     """Zero-out in a batch of fixed size is charged as if nobody took the place of a record that leaves."""
-    true = accounting.loss_distribution
+    true = profiles.loss_distribution
     monkeypatch.setattr(
-        accounting,
+        profiles,
         "loss_distribution",
-        lambda kind, ratio, size, records, adjacency, step: true(kind, ratio, size, records, "replace-one", step),
+        lambda profile, parameters, adjacency, step: true(profile, parameters, "replace-one", step),
     )
 
 

@@ -95,9 +95,6 @@ def _keeping_the_best() -> Stage:
 
     return Stage(
         release=None,
-        uses_per_round=1,
-        begin=lambda state: state,
         query=lambda state, carry, step: (),
         update=update,
-        end=lambda state, carry: carry,
     )

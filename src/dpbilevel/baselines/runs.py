@@ -127,11 +127,8 @@ class ScoredRuns:
 
         return Stage(
             release=release,
-            uses_per_round=1,
-            begin=lambda state: state,
             query=lambda state, carry, step: (carry["x"], carry["y"]),
             update=update,
-            end=lambda state, carry: carry,
         )
 
 

@@ -164,11 +164,8 @@ class ScreenSources(Baseline):
 
         return Stage(
             release=release,
-            uses_per_round=1,
-            begin=lambda state: state,
             query=lambda state, carry, step: (carry["x"], carry["y"]),
             update=update,
-            end=lambda state, carry: carry,
         )
 
     def _role(self, context: PublicContext) -> str:

@@ -252,11 +252,8 @@ def _program(metrics: tuple[Metric, ...], number: int, budget: Budget) -> tuple[
     (release,) = calibrate([declared], budget)
     stage = Stage(
         release=release,
-        uses_per_round=1,
-        begin=lambda state: state,
         query=lambda state, carry, step: None,
         update=lambda state, carry, answer, step: answer,
-        end=lambda state, carry: carry,
     )
     program = Program(
         rounds=1,

@@ -35,21 +35,24 @@ Means = Callable[[str, Callable[..., Any]], Callable[..., Any]]
 class Stage:
     """``uses_per_round`` uses of one release within a round.
 
+    What is left out is the identity: by default a step carries the state itself, asks at what it carries, and hands on
+    what it carried last.
+
     Args:
         release: what is asked; None for a stage that reads no records and costs nothing.
+        update: (state, carry, answer, step) -> carry. ``state`` is what the round started the stage with.
         uses_per_round: of the release.
         query: (state, carry, step) -> point at which the release is evaluated.
-        update: (state, carry, answer, step) -> carry. ``state`` is what the round started the stage with.
         begin: state -> carry.
         end: (state, carry) -> state.
     """
 
     release: Release | None
-    uses_per_round: int
-    query: Callable[[State, Tree, jax.Array], Tree]
     update: Callable[[State, Tree, Tree, jax.Array], Tree]
-    begin: Callable[[State], Tree]
-    end: Callable[[State, Tree], State]
+    uses_per_round: int = 1
+    query: Callable[[State, Tree, jax.Array], Tree] = lambda state, carry, step: carry
+    begin: Callable[[State], Tree] = lambda state: state
+    end: Callable[[State, Tree], State] = lambda state, carry: carry
 
     @property
     def keys_per_round(self) -> int:

@@ -12,7 +12,7 @@ R(theta) the regulariser and omega its weight, the outer step of `DPBilevel` the
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -21,16 +21,18 @@ import numpy.typing as npt
 
 from dpbilevel.constraints import Domain, project
 from dpbilevel.errors import InvalidArgument, TrainerFailed
+from dpbilevel.execution.program import Call, State
 from dpbilevel.foundation.arguments import one_of
+from dpbilevel.inner.solver import Declare, InnerProblem, InnerSolver, Parameters
 from dpbilevel.privacy.budget import ADJACENCIES, Adjacency
-from dpbilevel.privacy.declared import ApproximateDP, Event, GaussianDP
+from dpbilevel.privacy.declared import ApproximateDP, DeclaredRelease, Event, GaussianDP
 
 Tree = Any
 Train = Callable[[Tree, Tree, Tree, float], Tree]
 
 
 @dataclass(frozen=True, kw_only=True)
-class BlackBox:
+class BlackBox(InnerSolver):
     """A private trainer that declares what one call of it costs.
 
     Args:
@@ -52,6 +54,7 @@ class BlackBox:
     train: Train
     event: Event
     adjacency: Adjacency = "replace-one"
+    calibrated: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if not callable(self.train):
@@ -62,6 +65,27 @@ class BlackBox:
                 "call of the trainer costs; without it nothing can be charged"
             )
         one_of("adjacency", self.adjacency, ADJACENCIES, "it says which data sets count as neighbours")
+
+    def declare(self, problem: InnerProblem, declare: Declare) -> DeclaredRelease:
+        """One call per round, at the declared cost, on the records of the levels that it reads."""
+        context, sizes = problem.context, problem.context.sizes
+        roles = {sizes.role_of(level) for level in problem.levels if context.problem.loss(level) is not None}
+        counts = {role: sizes.count(role) for role in sizes.roles if role in roles}
+        return DeclaredRelease(
+            name=problem.name, roles=counts, event=self.event, uses=problem.rounds, adjacency=self.adjacency
+        )
+
+    def stage(self, problem: InnerProblem, release: DeclaredRelease) -> tuple[Call, Parameters]:
+        """The call of a round."""
+        sizes, domain = problem.context.sizes, problem.context.problem.lower_domain
+
+        def run(state: State, arrays: Mapping[str, Tree]) -> State:
+            role_of = {level: sizes.role_of(level) for level in problem.levels}
+            records = {level: arrays[role] for level, role in role_of.items() if role is not None and role in arrays}
+            return problem.end(state, self.solve(state["x"], state["y"], records, problem.upper_weight, domain))
+
+        reason = "declared by the black box for each call"
+        return Call(release=release, run=run), {f"{problem.name}: event": (repr(self.event), reason)}
 
     def solve(self, x: Tree, y: Tree, records: Mapping[str, Tree], upper_weight: float, domain: Domain) -> Tree:
         """One call: a model of the structure and shapes of ``y``, in ``domain``.

@@ -13,7 +13,6 @@ average is that of y_1, ..., y_T: with y_0, ..., y_{T-1} the last answer of a ro
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,14 +21,17 @@ import jax.numpy as jnp
 import optax
 
 from dpbilevel.constants import Constants
-from dpbilevel.constraints import Domain, into_ball, project
+from dpbilevel.constraints import into_ball, project
 from dpbilevel.errors import InvalidArgument
 from dpbilevel.execution.program import Stage, State
 from dpbilevel.foundation.arguments import count, positive
-from dpbilevel.privacy.release import Release
+from dpbilevel.inner.solver import Declare, InnerProblem, InnerSolver, Parameters
+from dpbilevel.privacy.release import Contribution, Release
 from dpbilevel.privacy.sampling import FullBatch, Poisson, Sampling, check_sampling
 
 Tree = Any
+
+_CONVEXITY = "DPLocGD needs mu_g, a public number; a regulariser (w/2)||y||^2 in lower_term gives w"
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,7 @@ class Localisation:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DPLocGD:
+class DPLocGD(InnerSolver):
     """DP-Loc-GD, the paper's private solver for the lower level (Algorithm 2).
 
     Args:
@@ -86,15 +88,16 @@ class DPLocGD:
         """Who takes part in a gradient: everybody."""
         return FullBatch()
 
+    def missing(self) -> dict[str, str]:
+        """mu_g, unless it was given."""
+        return {} if self.strong_convexity is not None else {"strong_convexity": _CONVEXITY}
+
     def convexity(self, constants: Constants | None) -> float:
         """mu_g, as given or from certified constants."""
         if self.strong_convexity is not None:
             return self.strong_convexity
         if constants is None:
-            raise InvalidArgument(
-                "strong_convexity=None: DPLocGD needs mu_g, a public number; a regulariser (w/2)||y||^2 in lower_term "
-                "gives w (or declare BilevelProblem(constants=...))"
-            )
+            raise InvalidArgument(f"strong_convexity=None: {_CONVEXITY} (or declare BilevelProblem(constants=...))")
         return constants.strong_convexity
 
     def localise(
@@ -128,41 +131,72 @@ class DPLocGD:
         largest_step = math.inf if smoothness is None else 1 / smoothness
         return Localisation(strong_convexity, tuple(radii), self.steps, largest_step)
 
-    def stage(
-        self,
-        release: Release,
-        schedule: Localisation,
-        *,
-        start: Callable[[State], Tree],
-        query: Callable[[State, Tree], Tree],
-        free_gradient: Callable[[State, Tree], Tree],
-        domain: Domain,
-        end: Callable[[State, Tree], State],
-    ) -> Stage:
-        """One solve as a stage of a program.
+    def contributions(self, problem: InnerProblem) -> dict[str, Contribution]:
+        """Gradients in y."""
+        return problem.gradients(self.clip_norm, self.upper_clip_norm)
 
-        Args:
-            release: the per-record gradients of the objective.
-            schedule: from `localise`.
-            start: where a solve begins, from released state.
-            query: (state, y) -> the point at which the release is evaluated.
-            free_gradient: (state, y) -> gradient of the data-free terms, which costs nothing.
-            domain: Y.
-            end: (state, solution) -> state.
-        """
+    def declare(self, problem: InnerProblem, declare: Declare) -> Release:
+        """All gradient steps of all rounds."""
+        # One use per solve: its noise at the solve's share of the budget is what the localisation goes by.
+        private, sampling = problem.context.budget.is_private, self.gradient_sampling()
+        noise = declare(problem.rounds, sampling).noise_std if private else 0.0
+        return declare(problem.rounds * self._schedule(problem, noise).total_steps, sampling)
+
+    def stage(self, problem: InnerProblem, release: Release) -> tuple[Stage, Parameters]:
+        """One solve as a stage, and the numbers of its schedule."""
+        # With the noise known, amplification included, the radii are settled; the number of steps is as declared.
+        uses = release.uses // problem.rounds
+        noise = release.noise_std / math.sqrt(uses)
+        schedule = self._schedule(problem, noise, uses // self.steps)
+        return self._stage(problem, release, schedule), self._parameters(problem, schedule)
+
+    def _schedule(self, problem: InnerProblem, noise: float, rounds: int | None = None) -> Localisation:
+        constants, weight = problem.context.problem.constants, problem.penalty_weight
+        convexity = self.convexity(constants)
+        smoothness = self.smoothness or (constants.lower_smoothness if constants else None)
+        if weight is not None and constants is not None:
+            convexity = convexity - constants.upper_smoothness / weight
+            if convexity <= 0:
+                needed = 2 * constants.upper_smoothness / self.convexity(constants)
+                raise InvalidArgument(
+                    f"penalty_weight={weight!r}: f/penalty + g is not strongly convex; must exceed "
+                    f"L1f/mu_g (Algorithm 1 asks for 2 L1f/mu_g = {needed!r})"
+                )
+            smoothness = None if smoothness is None else smoothness + constants.upper_smoothness / weight
+        return self.localise(convexity, noise / convexity, problem.context.y_dimension, smoothness, rounds)
+
+    def _parameters(self, problem: InnerProblem, schedule: Localisation) -> Parameters:
+        formula = "M = max(1, ceil(log2 log2(R_0/A)))"
+        convexity = "mu_g, of g; steps 1/(mu (t+1))"
+        if problem.penalty_weight is not None:
+            convexity = (
+                "mu_g - L1f/penalty, of f/penalty + g; steps 1/(mu (t+1))"
+                if problem.context.problem.constants
+                else "mu_g, taking f as convex in y (declare constants where it is not); steps 1/(mu (t+1))"
+            )
+        name = problem.name
+        return {
+            f"{name}: rounds": (len(schedule.radii), formula if self.rounds is None else "M, as given"),
+            f"{name}: steps per round": (schedule.steps, "T_GD, as given"),
+            f"{name}: radii": (schedule.radii, "R_m = c (sqrt(R_{m-1} A) + A sqrt(d_y)), never growing"),
+            f"{name}: strong convexity": (schedule.strong_convexity, convexity),
+        }
+
+    def _stage(self, problem: InnerProblem, release: Release, schedule: Localisation) -> Stage:
+        domain = problem.context.problem.lower_domain
         radii = jnp.asarray(schedule.radii, jnp.float32)
 
         def begin(state: State) -> Tree:
-            y = start(state)
+            y = problem.start(state)
             return {"y": y, "centre": y, "sum": optax.tree.zeros_like(y)}
 
         def point(state: State, carry: Tree, step: jax.Array) -> Tree:
-            return query(state, carry["y"])
+            return state["x"], carry["y"]
 
         def update(state: State, carry: Tree, answer: Tree, step: jax.Array) -> Tree:
             inside = step % schedule.steps
             size = jnp.minimum(1 / (schedule.strong_convexity * (inside + 1)), schedule.largest_step)
-            gradient = optax.tree.add(answer, free_gradient(state, carry["y"]))
+            gradient = optax.tree.add(answer, problem.free_gradient(state, carry["y"]))
             moved = project(domain, _descend(carry["y"], gradient, size))
             moved = into_ball(moved, carry["centre"], radii[step // schedule.steps])
             # The paper averages y_0, ..., y_{T-1}, which pays for the last answer without using it.
@@ -181,7 +215,7 @@ class DPLocGD:
             begin=begin,
             query=point,
             update=update,
-            end=lambda state, carry: end(state, carry["y"]),
+            end=lambda state, carry: problem.end(state, carry["y"]),
         )
 
 

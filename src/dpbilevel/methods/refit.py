@@ -211,11 +211,8 @@ class Refit:
 
         return Stage(
             release=release,
-            uses_per_round=1,
-            begin=lambda state: state,
             query=lambda state, carry, step: (carry["x"], carry["model"]["y"], carry["clip"]),
             update=update,
-            end=lambda state, carry: carry,
         )
 
     def _descent(self, context: PublicContext) -> Descent:

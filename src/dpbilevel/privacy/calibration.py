@@ -9,7 +9,8 @@ import math
 from collections.abc import Mapping, Sequence
 
 from dpbilevel.errors import BudgetExceeded, InvalidArgument
-from dpbilevel.privacy.accounting import all_charges, composed_epsilon, composed_mu, gaussian_epsilon, is_gaussian
+from dpbilevel.privacy.accountant import composed_epsilon
+from dpbilevel.privacy.accounting import all_charges, composed_mu, gaussian_epsilon
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.concentrated import concentrated_mu
 from dpbilevel.privacy.declared import DeclaredRelease
@@ -69,7 +70,7 @@ def calibrate(
     if not releases:
         return ()
     charges = all_charges(releases)
-    if not fixed and all(is_gaussian(role_charges) for role_charges in charges.values()):
+    if not fixed and all(charge.is_gaussian for role_charges in charges.values() for charge in role_charges):
         factor = max(composed_mu(role_charges) for role_charges in charges.values()) / budget.mu
         return tuple(release.scaled(factor * (1 + _HEADROOM)) for release in releases)
     factor = _bisect(releases, budget, fixed)

@@ -24,6 +24,7 @@ A profile becomes a distribution of the privacy loss by the pessimistic connect-
 """
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -106,19 +107,28 @@ def with_replacement(
 
 
 @functools.lru_cache(maxsize=256)
-def loss_distribution(kind: str, ratio: float, size: int, records: int, adjacency: str, discretisation: float) -> Any:
-    """The privacy loss distribution of one use; ``kind`` is "without replacement" or "with replacement"."""
+def loss_distribution(
+    profile: Callable[..., Profile], parameters: tuple[float, ...], adjacency: str, discretisation: float
+) -> Any:
+    """The privacy loss distribution (dp_accounting's) of one use.
+
+    Args:
+        profile: (*parameters, epsilons, leaving=...) -> delta at each epsilon >= 0, like `without_replacement`. It
+            falls in epsilon, and holds where the record leaves, and where it comes in or is replaced.
+        parameters: public numbers.
+        adjacency: the neighbouring relation.
+        discretisation: of the privacy loss.
+    """
     from dp_accounting.pld import pld_pmf
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
-    profile = {"without replacement": without_replacement, "with replacement": with_replacement}[kind]
     both = {"replace-one": (False,), "zero-out": (True, False)}[adjacency]  # whether the record leaves
     largest = 1.0
-    while largest < _LARGEST_LOSS and profile(ratio, size, records, largest, leaving=both[0]) > _TAIL:
+    while largest < _LARGEST_LOSS and profile(*parameters, largest, leaving=both[0]) > _TAIL:
         largest *= 1.25  # a record that leaves costs at least as much as one that comes in
     positive = np.arange(int(np.ceil(largest / discretisation)) + 1)
     epsilons = positive * discretisation
-    deltas = [profile(ratio, size, records, epsilons, leaving=leaving) for leaving in both]
+    deltas = [profile(*parameters, epsilons, leaving=leaving) for leaving in both]
     grid = np.concatenate([-positive[:0:-1], positive])
     masses = []
     for ahead, back in zip(deltas, deltas[::-1], strict=True):

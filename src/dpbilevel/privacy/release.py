@@ -27,8 +27,8 @@ from dpbilevel.privacy.accounting import ROLES, Charge
 from dpbilevel.privacy.budget import ADJACENCIES, Adjacency
 from dpbilevel.privacy.clipping import LARGEST_CLIP, ROUNDING, SMALLEST_CLIP, clipped_sum
 from dpbilevel.privacy.grid import Grid
-from dpbilevel.privacy.noise import capacity, drawn, membership, standard_normal
-from dpbilevel.privacy.sampling import FullBatch, Sampling, WithoutReplacement, WithReplacement, check_sampling
+from dpbilevel.privacy.noise import standard_normal
+from dpbilevel.privacy.sampling import FullBatch, Sampling, check_sampling
 
 Tree = Any
 
@@ -180,7 +180,7 @@ class Release:
                 exact = self._exact_answer(self.grid, records, point, keys, example.size, precise)
                 return unravel(exact.astype(example.dtype))
             total = jnp.zeros(example.size, jnp.float64)
-            batches = self._batches(keys[1])
+            batches = self.sampling.draw(keys[1], [part.count for part in self.contributions.values()])
             for (role, contribution), batch in zip(self.contributions.items(), batches, strict=True):
                 arrays, present = records[role]
                 if batch is not None:
@@ -207,29 +207,12 @@ class Release:
         return total.astype(jnp.float64) * grid.unit
 
     def _check_exact(self, grid: Grid) -> None:
-        if not (isinstance(self.sampling, FullBatch) or self.sampling.is_full_batch):
+        if not self.sampling.is_full_batch:
             raise InvalidArgument(
                 f'noise="exact": release {self.name!r} samples ({self.sampling!r}); must be dpb.FullBatch(), for no '
                 'accountant of sampled exact noise is used here (leave noise="float")'
             )
         grid.scale(self.name, self.noise_std)  # refuses noise that 64-bit integers could not hold
-
-    def _batches(self, key: jax.Array) -> list[tuple[jax.Array, jax.Array] | None]:
-        """For each role the indices of a batch of fixed shape and which of them count; None for everybody."""
-        counts = [contribution.count for contribution in self.contributions.values()]
-        if isinstance(self.sampling, FullBatch) or self.sampling.is_full_batch:
-            return [None] * len(counts)
-        if isinstance(self.sampling, WithoutReplacement | WithReplacement):
-            size, replace = self.sampling.size, isinstance(self.sampling, WithReplacement)
-            everyone = jnp.ones(size, bool)
-            return [(drawn(key, role, number, size, replace), everyone) for role, number in enumerate(counts)]
-        taken = membership(key, self.sampling.rate, sum(counts))
-        batches: list[tuple[jax.Array, jax.Array] | None] = []
-        for number in counts:
-            mine, taken = taken[:number], taken[number:]
-            size = capacity(self.sampling.rate, number)
-            batches.append((jnp.nonzero(mine, size=size, fill_value=0)[0], jnp.arange(size) < jnp.sum(mine)))
-        return batches
 
     def _example(self, records: Mapping[str, tuple[Tree, jax.Array]], point: Tree) -> tuple[Any, Any]:
         """A raveled answer of zeros, and the function that gives an answer its structure back."""

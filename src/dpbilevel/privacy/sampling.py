@@ -1,16 +1,110 @@
 """Who takes part in a step: everybody, or a random batch.
 
+A scheme says all that the library must know of it: which records a step takes (`draw`), what that costs the record that
+changes (`loss_distribution`), by what public number a sum is divided (`divisor`), and what a run file keeps. Nothing
+else of the library knows one scheme from another.
+
 The number that a sum is divided by is public in every case: never the realised size of a Poisson batch.
 """
 
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 
 from dpbilevel.errors import InvalidArgument
 from dpbilevel.foundation.arguments import count, positive
+from dpbilevel.privacy import profiles
+
+if TYPE_CHECKING:  # a look at a ledger can do without JAX
+    import jax
+
+    Batch = tuple[jax.Array, jax.Array]  # indices, as many in every draw, and which of them count
+
+_SCHEMES: dict[str, type["Sampling"]] = {}  # by the name that run files have
+
+
+class Sampling(ABC):
+    """A sampling scheme: a frozen dataclass of public numbers, registered under its name when it is defined.
+
+    What a scheme promises, and privacy rests on: one use of a release takes the records that `draw` names, with
+    randomness that no other use shares, and costs a record at most what `loss_distribution` says. Both describe the
+    same law. The *ratio* that it is handed is sensitivity over noise, for a batch that holds the record once.
+    """
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        known = _SCHEMES.setdefault(cls.__name__, cls)
+        if (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
+            raise InvalidArgument(
+                f"sampling {cls.__name__!r}: is the name of another scheme; a run file would be read as that one "
+                "(choose another name)"
+            )
+        _SCHEMES[cls.__name__] = cls
+
+    @property
+    def is_full_batch(self) -> bool:
+        """Whether no record is ever left out, so that accounting is that of the plain Gaussian."""
+        return False
+
+    @property
+    def draws_once(self) -> bool:
+        """Whether no batch holds a record twice, so that a batch never costs more than taking everybody."""
+        return False
+
+    @abstractmethod
+    def divisor(self, records: int) -> float:
+        """The public number by which a sum over the batch is divided; refuses what ``records`` records cannot fill."""
+
+    @abstractmethod
+    def draw(self, key: "jax.Array", counts: Sequence[int]) -> "list[Batch | None]":
+        """One batch for each role, given how many records each has; None for everybody.
+
+        Shapes depend on public numbers alone, and all randomness is drawn by `privacy.noise` from ``key``.
+        """
+
+    @abstractmethod
+    def loss_distribution(self, ratio: float, records: int | None, adjacency: str, discretisation: float) -> Any:
+        """The privacy loss distribution (dp_accounting's) of one use, for a role of ``records`` records."""
+
+    def accountants(self, adjacency: str) -> tuple[str, ...]:
+        """Which accountants of dp_accounting, "pld" or "rdp", count `dp_event` as it is meant; by default none."""
+        return ()
+
+    def dp_event(self, gaussian: Any, records: int | None) -> Any:
+        """One use as a ``dp_accounting.DpEvent``, given that of the Gaussian on a batch."""
+        raise NotImplementedError(f"{type(self).__name__} names no accountant of dp_accounting")
+
+    def to_json(self) -> dict[str, Any]:
+        """What a run file keeps of it."""
+        return {"sampling": type(self).__name__, "sampling_parameters": asdict(self)}  # type: ignore[call-overload]
+
+
+def sampling_from_json(fields: Mapping[str, Any]) -> Sampling:
+    """The scheme that has these fields; the inverse of `Sampling.to_json`."""
+    name = fields["sampling"]
+    if name not in _SCHEMES:
+        raise InvalidArgument(f"sampling={name!r}: is no scheme known here; import the module that defines it first")
+    return _SCHEMES[name](**fields["sampling_parameters"])
+
+
+def check_sampling(sampling: Sampling) -> None:
+    """Raise unless ``sampling`` is a scheme that the accountant can ask and that cannot change after a charge."""
+    if not isinstance(sampling, Sampling):
+        raise InvalidArgument(
+            f"sampling={sampling!r}: must be dpb.FullBatch(), dpb.Poisson(rate), dpb.WithoutReplacement(size) or "
+            "dpb.WithReplacement(size)"
+        )
+    settings = getattr(sampling, "__dataclass_params__", None)
+    if settings is None or not settings.frozen:
+        raise InvalidArgument(
+            f"sampling={type(sampling).__name__}: must be a frozen dataclass; what was charged is what must be drawn "
+            "(decorate the scheme with @dataclass(frozen=True))"
+        )
 
 
 @dataclass(frozen=True)
-class FullBatch:
+class FullBatch(Sampling):
     """Every record takes part in every step."""
 
     @property
@@ -18,13 +112,34 @@ class FullBatch:
         """Whether no record is ever left out, so that accounting is that of the plain Gaussian."""
         return True
 
+    @property
+    def draws_once(self) -> bool:
+        """Always."""
+        return True
+
     def divisor(self, records: int) -> float:
         """The public number by which a sum over the batch is divided."""
         return float(records)
 
+    def draw(self, key: "jax.Array", counts: Sequence[int]) -> "list[Batch | None]":
+        """Everybody, of every role."""
+        return [None] * len(counts)
+
+    def loss_distribution(self, ratio: float, records: int | None, adjacency: str, discretisation: float) -> Any:
+        """That of the Gaussian."""
+        return _gaussian_losses(ratio, 1.0, adjacency, discretisation)
+
+    def accountants(self, adjacency: str) -> tuple[str, ...]:
+        """Both."""
+        return ("pld", "rdp")
+
+    def dp_event(self, gaussian: Any, records: int | None) -> Any:
+        """The Gaussian itself."""
+        return gaussian
+
 
 @dataclass(frozen=True)
-class Poisson:
+class Poisson(Sampling):
     """Each record takes part in a step with probability ``rate``, independently.
 
     The size of a batch is private: an answer is divided by the public rate * n, an empty batch is pure noise.
@@ -43,13 +158,48 @@ class Poisson:
         """Whether the rate is one."""
         return self.rate == 1
 
+    @property
+    def draws_once(self) -> bool:
+        """Always."""
+        return True
+
     def divisor(self, records: int) -> float:
         """The expected size of a batch."""
         return self.rate * records
 
+    def draw(self, key: "jax.Array", counts: Sequence[int]) -> "list[Batch | None]":
+        """A coin for each record, gathered into as many places as any batch may need."""
+        import jax.numpy as jnp
+
+        from dpbilevel.privacy import noise
+
+        if self.is_full_batch:
+            return [None] * len(counts)
+        taken = noise.membership(key, self.rate, sum(counts))
+        batches: list[Batch | None] = []
+        for number in counts:
+            mine, taken = taken[:number], taken[number:]
+            size = noise.capacity(self.rate, number)
+            batches.append((jnp.nonzero(mine, size=size, fill_value=0)[0], jnp.arange(size) < jnp.sum(mine)))
+        return batches
+
+    def loss_distribution(self, ratio: float, records: int | None, adjacency: str, discretisation: float) -> Any:
+        """Of a Gaussian on a Poisson sample, by dp_accounting."""
+        return _gaussian_losses(ratio, self.rate, adjacency, discretisation)
+
+    def accountants(self, adjacency: str) -> tuple[str, ...]:
+        """Under replace-one no Rényi divergence of it is known to dp_accounting."""
+        return ("pld",) if adjacency == "replace-one" else ("pld", "rdp")
+
+    def dp_event(self, gaussian: Any, records: int | None) -> Any:
+        """A Poisson sample of the Gaussian."""
+        from dp_accounting import PoissonSampledDpEvent
+
+        return PoissonSampledDpEvent(float(self.rate), gaussian)
+
 
 @dataclass(frozen=True)
-class WithoutReplacement:
+class WithoutReplacement(Sampling):
     """``size`` different records, every such batch equally likely.
 
     Costs far more than Poisson sampling, under both relations: a batch that does not hold a record holds another one in
@@ -62,9 +212,9 @@ class WithoutReplacement:
         object.__setattr__(self, "size", count("size", self.size, "it is the number of records in a batch"))
 
     @property
-    def is_full_batch(self) -> bool:
-        """Never assumed: whether size equals n is for the accountant to see."""
-        return False
+    def draws_once(self) -> bool:
+        """Always."""
+        return True
 
     def divisor(self, records: int) -> float:
         """The size of a batch; it must not exceed the number of records."""
@@ -74,9 +224,28 @@ class WithoutReplacement:
             )
         return float(self.size)
 
+    def draw(self, key: "jax.Array", counts: Sequence[int]) -> "list[Batch | None]":
+        """Different records of each role, independently of the others."""
+        return _fixed_size(key, counts, self.size, replace=False)
+
+    def loss_distribution(self, ratio: float, records: int | None, adjacency: str, discretisation: float) -> Any:
+        """From the profile of one use."""
+        parameters = float(ratio), self.size, _known(records, self)
+        return profiles.loss_distribution(profiles.without_replacement, parameters, adjacency, discretisation)
+
+    def accountants(self, adjacency: str) -> tuple[str, ...]:
+        """Under replace-one dp_accounting knows its Rényi divergence."""
+        return ("rdp",) if adjacency == "replace-one" else ()
+
+    def dp_event(self, gaussian: Any, records: int | None) -> Any:
+        """The Gaussian on a batch of fixed size."""
+        from dp_accounting import SampledWithoutReplacementDpEvent
+
+        return SampledWithoutReplacementDpEvent(_known(records, self), self.size, gaussian)
+
 
 @dataclass(frozen=True)
-class WithReplacement:
+class WithReplacement(Sampling):
     """``size`` independent draws, as the paper has it: a record may be drawn several times, and is charged for it."""
 
     size: int
@@ -84,25 +253,49 @@ class WithReplacement:
     def __post_init__(self) -> None:
         object.__setattr__(self, "size", count("size", self.size, "it is the number of draws in a batch"))
 
-    @property
-    def is_full_batch(self) -> bool:
-        """Never."""
-        return False
-
     def divisor(self, records: int) -> float:
         """The size of a batch; the paper's b lies between 1 and n."""
         if self.size > records:
             raise InvalidArgument(f"size={self.size}: must be at most n = {records}, as the paper has it")
         return float(self.size)
 
+    def draw(self, key: "jax.Array", counts: Sequence[int]) -> "list[Batch | None]":
+        """Independent draws from each role."""
+        return _fixed_size(key, counts, self.size, replace=True)
 
-Sampling = FullBatch | Poisson | WithoutReplacement | WithReplacement
+    def loss_distribution(self, ratio: float, records: int | None, adjacency: str, discretisation: float) -> Any:
+        """From the profile of one use, over how often the record is drawn."""
+        parameters = float(ratio), self.size, _known(records, self)
+        return profiles.loss_distribution(profiles.with_replacement, parameters, adjacency, discretisation)
 
 
-def check_sampling(sampling: Sampling) -> None:
-    """Raise unless ``sampling`` is one of the schemes that the accountant knows."""
-    if not isinstance(sampling, FullBatch | Poisson | WithoutReplacement | WithReplacement):
-        raise InvalidArgument(
-            f"sampling={sampling!r}: must be dpb.FullBatch(), dpb.Poisson(rate), dpb.WithoutReplacement(size) or "
-            "dpb.WithReplacement(size)"
-        )
+def _gaussian_losses(ratio: float, rate: float, adjacency: str, discretisation: float) -> Any:
+    from dp_accounting import NeighboringRelation
+    from dp_accounting.pld import privacy_loss_distribution as pld
+
+    # Under REPLACE_ONE dp_accounting takes noise over one record's contribution, and doubles by itself.
+    relation, multiple = {
+        "replace-one": (NeighboringRelation.REPLACE_ONE, 2.0),  # sensitivity is twice one record's contribution
+        "zero-out": (NeighboringRelation.REPLACE_SPECIAL, 1.0),
+    }[adjacency]
+    return pld.from_gaussian_mechanism(
+        standard_deviation=float(multiple / ratio),
+        value_discretization_interval=discretisation,
+        sampling_prob=float(rate),
+        neighboring_relation=relation,
+    )
+
+
+def _fixed_size(key: "jax.Array", counts: Sequence[int], size: int, replace: bool) -> "list[Batch | None]":
+    import jax.numpy as jnp
+
+    from dpbilevel.privacy import noise
+
+    everyone = jnp.ones(size, bool)
+    return [(noise.drawn(key, role, number, size, replace), everyone) for role, number in enumerate(counts)]
+
+
+def _known(records: int | None, sampling: Sampling) -> int:
+    if records is None:
+        raise InvalidArgument(f"records=None: {sampling!r} cannot be accounted for without the number of records")
+    return records

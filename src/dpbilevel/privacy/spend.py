@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -11,23 +11,14 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 from dpbilevel.errors import InvalidArgument
-from dpbilevel.foundation.arguments import count, non_negative, positive
-from dpbilevel.privacy.accounting import (
-    Charge,
-    composed_delta,
-    composed_epsilon,
-    composed_mu,
-    has_exact_noise,
-    is_gaussian,
-)
+from dpbilevel.foundation.arguments import count, non_negative, one_of, positive
+from dpbilevel.privacy.accountant import Accountant, accountant
+from dpbilevel.privacy.accounting import Charge, composed_mu
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.declared import declared_event
-from dpbilevel.privacy.sampling import FullBatch, Poisson, Sampling, WithoutReplacement, WithReplacement
+from dpbilevel.privacy.sampling import sampling_from_json
 from dpbilevel.privacy.selection import best_of_runs_epsilon
 
-_SAMPLINGS: dict[str, type[Sampling]] = {
-    kind.__name__: kind for kind in (FullBatch, Poisson, WithoutReplacement, WithReplacement)
-}
 LARGE = 20.0  # an epsilon above which a guarantee that holds is worth next to nothing
 _WEAK = (
     "epsilon is above 20: at that size one record may make an outcome 485 million times as likely, so that next to "
@@ -70,24 +61,22 @@ class Privacy:
     @property
     def accountant(self) -> str:
         """How epsilon is computed."""
-        if self.is_gaussian:
-            return "exact Gaussian composition (mu-GDP)"
-        if self.exact_noise:
-            return "zero-concentrated DP of discrete Gaussian noise, converted at the best Rényi order"
-        declared = any(charge.declared is not None for charges in self.charges.values() for charge in charges)
-        return "privacy loss distribution (dp_accounting, pessimistic)" + (
-            ", of what black boxes declare" if declared else ""
-        )
+        return self._whole.description
 
     @property
     def is_gaussian(self) -> bool:
         """Whether all releases are full-batch Gaussian, so that mu exists and accounting is exact."""
-        return all(is_gaussian(charges) for charges in self.charges.values())
+        return all(charge.is_gaussian for charge in self._whole.charges)
 
     @property
     def exact_noise(self) -> bool:
         """Whether noise was drawn as integers and added to integers (``noise="exact"``)."""
-        return any(has_exact_noise(charges) for charges in self.charges.values())
+        return any(charge.exact for charge in self._whole.charges)
+
+    @property
+    def groups_add_up(self) -> bool:
+        """Whether the epsilon of a group is that of a multiple of mu: exact, and found without a search."""
+        return all(mine.adds_up for mine in self._of(None))
 
     @property
     def mu(self) -> float | None:
@@ -106,11 +95,10 @@ class Privacy:
         if not self.budget.is_private:
             return math.inf if self.charges else 0.0
         if group == 1:
-            one = max((composed_epsilon(c, delta, self.budget.adjacency) for c in self._of(role)), default=0.0)
+            one = max((mine.epsilon(delta) for mine in self._of(role)), default=0.0)
             return one if math.isfinite(one) else self._best_of_runs(delta, 1, role)
-        if self.is_gaussian or self.exact_noise:
-            further = [tuple(replace(charge, ratio=group * charge.ratio) for charge in c) for c in self._of(role)]
-            return max((composed_epsilon(c, delta, self.budget.adjacency) for c in further), default=0.0)
+        if self.groups_add_up:
+            return max((mine.for_group(group).epsilon(delta) for mine in self._of(role)), default=0.0)
         return min(self._group_general(delta, group, role), self._best_of_runs(delta, group, role))
 
     def delta(self, epsilon: float, *, role: str | None = None) -> float:
@@ -118,7 +106,7 @@ class Privacy:
         non_negative("epsilon", epsilon, "it is the privacy loss at which delta is asked")
         if not self.budget.is_private:
             return 1.0 if self.charges else 0.0
-        return max((composed_delta(c, epsilon, self.budget.adjacency) for c in self._of(role)), default=0.0)
+        return max((mine.delta(epsilon) for mine in self._of(role)), default=0.0)
 
     def shares(self, role: str) -> tuple[float, ...]:
         """What part of a role's spend each of its releases has; they sum to one.
@@ -126,13 +114,10 @@ class Privacy:
         Of mu^2, which adds up exactly, where everything is full batch; otherwise in proportion to the epsilons
         that the releases would have alone, which do not add up exactly. All zero where nothing is protected.
         """
-        (charges,) = self._of(role)
+        (mine,) = self._of(role)
         if not self.budget.is_private:
-            return (0.0,) * len(charges)
-        if is_gaussian(charges) or has_exact_noise(charges):
-            parts = [charge.mu**2 for charge in charges]
-        else:
-            parts = [composed_epsilon((charge,), self._delta(None), self.budget.adjacency) for charge in charges]
+            return (0.0,) * len(mine.charges)
+        parts = mine.parts(self._delta(None))
         total = sum(parts)
         return tuple(part / total if total > 0 else 0.0 for part in parts)
 
@@ -159,6 +144,45 @@ class Privacy:
         mirrored = [np.exp(-epsilons) * (1 - deltas - a) for a in alpha.ravel()]
         best = [max(0.0, *np.concatenate(pair)) for pair in zip(lines, mirrored, strict=True)]
         return np.array(best).reshape(alpha.shape)
+
+    def dp_event(self, accountant: str = "pld", *, role: str | None = None) -> Any:
+        """What a record spends as a ``dp_accounting.DpEvent``, to be composed with other mechanisms elsewhere.
+
+        Compose it under the relation of the budget, ``NeighboringRelation.REPLACE_ONE`` for replace-one and
+        ``REPLACE_SPECIAL`` for zero-out, and with the accountant that it was made for and no other: the two read a
+        noise multiplier differently, and the wrong one counts half.
+
+        Args:
+            accountant: "pld" for ``dp_accounting.pld.PLDAccountant``, which takes noise over what one record adds;
+                "rdp" for ``dp_accounting.rdp.RdpAccountant``, which takes noise over sensitivity. Exact noise has
+                "rdp" alone.
+            role: whose records. Roles hold disjoint records, so that each composes by itself. None is for all of them
+                where one is the most expensive at every epsilon: one role, or no batches and no black boxes.
+
+        >>> import dp_accounting, dp_accounting.pld, dpbilevel as dpb
+        >>> parts = {"lower": dpb.Contribution(lambda point, record: record, clip=1.0, count=1000)}
+        >>> release = dpb.Release(name="mean", contributions=parts, noise_std=0.01, uses=10)
+        >>> privacy = dpb.Privacy({"lower": release.charges()}, dpb.Budget(4.0, 1e-6))
+        >>> theirs = dp_accounting.pld.PLDAccountant(dp_accounting.NeighboringRelation.REPLACE_ONE)
+        >>> round(theirs.compose(privacy.dp_event()).get_epsilon(1e-6), 2), round(privacy.epsilon(), 2)
+        (2.95, 2.95)
+        """
+        one_of(
+            "accountant", accountant, ("pld", "rdp"), "it says which accountant of dp_accounting will read the event"
+        )
+        if self.void or not self.budget.is_private:
+            raise InvalidArgument(
+                "dp_event: a run with a fixed seed or an infinite epsilon is not private; compose it with nothing"
+            )
+        mine = self._of(role)
+        if len(mine) > 1 and not (self.groups_add_up and len({type(one) for one in mine}) == 1):
+            raise InvalidArgument(
+                f"role=None: must be one of {sorted(self.charges)} where batches are drawn or black boxes called; "
+                "roles hold disjoint records, and none of them need be the most expensive at every epsilon"
+            )
+        from dp_accounting import ComposedDpEvent
+
+        return ComposedDpEvent(max(mine, key=lambda one: one.mu).dp_events(accountant) if mine else [])
 
     def stated(self) -> str:
         """Epsilon, never rounded down, delta and the relation, of a run with a finite epsilon."""
@@ -211,8 +235,7 @@ class Privacy:
                             "release": charge.release,
                             "sensitivity_over_noise": charge.ratio,
                             "steps": charge.uses,
-                            "sampling": type(charge.sampling).__name__,
-                            "sampling_parameters": asdict(charge.sampling),
+                            **charge.sampling.to_json(),
                             "records": charge.records,
                             "declared": None if charge.declared is None else asdict(charge.declared),
                             "clip": charge.clip,
@@ -242,7 +265,7 @@ class Privacy:
                     role=role,
                     ratio=float(item["sensitivity_over_noise"]),
                     uses=int(item["steps"]),
-                    sampling=_SAMPLINGS[item["sampling"]](**item["sampling_parameters"]),
+                    sampling=sampling_from_json(item),
                     records=item["records"],
                     declared=declared_event(item.get("declared")),
                     clip=item.get("clip"),
@@ -274,13 +297,20 @@ class Privacy:
             raise InvalidArgument(f"delta={delta!r}: must lie between 0 and 1 (try {self.budget.delta or 1e-6:g})")
         return delta
 
-    def _of(self, role: str | None) -> list[tuple[Charge, ...]]:
+    @property
+    def _whole(self) -> Accountant:
+        """The accountant that all roles together ask for: it describes the run, and says whether its mu exists."""
+        return accountant([charge for charges in self.charges.values() for charge in charges], self.budget.adjacency)
+
+    def _of(self, role: str | None) -> list[Accountant]:
+        """The accountant of a role, or of each role."""
         if role is not None and (not isinstance(role, str) or role not in self.charges):
             raise InvalidArgument(f"role={role!r}: must be one of {sorted(self.charges)}")
-        return list(self.charges.values()) if role is None else [self.charges[role]]
+        asked = self.charges.values() if role is None else [self.charges[role]]
+        return [accountant(charges, self.budget.adjacency) for charges in asked]
 
     def _best_of_runs(self, delta: float, group: int, role: str | None) -> float:
-        return max((best_of_runs_epsilon(c, delta, group) for c in self._of(role)), default=math.inf)
+        return max((best_of_runs_epsilon(mine.charges, delta, group) for mine in self._of(role)), default=math.inf)
 
     def _group_general(self, delta: float, group: int, role: str | None) -> float:
         def excess(epsilon: float) -> float:

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from dpbilevel.foundation.tables import short
-from dpbilevel.privacy.accounting import Charge, is_gaussian
+from dpbilevel.privacy.accounting import Charge
 from dpbilevel.report.guarantee import guarantee
 from dpbilevel.report.review import LinearModel, Review
 from dpbilevel.solution.hyperparameters import hyperparameters
@@ -98,13 +98,12 @@ def _role(solution: Solution, role: str) -> Content:
 
 
 def _charge(charge: Charge, share: float) -> Content:
-    gaussian = is_gaussian((charge,))
     return {
         "release": charge.release,
         "uses": charge.uses,
         "sampling": repr(charge.sampling),
         "sensitivity_over_noise": None if charge.declared is not None else charge.ratio,
-        "mu": charge.mu if gaussian else None,
+        "mu": charge.mu if charge.is_gaussian else None,
         "clip": charge.clip,
         "declared": None if charge.declared is None else repr(charge.declared),
         "share": share,

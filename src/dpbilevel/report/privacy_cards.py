@@ -59,7 +59,7 @@ def _spend_rows(privacy: Privacy) -> Iterator[str]:
     yield from _bars(privacy)
     yield _releases(privacy)
     # Other runs have a bound for groups that is found by search, and takes its time.
-    if privacy.budget.is_private and (privacy.is_gaussian or privacy.exact_noise) and privacy.charges:
+    if privacy.budget.is_private and privacy.groups_add_up and privacy.charges:
         groups = [f"{rows} rows ε {epsilon_text(privacy.epsilon(group=rows))}" for rows in _GROUPS]
         yield text(f"A record is one row. For a person with {', with '.join(groups)}")
     yield from (f"<strong>Caveat:</strong> {text(caveat)}" for caveat in privacy.caveats)

@@ -14,6 +14,7 @@ unconditional, where the paper's sensitivity holds only as long as the private s
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 
 import jax
@@ -22,24 +23,27 @@ import optax
 
 from dpbilevel.constraints import project
 from dpbilevel.errors import InvalidArgument
-from dpbilevel.execution.program import Program, Stage, State
+from dpbilevel.execution.program import Call, Program, Stage, State
 from dpbilevel.foundation.arguments import count, one_of, positive
-from dpbilevel.inner.black_box import BlackBox
 from dpbilevel.inner.loc_gd import DPLocGD
+from dpbilevel.inner.solver import Declare, InnerProblem, InnerSolver, Parameters
 from dpbilevel.methods.context import PublicContext
 from dpbilevel.methods.contributions import by_role, shares_by_role
+from dpbilevel.methods.dp_bilevel.curvature import check_curvature
 from dpbilevel.methods.dp_bilevel.sensitivity import WAYS, ClipNorm, bounded_hypergradients
-from dpbilevel.methods.dp_bilevel.solves import LOWER, PENALISED, BlackBoxSolves, LocalisedSolves, Parameters
 from dpbilevel.paper.split import PaperSplit
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.calibration import calibrate, with_shares
+from dpbilevel.privacy.declared import DeclaredRelease
 from dpbilevel.privacy.release import Contribution, Release
 from dpbilevel.privacy.sampling import FullBatch, Sampling, check_sampling
 from dpbilevel.problem import BilevelProblem, free_gradient
 
 Tree = Any
 
-_HYPERGRADIENT = "hypergradient"
+_LOWER, _PENALISED, _HYPERGRADIENT = "lower solve", "penalised solve", "hypergradient"
+_STEP_SIZE = "try a tenth of the distance you expect x to travel, over the size of the hypergradient"
+_PENALTY_WEIGHT = 10.0  # where Algorithm 1 asks for no more
 _OUTPUTS = {
     "smallest-step": "the iterate with the smallest step after it: chosen among released ones, so free",
     "last": "the iterate of the last solve",
@@ -53,9 +57,14 @@ class DPBilevel:
     Guarantee: the whole run, every x_t, y_t and z_t included, satisfies the budget of `solve` for the stated
     neighbouring relation, whatever the losses and records are.
 
+    Without arguments it runs wherever the problem certifies its constants. All numbers are then the theorem's, which
+    holds for the worst of records: steps are tiny, and x hardly moves. Give ``step_size`` and ``penalty_weight`` to get
+    anywhere; privacy does not depend on them.
+
     Args:
-        inner: the private solver of the lower level: `DPLocGD`, `DPLocSGD`, or a `BlackBox` trainer.
-        penalty_weight: lambda; at least max{2 L1f/mu_g, L0f/L0g, L1f/L1g} where constants are declared.
+        inner: the private solver of the lower level: `DPLocGD`, `DPLocSGD`, a `BlackBox` trainer, or any `InnerSolver`.
+        penalty_weight: lambda; at least max{2 L1f/mu_g, L0f/L0g, L1f/L1g} where constants are declared. None takes 10,
+            or that bound where it is larger.
         steps: T, outer steps.
         step_size: eta; 1/(2L) from ``problem.constants`` by default.
         clip_norm: bound on each lower record's part of G_t, penalty included; "certified" or "released" compute it
@@ -72,8 +81,8 @@ class DPBilevel:
             batch serves all terms of G_t: different batches in its two g-terms would not cancel at a large penalty.
     """
 
-    inner: DPLocGD | BlackBox
-    penalty_weight: float = 10.0
+    inner: InnerSolver = field(default_factory=DPLocGD)
+    penalty_weight: float | None = None
     steps: int = 20
     step_size: float | None = None
     clip_norm: ClipNorm = 1.0
@@ -84,17 +93,18 @@ class DPBilevel:
     sampling: Sampling = field(default_factory=FullBatch)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.inner, DPLocGD | BlackBox):
+        if not isinstance(self.inner, InnerSolver) or type(self.inner).__hash__ is None:
             raise InvalidArgument(
-                f"inner={self.inner!r}: must be dpb.DPLocGD(...), dpb.DPLocSGD(...) or dpb.BlackBox(...), a private "
-                "solver of the lower level"
+                f"inner={self.inner!r}: must be dpb.DPLocGD(...), dpb.DPLocSGD(...), dpb.BlackBox(...) or another "
+                "dpb.InnerSolver (a frozen dataclass), a private solver of the lower level"
             )
         as_printed = isinstance(self.split, str) and self.split == "paper"
-        if isinstance(self.inner, BlackBox) and as_printed:
+        if as_printed and not self.inner.calibrated:
             raise InvalidArgument(
                 'split="paper": fixes the noise of both solves, and a black box brings its own; leave split out'
             )
-        positive("penalty_weight", self.penalty_weight, "it is lambda, the weight of the lower level (try 10.0)")
+        if self.penalty_weight is not None:
+            positive("penalty_weight", self.penalty_weight, "it is lambda, the weight of the lower level (try 10.0)")
         count("steps", self.steps, "it is the number of outer steps (try 20)")
         if isinstance(self.clip_norm, str):
             one_of("clip_norm", self.clip_norm, WAYS, "or a number, the bound itself (try 1.0)")
@@ -117,10 +127,13 @@ class DPBilevel:
     def program(self, context: PublicContext) -> tuple[Program, Parameters]:
         """Declare all releases and write the algorithm out as a program; no record is involved."""
         budget = context.budget
-        step_size, parameters = self._outer_parameters(context.problem)
-        bounded = bounded_hypergradients(context, self.penalty_weight, self.clip_norm, self.upper_clip_norm)
-        solves = self._solves(context, bounded.near)
-        contributions = solves.contributions() | {_HYPERGRADIENT: by_role(bounded.levels, context)}
+        weight, step_size, parameters = self._outer_parameters(context.problem)
+        bounded = bounded_hypergradients(context, weight, self.clip_norm, self.upper_clip_norm)
+        if self.inner.calibrated:
+            check_curvature(context)
+        solves = self._inner_problems(context, weight, bounded.near)
+        contributions = {solve.name: self.inner.contributions(solve) for solve in solves}
+        contributions[_HYPERGRADIENT] = by_role(bounded.levels, context)
         shares, split_parameters = self._shares(contributions, budget)
 
         def declare(name: str, uses: int, sampling: Sampling) -> Release:
@@ -134,42 +147,69 @@ class DPBilevel:
             )
             return with_shares(release, shares[name], budget)
 
-        declared = solves.declared(declare)
+        asked = [self._asked(solve, partial(declare, solve.name)) for solve in solves]
+        fixed = {release.name: release for release in asked if isinstance(release, DeclaredRelease)}
+        declared = [release for release in asked if isinstance(release, Release)]
         if contributions[_HYPERGRADIENT]:
             declared.append(declare(_HYPERGRADIENT, self.steps, self.sampling))
         if isinstance(self.split, tuple):
-            declared = list(calibrate(declared, budget, solves.fixed))
+            declared = list(calibrate(declared, budget, tuple(fixed.values())))
         releases = {release.name: release for release in declared}
-        stages, solve_parameters = solves.stages(releases)
-        stages.append(self._hypergradient_stage(context, releases.get(_HYPERGRADIENT), step_size, bounded.scale))
-        parameters |= (
-            split_parameters | solve_parameters | _release_parameters(context, releases, shares, bounded.reason)
-        )
+        stages: list[Stage | Call] = []
+        for solve in solves:
+            stage, solve_parameters = self.inner.stage(solve, (releases | fixed)[solve.name])
+            stages.append(stage)
+            split_parameters |= solve_parameters
+        hypergradient = releases.get(_HYPERGRADIENT)
+        stages.append(self._hypergradient_stage(context, hypergradient, weight, step_size, bounded.scale))
+        parameters |= split_parameters | _release_parameters(context, releases, shares, bounded.reason)
         program = Program(
             rounds=self.steps, stages=stages, start=_start, observe=lambda state: state["seen"], finish=self._finish
         )
         return program, parameters
 
-    def _solves(self, context: PublicContext, near: Callable[[Tree, Tree], Tree]) -> LocalisedSolves | BlackBoxSolves:
-        if isinstance(self.inner, BlackBox):
-            return BlackBoxSolves(
-                context=context, inner=self.inner, penalty_weight=self.penalty_weight, rounds=self.steps, near=near
+    def _asked(self, solve: InnerProblem, declare: Declare) -> Release | DeclaredRelease:
+        """What the inner solver declares for one of the solves, which may be somebody else's code."""
+        release = self.inner.declare(solve, declare)
+        if not isinstance(release, Release | DeclaredRelease) or release.name != solve.name:
+            raise InvalidArgument(
+                f"inner={self.inner!r}: its declare must return declare(uses, sampling), or a DeclaredRelease of the "
+                f"name {solve.name!r}; the ledger charges that"
             )
-        return LocalisedSolves(
+        return release
+
+    def _inner_problems(
+        self, context: PublicContext, weight: float, near: Callable[[Tree, Tree], Tree]
+    ) -> tuple[InnerProblem, InnerProblem]:
+        """The two solves of a round: of g for y, and of f/penalty + g for z, which is moved ``near`` to y."""
+
+        def start(variable: str) -> Callable[[State], Tree]:
+            return lambda state: state[variable] if self.warm_start else state["y_start"]
+
+        lower = InnerProblem(
+            name=_LOWER,
             context=context,
-            inner=self.inner,
-            penalty_weight=self.penalty_weight,
             rounds=self.steps,
-            warm_start=self.warm_start,
-            near=near,
+            penalty_weight=None,
+            start=start("y"),
+            end=lambda state, solution: state | {"y": solution},
         )
+        penalised = InnerProblem(
+            name=_PENALISED,
+            context=context,
+            rounds=self.steps,
+            penalty_weight=weight,
+            start=start("z"),
+            end=lambda state, solution: state | {"z": near(state["y"], solution)},
+        )
+        return lower, penalised
 
     def _shares(
         self, contributions: Mapping[str, Mapping[str, Contribution]], budget: Budget
     ) -> tuple[dict[str, dict[str, float]], Parameters]:
         """release -> role -> share of mu^2."""
         if isinstance(self.split, tuple):
-            weights = dict(zip((LOWER, PENALISED, _HYPERGRADIENT), self.split, strict=True))
+            weights = dict(zip((_LOWER, _PENALISED, _HYPERGRADIENT), self.split, strict=True))
             return shares_by_role(weights, contributions), {}
         paper = PaperSplit(budget, self.steps)
         share = self.steps * (paper.mu / budget.mu) ** 2
@@ -184,39 +224,55 @@ class DPBilevel:
         chosen = state["last" if self.output == "last" else "best"]
         return chosen["x"], chosen["y"]
 
-    def _outer_parameters(self, problem: BilevelProblem) -> tuple[float, Parameters]:
+    def _outer_parameters(self, problem: BilevelProblem) -> tuple[float, float, Parameters]:
+        """The penalty and the step size, as given or from certified constants."""
         constants = problem.constants
-        penalty_reason = "as given"
+        if constants is None:
+            self._check_given()
+        smallest = 0.0 if constants is None else constants.smallest_penalty_weight()
+        weight = max(_PENALTY_WEIGHT, smallest) if self.penalty_weight is None else self.penalty_weight
+        if weight < smallest:
+            raise InvalidArgument(
+                f"penalty_weight={weight!r}: must be at least {smallest!r} = "
+                "max{2 L1f/mu_g, L0f/L0g, L1f/L1g} of the declared constants; raise it to that bound, or leave it out"
+            )
+        penalty_reason = "as given" if self.penalty_weight is not None else f"{_PENALTY_WEIGHT:g}, or more where needed"
         if constants is not None:
-            smallest = constants.smallest_penalty_weight()
-            if self.penalty_weight < smallest:
-                raise InvalidArgument(
-                    f"penalty_weight={self.penalty_weight!r}: must be at least {smallest!r} = "
-                    "max{2 L1f/mu_g, L0f/L0g, L1f/L1g} of the declared constants; raise it to that bound"
-                )
-            penalty_reason = f"as given; Algorithm 1 asks for at least {smallest:.4g}"
-        if self.step_size is not None:
-            step_size, reason = self.step_size, "as given"
-        elif constants is not None:
-            smoothness = constants.hyperobjective_smoothness(self.penalty_weight)
+            penalty_reason += f"; Algorithm 1 asks for at least {smallest:.4g}"
+        step_size, reason = self.step_size, "as given"
+        if step_size is None and constants is not None:
+            smoothness = constants.hyperobjective_smoothness(weight)
             if smoothness == 0:
                 raise InvalidArgument("step_size=None: the constants make the hyperobjective linear; give a number")
-            step_size = 1 / (2 * smoothness)
-            reason = "1/(2L), L the smoothness of the penalised hyperobjective"
-        else:
-            raise InvalidArgument(
-                "step_size=None: needs BilevelProblem(constants=...) to be derived; without constants give a number "
-                "(try a tenth of the distance you expect x to travel, over the size of the hypergradient)"
-            )
-        return step_size, {
-            "penalty": (self.penalty_weight, penalty_reason),
+            step_size, reason = 1 / (2 * smoothness), "1/(2L), L the smoothness of the penalised hyperobjective"
+        assert step_size is not None, "without constants it was asked for"
+        parameters: Parameters = {
+            "penalty": (weight, penalty_reason),
             "outer steps": (self.steps, "as given"),
             "step size": (step_size, reason),
             "output": (self.output, _OUTPUTS[self.output]),
         }
+        return weight, step_size, parameters
+
+    def _check_given(self) -> None:
+        """Raise where a number neither is given nor can be derived: all that is missing, at once."""
+        missing = {f"inner.{name}": remedy for name, remedy in self.inner.missing().items()}
+        if self.step_size is None:
+            missing = {"step_size": _STEP_SIZE} | missing
+        if missing:
+            remedies = "; ".join(f"{name}: {remedy}" for name, remedy in missing.items())
+            raise InvalidArgument(
+                f"{', '.join(f'{name}=None' for name in missing)}: needs BilevelProblem(constants=...) to be derived, "
+                f"and this problem certifies none; without constants give a number ({remedies})"
+            )
 
     def _hypergradient_stage(
-        self, context: PublicContext, release: Release | None, step_size: float, scale: Callable[[Tree, Tree], Any]
+        self,
+        context: PublicContext,
+        release: Release | None,
+        weight: float,
+        step_size: float,
+        scale: Callable[[Tree, Tree], Any],
     ) -> Stage:
         reads, sizes = context.inspection.hypergradient_reads, context.sizes
         free = {
@@ -227,7 +283,7 @@ class DPBilevel:
         def update(state: State, carry: Tree, answer: Tree, step: jax.Array) -> State:
             x, y, z = state["x"], state["y"], state["z"]
             difference = optax.tree.sub(free["lower"](x, z), free["lower"](x, y))
-            gradient = optax.tree.add(free["upper"](x, z), optax.tree.scale(self.penalty_weight, difference))
+            gradient = optax.tree.add(free["upper"](x, z), optax.tree.scale(weight, difference))
             if answer is not None:
                 gradient = optax.tree.add(gradient, optax.tree.scale(scale(y, z), answer))
             moved = jax.tree.map(lambda leaf, g: (leaf - step_size * g).astype(leaf.dtype), x, gradient)
@@ -246,11 +302,8 @@ class DPBilevel:
 
         return Stage(
             release=release,
-            uses_per_round=1,
-            begin=lambda state: state,
             query=lambda state, carry, step: (state["x"], state["y"], state["z"]),
             update=update,
-            end=lambda state, carry: carry,
         )
 
 

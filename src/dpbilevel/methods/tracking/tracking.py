@@ -147,11 +147,8 @@ class Tracking:
     def _stage(self, release: Release | None, ask: Callable[[State], Tree], update: Any) -> Stage:
         return Stage(
             release=release,
-            uses_per_round=1,
-            begin=lambda state: state,
             query=lambda state, carry, step: ask(carry),
             update=lambda state, carry, answer, step: update(carry, answer),
-            end=lambda state, carry: carry,
         )
 
     def _parameters(self, context: PublicContext, passes: Passes, releases: Mapping[str, Release]) -> Parameters:
