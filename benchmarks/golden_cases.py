@@ -25,13 +25,13 @@ def spend(privacy: dpb.Privacy) -> Values:
     for role, charges in privacy.charges.items():
         values[f"epsilon of {role}"] = privacy.epsilon(role=role)
         for at, charge in enumerate(charges):
-            values[f"charge {role} {at}"] = [charge.ratio, charge.mu, charge.steps, charge.records, charge.clip]
+            values[f"charge {role} {at}"] = [charge.ratio, charge.mu, charge.uses, charge.records, charge.clip]
     return values
 
 
 def released(solution: dpb.Solution) -> Values:
     # Of the plan's numbers, numbers only: words may change.
-    plan = {name: value for name, (value, _) in solution.numbers.items() if isinstance(value, int | float)}
+    plan = {name: value for name, (value, _) in solution.parameters.items() if isinstance(value, int | float)}
     parts = {"x": solution.x, "y": solution.y, "history": dict(solution.history), "plan": plan}
     return parts | {"spend": spend(solution.privacy)}
 
@@ -177,7 +177,7 @@ def others() -> None:
     shared = applications.shared_representation(columns=4, dimension=2, tasks=3, hidden=3)
     application("shared_representation hidden", shared, ROWS, NUMBERS, _source.astype(np.int32))
     for way in ("certified", "released"):
-        method = dpb.DPBilevel(inner=dpb.DPLocGD(steps=5), penalty=1e5, steps=4, clip_norm=way)
+        method = dpb.DPBilevel(inner=dpb.DPLocGD(steps=5), penalty_weight=1e5, steps=4, clip_norm=way)
         columns = ROWS, LABELS, _source.astype(np.int32)
         application(f"source_weights DPBilevel {way}", weights, *columns, upper=2, method=method, refit=None)
     held_out = {"metric": ("accuracy", "loss", "calibration"), "bins": 4}
