@@ -37,7 +37,7 @@ lint: $(READY)  ## check style, format and types
 	$(PY) -m mypy src
 
 docs: $(READY)  ## build the documentation as a site, strictly, into site/
-	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict
+	@$(PY) -m properdocs build --strict
 
 format: $(READY)  ## mend style and format
 	$(PY) -m ruff check --fix-only .

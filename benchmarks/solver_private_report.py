@@ -38,8 +38,10 @@ noise: 1 is where the run started, 0 what the non-private reference finds on the
 **The mean falls from 10³ to 10⁶ records in {falls} of {compared[falls]} cases** (a problem at one ε) and rises in
 {rises}. **{above} of {compared[above]} means lie above $F(x_0)$.** Of {compared[differs]} comparisons of a rescaled
 problem with its twin in plain units, {differs} show a difference. Each count is of significant results, at a
-family-wise error rate of 5% over all of its cells: t tests over seeds, adjusted by Holm's method. Twins are compared by
-the logarithms of what is left, under noise of their own.
+family-wise error rate of 5% over all of its cells, adjusted by Holm's method. Means with few and with many records are
+compared by permutation tests over seeds, which are exact whatever the distribution; Welch's t test, which asks for
+normal means, finds that {falls_if_normal} fall. The other questions are t tests over seeds. Twins are compared by the
+logarithms of what is left, under noise of their own.
 {listed}
 ![Share left, against records](solver_private.svg)
 

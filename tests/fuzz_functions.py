@@ -43,10 +43,10 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], dict[str, Any], tuple[str, ...]]]
     "Poisson": (dpb.Poisson, {"rate": 0.1}, ()),
     "WithoutReplacement": (dpb.WithoutReplacement, {"size": 3}, ()),
     "WithReplacement": (dpb.WithReplacement, {"size": 3}, ()),
-    "Contribution": (dpb.Contribution, {"vector": print, "clip": 1.0, "count": 10}, ()),
+    "Contribution": (dpb.Contribution, {"per_record": print, "clip": 1.0, "count": 10}, ()),
     "Release": (
         dpb.Release,
-        {"name": "a", "contributions": {"lower": dpb.Contribution(len, 1.0, 9)}, "noise": 1.0, "steps": 2},
+        {"name": "a", "contributions": {"lower": dpb.Contribution(len, 1.0, 9)}, "noise_std": 1.0, "uses": 2},
         ("sampling", "adjacency"),
     ),
     "GaussianDP": (dpb.GaussianDP, {"mu": 0.1}, ()),

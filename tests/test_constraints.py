@@ -205,7 +205,7 @@ def test_a_tree_of_sets_may_be_a_prefix_of_the_point():
     np.testing.assert_allclose(projected["rest"][0]["a"], [0.6], rtol=1e-6)
     np.testing.assert_allclose(projected["rest"][0]["b"], [[0.8]], rtol=1e-6)
     assert float(projected["rest"][1][0]) == -7.0
-    assert float(projected["penalty_weight"]) == 1.0
+    assert float(projected["penalty"]) == 1.0
 
 
 @pytest.mark.parametrize(

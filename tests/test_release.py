@@ -35,7 +35,7 @@ def identity(point, record):
 
 def mean_release(clip=1.0, count=10, **settings):
     """A release of the clipped mean of lower records."""
-    settings = {"name": "mean", "noise": 0.0, "steps": 1} | settings
+    settings = {"name": "mean", "noise_std": 0.0, "uses": 1} | settings
     return Release(contributions={"lower": Contribution(identity, clip, count)}, **settings)
 
 
@@ -87,8 +87,8 @@ class Case:
         return kind(
             name="attacked",
             contributions=self.contributions,
-            noise=0.01,
-            steps=1,
+            noise_std=0.01,
+            uses=1,
             sampling=self.sampling,
             adjacency=adjacency,
         )
@@ -469,12 +469,12 @@ def test_sensitivity_is_that_of_the_mean(adjacency, vectors, sampling, rate):
 
 
 def test_no_noise_is_charged_as_infinite():
-    assert [charge.ratio for charge in mean_release(noise=0.0).charges()] == [math.inf]
-    assert [charge.ratio for charge in mean_release(clip=math.inf, noise=1.0).charges()] == [math.inf]
+    assert [charge.ratio for charge in mean_release(noise_std=0.0).charges()] == [math.inf]
+    assert [charge.ratio for charge in mean_release(clip=math.inf, noise_std=1.0).charges()] == [math.inf]
 
 
 def test_scaled_changes_the_noise_alone():
-    release = mean_release(noise=0.5, steps=3)
+    release = mean_release(noise_std=0.5, uses=3)
     assert release.scaled(2.0).noise_std == 1.0
     assert release.scaled(2.0).sensitivity("lower") == release.sensitivity("lower")
     with pytest.raises(InvalidArgument):
@@ -495,7 +495,7 @@ def test_charges_are_kept_by_role():
         noise_std=1.0,
         uses=2,
     )
-    charges = all_charges([two, mean_release(noise=1.0)])
+    charges = all_charges([two, mean_release(noise_std=1.0)])
     assert {role: [charge.release for charge in parts] for role, parts in charges.items()} == {
         "upper": ["two"],
         "lower": ["two", "mean"],
@@ -522,17 +522,17 @@ BAD_CONTRIBUTIONS = [
 @pytest.mark.parametrize("bad", BAD_CONTRIBUTIONS, ids=str)
 def test_bad_contributions_are_refused(bad):
     with pytest.raises(InvalidArgument, match=next(iter(bad))):
-        Contribution(**{"vector": identity, "clip": 1.0, "count": 10} | bad)
+        Contribution(**{"per_record": identity, "clip": 1.0, "count": 10} | bad)
 
 
 BAD_RELEASES = [
-    {"noise": -1.0},
-    {"noise": math.nan},
-    {"noise": math.inf},
-    {"noise": None},
-    {"steps": 0},
-    {"steps": 1.0},
-    {"steps": True},
+    {"noise_std": -1.0},
+    {"noise_std": math.nan},
+    {"noise_std": math.inf},
+    {"noise_std": None},
+    {"uses": 0},
+    {"uses": 1.0},
+    {"uses": True},
     {"adjacency": "add-remove"},
     {"adjacency": None},
     {"contributions": {}},
@@ -543,7 +543,7 @@ BAD_RELEASES = [
 
 @pytest.mark.parametrize("bad", BAD_RELEASES, ids=lambda bad: f"{next(iter(bad))}={str(*bad.values())[:20]}")
 def test_bad_releases_are_refused(bad):
-    good = {"name": "r", "contributions": {"lower": Contribution(identity, 1.0, 10)}, "noise": 1.0, "steps": 1}
+    good = {"name": "r", "contributions": {"lower": Contribution(identity, 1.0, 10)}, "noise_std": 1.0, "uses": 1}
     with pytest.raises(InvalidArgument):
         Release(**good | bad)
 
@@ -560,7 +560,7 @@ def test_bad_rates_are_refused(rate):
     ids=["rate", "none", "function"],
 )
 def test_parts_of_the_wrong_type_are_refused(bad):
-    good = {"name": "r", "contributions": {"lower": Contribution(identity, 1.0, 10)}, "noise": 1.0, "steps": 1}
+    good = {"name": "r", "contributions": {"lower": Contribution(identity, 1.0, 10)}, "noise_std": 1.0, "uses": 1}
     with pytest.raises(InvalidArgument):
         Release(**good | bad)
 
@@ -664,7 +664,7 @@ def test_a_shared_batch_and_a_repeated_batch_are_caught(monkeypatch):
 
 def test_an_empty_batch_is_pure_noise():
     """With a rate of 1e-12 nobody is ever taken, whatever the records hold."""
-    release = mean_release(clip=1.0, count=20, noise=0.7, steps=5, sampling=Poisson(1e-12))
+    release = mean_release(clip=1.0, count=20, noise_std=0.7, uses=5, sampling=Poisson(1e-12))
     answers = executed(release, Records(lower=np.full((20, 3), 1e20)), 3, seed=3)
     with isolated_jax_config():
         keys = KeySchedule(3).keys("noise", 0, 5)

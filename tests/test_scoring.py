@@ -25,19 +25,19 @@ ADJACENCIES = ["replace-one", "zero-out"]
 
 @dataclass(frozen=True)
 class AccuracyWithoutCentre(Accuracy):
-    def vector(self, record):
+    def contribution(self, record):
         return jnp.where(record, 1.0, 0.0)
 
 
 @dataclass(frozen=True)
 class LossWithoutRange(Loss):
-    def vector(self, record):
+    def contribution(self, record):
         return record / self.bound - 0.5
 
 
 @dataclass(frozen=True)
 class CalibrationWithoutCentre(Calibration):
-    def vector(self, record):
+    def contribution(self, record):
         mine = jax.nn.one_hot(record["bin"], self.bins, dtype=jnp.float64) / self.unit
         probability = record["offset"] + jnp.asarray(self.middles)[record["bin"]]
         return {"records": mine, "offset": probability * mine, "excess": record["positive"] * mine}
@@ -111,7 +111,7 @@ MUTATIONS = [
 
 
 @pytest.mark.parametrize(("metrics", "adjacency"), MUTATIONS)
-def test_twins_without_centre_or_range_move_further_than_is_charged(metrics, adjacency, monkeypatch):
+def test_mutations_without_centre_or_range_move_further_than_is_charged(metrics, adjacency, monkeypatch):
     far, charged = moves(metrics, adjacency, monkeypatch)
     assert far > 1.05 * charged
 
@@ -121,7 +121,7 @@ def mean_vector(metric, records):
     return jax.tree.map(functools.partial(np.mean, axis=0), vectors)
 
 
-def test_values_are_read_off_the_mean_vector_and_a_twin_without_centre_is_not():
+def test_values_are_read_off_the_mean_vector_and_a_mutation_without_centre_is_not():
     right = np.array([True] * 3 + [False] * 5)
     assert Accuracy().value(mean_vector(Accuracy(), right), 8) == pytest.approx(3 / 8)
     assert AccuracyWithoutCentre().value(mean_vector(AccuracyWithoutCentre(), right), 8) != pytest.approx(3 / 8)

@@ -23,9 +23,9 @@ from dpbilevel.errors import InvalidArgument
 from dpbilevel.foundation.arguments import one_of, printable
 from dpbilevel.methods.refit import Refit
 from dpbilevel.planning import DEFAULT_METHOD, Method, checked_start, prepare
+from dpbilevel.privacy.accounting import ROLES
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.noise import membership
-from dpbilevel.privacy.release import ROLES
 from dpbilevel.problem import BilevelProblem
 from dpbilevel.records import RecordShapes
 

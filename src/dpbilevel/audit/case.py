@@ -13,8 +13,8 @@ from dpbilevel.errors import InvalidArgument
 from dpbilevel.foundation.arguments import printable
 from dpbilevel.methods.refit import Refit
 from dpbilevel.planning import DEFAULT_METHOD, Method, Plan, checked_start, prepare
+from dpbilevel.privacy.accounting import ROLES
 from dpbilevel.privacy.budget import Budget
-from dpbilevel.privacy.release import ROLES
 from dpbilevel.problem import BilevelProblem
 from dpbilevel.records import Records, RecordShapes
 

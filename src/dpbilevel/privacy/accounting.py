@@ -27,6 +27,8 @@ from dpbilevel.privacy.concentrated import concentrated_delta, concentrated_epsi
 from dpbilevel.privacy.profiles import loss_distribution
 from dpbilevel.privacy.sampling import Poisson, Sampling, WithoutReplacement, WithReplacement
 
+ROLES: tuple[str, ...] = ("upper", "lower", "both")
+
 
 class Declared(Protocol):
     """What one call of a black box is declared to cost (`privacy/declared.py`); the charge keeps it as it is."""

@@ -15,9 +15,8 @@ from typing import Any
 
 from dpbilevel.errors import InvalidArgument
 from dpbilevel.foundation.arguments import count, non_negative, one_of, positive
-from dpbilevel.privacy.accounting import Charge
+from dpbilevel.privacy.accounting import ROLES, Charge
 from dpbilevel.privacy.budget import ADJACENCIES, Adjacency
-from dpbilevel.privacy.release import ROLES
 from dpbilevel.privacy.sampling import FullBatch
 
 

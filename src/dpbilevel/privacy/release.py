@@ -23,7 +23,7 @@ from jax.flatten_util import ravel_pytree
 from dpbilevel.errors import InvalidArgument
 from dpbilevel.foundation.arguments import count, non_negative, one_of, positive
 from dpbilevel.foundation.precision import is_double
-from dpbilevel.privacy.accounting import Charge
+from dpbilevel.privacy.accounting import ROLES, Charge
 from dpbilevel.privacy.budget import ADJACENCIES, Adjacency
 from dpbilevel.privacy.clipping import LARGEST_CLIP, ROUNDING, SMALLEST_CLIP, clipped_sum
 from dpbilevel.privacy.grid import Grid
@@ -31,7 +31,6 @@ from dpbilevel.privacy.noise import capacity, drawn, membership, standard_normal
 from dpbilevel.privacy.sampling import FullBatch, Sampling, WithoutReplacement, WithReplacement, check_sampling
 
 Tree = Any
-ROLES: tuple[str, ...] = ("upper", "lower", "both")
 
 
 @dataclass(frozen=True, eq=False)

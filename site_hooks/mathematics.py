@@ -12,7 +12,7 @@ from latex2mathml.converter import convert_to_element
 from markdown import Markdown
 from markdown.extensions import Extension
 from markdown.treeprocessors import Treeprocessor
-from mkdocs.config.defaults import MkDocsConfig
+from properdocs.config.defaults import ProperDocsConfig
 
 _AFTER_INLINE_PATTERNS = 15  # the priority of Python-Markdown's own is 20: by then all formulas have been found
 _GUARANTEE = "Guarantee:"
@@ -20,7 +20,7 @@ _WORDS = {"\\arg": "arg"}  # operators that latex2mathml does not know
 _WITH_LIMITS = ("max", "min", "argmin")  # in displays, what is written below belongs there
 
 
-def on_config(config: MkDocsConfig) -> MkDocsConfig:
+def on_config(config: ProperDocsConfig) -> ProperDocsConfig:
     """Teach Markdown, of pages and of docstrings, what this module does."""
     config.markdown_extensions.append(MathML())  # type: ignore[arg-type]
     return config

@@ -8,16 +8,16 @@ import posixpath
 import re
 from pathlib import Path, PurePosixPath
 
-from mkdocs.config.defaults import MkDocsConfig
-from mkdocs.exceptions import PluginError
-from mkdocs.structure.files import File, Files, InclusionLevel
-from mkdocs.structure.pages import Page
+from properdocs.config.defaults import ProperDocsConfig
+from properdocs.exceptions import PluginError
+from properdocs.structure.files import File, Files, InclusionLevel
+from properdocs.structure.pages import Page
 
 _LINK = re.compile(r"\]\((?P<target>[^)\s#:]+)(?P<rest>#[^)\s]*)?\)")
 _HOME = "source"  # where the pages of files are, inside the site
 
 
-def on_files(files: Files, config: MkDocsConfig) -> Files:
+def on_files(files: Files, config: ProperDocsConfig) -> Files:
     """Add a page for every file outside of the documentation that a page links to."""
     root = _root(config)
     linked = set()
@@ -34,7 +34,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     return files
 
 
-def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+def on_page_markdown(markdown: str, page: Page, config: ProperDocsConfig, files: Files) -> str:
     """Lead links that leave the documentation to the pages of their files."""
 
     def rewritten(match: re.Match[str]) -> str:
@@ -46,7 +46,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     return markdown if page.file.src_uri.startswith(f"{_HOME}/") else _LINK.sub(rewritten, markdown)
 
 
-def outside(target: str, page: str, config: MkDocsConfig) -> str | None:
+def outside(target: str, page: str, config: ProperDocsConfig) -> str | None:
     """The path in the repository of a file that a link leads to, None where it stays in the documentation.
 
     Args:
@@ -59,7 +59,7 @@ def outside(target: str, page: str, config: MkDocsConfig) -> str | None:
     return None if path.startswith(f"{home}/") else path
 
 
-def _root(config: MkDocsConfig) -> Path:
+def _root(config: ProperDocsConfig) -> Path:
     return Path(config.config_file_path).parent
 
 

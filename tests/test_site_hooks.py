@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-pytest.importorskip("mkdocs")
-HOOKS = Path(__file__).parent.parent / "mkdocs_hooks"
+pytest.importorskip("properdocs")
+HOOKS = Path(__file__).parent.parent / "site_hooks"
 mathml = runpy.run_path(str(HOOKS / "mathematics.py"))["mathml"]
 docstrings = runpy.run_path(str(HOOKS / "docstrings.py"))
 fenced, together = docstrings["fenced"], docstrings["together"]
