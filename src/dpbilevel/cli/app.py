@@ -17,25 +17,8 @@ from typing import Annotated, Any
 import typer
 
 from dpbilevel.cli import applications
-from dpbilevel.cli.fit_command import (
-    COMMANDS,
-    Adjacency,
-    Columns,
-    Data,
-    Dataset,
-    Decimal,
-    Delimiter,
-    Delta,
-    Epsilon,
-    FitCommand,
-    Force,
-    Fraction,
-    Json,
-    Out,
-    Positional,
-    Quiet,
-    options,
-)
+from dpbilevel.cli import fit_command as shared
+from dpbilevel.cli.fit_command import COMMANDS, FitCommand, Positional
 
 app = typer.Typer(
     help="Tune and train models on private data, under one (epsilon, delta) for everything.",
@@ -82,17 +65,17 @@ def register(kind: type[FitCommand]) -> None:
         fit(kind(**given), _command())
 
     fit.__doc__ = kind.__doc__
-    _add(fit, options(kind), kind.example, kind.command, app)
+    _add(fit, shared.options(kind), kind.example, kind.command, app)
     COMMANDS[kind.command] = kind
 
 
 @_added("dpbilevel demo --out flights-run")
 def demo(
-    out: Out = Path("flights-run"),
+    out: shared.Out = Path("flights-run"),
     rows: Annotated[int, "How many flights take part."] = 100_000,
-    force: Force = False,
-    json: Json = False,
-    quiet: Quiet = False,
+    force: shared.Force = False,
+    json: shared.Json = False,
+    quiet: shared.Quiet = False,
 ) -> None:
     """Tune penalties on 80,000 private flights and write a report: will a flight from New York arrive late?"""
     from dpbilevel.cli.commands import run_demo
@@ -102,15 +85,15 @@ def demo(
 
 @_added("dpbilevel schema people.csv --target income --out schema.toml")
 def schema(
-    data: Data,
+    data: shared.Data,
     target: Annotated[str | None, "The column to predict."] = None,
     source: Annotated[str | None, "The column that says where a row comes from."] = None,
     out: Annotated[Path | None, "The file to write; without it, the schema is printed."] = None,
-    delimiter: Delimiter = None,
-    decimal: Decimal = ".",
-    columns: Columns = None,
-    force: Force = False,
-    quiet: Quiet = False,
+    delimiter: shared.Delimiter = None,
+    decimal: shared.Decimal = ".",
+    columns: shared.Columns = None,
+    force: shared.Force = False,
+    quiet: shared.Quiet = False,
 ) -> None:
     """Write a schema to fill in, from the names of the columns. No value is read."""
     from dpbilevel.cli.commands import write_schema
@@ -131,11 +114,11 @@ def plan(
     penalties: Annotated[int, "How many penalties are tuned."] = 1,
     sources: Annotated[int, "Sources to weigh instead of penalties; 0 for none."] = 0,
     validation_rows: Annotated[int | None, "With --sources: rows given apart."] = None,
-    epsilon: Epsilon = 1.0,
-    delta: Delta = None,
-    adjacency: Adjacency = "replace-one",
-    validation_fraction: Fraction = 0.2,
-    json: Json = False,
+    epsilon: shared.Epsilon = 1.0,
+    delta: shared.Delta = None,
+    adjacency: shared.Adjacency = "replace-one",
+    validation_fraction: shared.Fraction = 0.2,
+    json: shared.Json = False,
 ) -> None:
     """Say what a run would spend and how loud its noise would be, from sizes alone."""
     from dpbilevel.cli.commands import show_plan
@@ -157,15 +140,15 @@ def plan(
 @_added("dpbilevel predict run new_people.csv --out predictions.csv")
 def predict(
     run: Run,
-    data: Data,
+    data: shared.Data,
     out: Annotated[Path, "The file to write, CSV or Parquet."] = Path("predictions.csv"),
-    delimiter: Delimiter = None,
-    decimal: Decimal = ".",
-    columns: Columns = None,
+    delimiter: shared.Delimiter = None,
+    decimal: shared.Decimal = ".",
+    columns: shared.Columns = None,
     invalid: Annotated[str, "refuse rows with missing numbers, or take them for zero."] = "refuse",
     force: Annotated[bool, "Replace an existing file."] = False,
-    json: Json = False,
-    quiet: Quiet = False,
+    json: shared.Json = False,
+    quiet: shared.Quiet = False,
 ) -> None:
     """Predict the target of every row of a file with a run's model. Costs no budget."""
     from dpbilevel.cli.commands import write_predictions
@@ -175,7 +158,7 @@ def predict(
 
 
 @_added("dpbilevel report run")
-def report(run: Run, json: Json = False, quiet: Quiet = False) -> None:
+def report(run: Run, json: shared.Json = False, quiet: shared.Quiet = False) -> None:
     """Show what a run released and spent, and write its report anew from run.json."""
     from dpbilevel.cli.commands import show_report
 
@@ -188,9 +171,9 @@ def audit(
     delta: Annotated[float, "Of the claim; a small one hides all that few runs can show."] = 1e-2,
     runs: Annotated[int, "On each of two neighbouring data sets, for every method."] = 2000,
     confidence: Annotated[float, "With which all bounds hold together."] = 0.99,
-    adjacency: Adjacency = "replace-one",
-    json: Json = False,
-    quiet: Quiet = False,
+    adjacency: shared.Adjacency = "replace-one",
+    json: shared.Json = False,
+    quiet: shared.Quiet = False,
 ) -> None:
     """Attack every method on invented data, and show what that proves about epsilon (a few minutes)."""
     from dpbilevel.cli.commands import run_audits
@@ -212,7 +195,7 @@ def ledger_create(
     dataset: Annotated[str, "The data set's name."],
     epsilon: Annotated[float, "The total of all runs on the data set, for ever."],
     delta: Annotated[float, "The total's delta."] = 1e-6,
-    adjacency: Adjacency = "replace-one",
+    adjacency: shared.Adjacency = "replace-one",
 ) -> None:
     """Start the ledger of a data set."""
     from dpbilevel.cli.commands import create_ledger
@@ -223,8 +206,8 @@ def ledger_create(
 @_added("dpbilevel ledger show visits.db", "show", ledgers)
 def ledger_show(
     ledger: Address,
-    dataset: Dataset = None,
-    json: Json = False,
+    dataset: shared.Dataset = None,
+    json: shared.Json = False,
 ) -> None:
     """Show what was spent on a data set."""
     from dpbilevel.cli.commands import show_ledger
@@ -236,7 +219,7 @@ def ledger_show(
 def ledger_export(
     ledger: Address,
     out: Annotated[Path, "The file to write: .json or .csv."],
-    dataset: Dataset = None,
+    dataset: shared.Dataset = None,
 ) -> None:
     """Write all entries of a ledger to a file, for review."""
     from dpbilevel.cli.commands import export_ledger

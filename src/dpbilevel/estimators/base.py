@@ -97,25 +97,20 @@ class PrivateEstimator(CountedCopies):
         validate_data(self, X if table.names else table, reset=reset, skip_check_array=True)
         return table
 
-    def _rows(self, X: Any, *more: Any) -> Rows:
-        """Rows to fit, scaled, with their caveats and those of ``more``; their shape alone where X is `Unread`."""
+    def _rows(self, X: Any, *more: Any, like: Rows | None = None) -> Rows:
+        """Rows to fit, with their caveats and those of ``more``; their shape alone where X is `Unread`.
+
+        Rows ``like`` others have the columns of those, and are scaled as those were.
+        """
         if isinstance(X, Unread):
             return Rows(jax.ShapeDtypeStruct((X.rows, X.columns), np.float32))
-        table = self._read(X, reset=True)
-        norm = self.data_norm
-        if norm is None and self.bounds is None and isinstance(X, EncodedRows):
-            norm = X.data_norm
-        scaled, caveat = scaling(table, norm, self.bounds)
+        table = self._read(X, reset=like is None, fitted=False)
+        scaled, caveat = (None, None) if like is None else (like.scaling, None)
+        if scaled is None:
+            undeclared = self.data_norm is None and self.bounds is None and isinstance(X, EncodedRows)
+            scaled, caveat = scaling(table, X.data_norm if undeclared else self.data_norm, self.bounds)
         values = scaled.rows(table, refuse=self.invalid == "refuse")
         return Rows(values, (*caveats_of((X, *more)), *([caveat] if caveat else [])), scaled)
-
-    def _more_rows(self, X: Any, rows: Rows) -> Rows:
-        """More rows of the same columns, scaled as the first ones were."""
-        if isinstance(X, Unread):
-            return Rows(jax.ShapeDtypeStruct((X.rows, rows.columns), np.float32))
-        assert rows.scaling is not None
-        table = self._read(X, reset=False, fitted=False)
-        return Rows(rows.scaling.rows(table, refuse=self.invalid == "refuse"), scaling=rows.scaling)
 
     def _levels(self, upper: Sequence[Any], lower: Sequence[Any]) -> dict[str, Tree]:
         return levels(upper, lower, self.validation_fraction, self.split_seed)

@@ -74,11 +74,11 @@ class DPMultiTaskRidge(RegressorMixin, PrivateEstimator):
         targets = Numbers.of(y, rows, self.target_range)
         names = Names.of("task", tasks, rows, self.task_names)
         columns = rows.values, targets.values, names.values
-        dimension = min(count("dimension", self.dimension, "it is how many features tasks share"), rows.columns)
-        entries = (f"column {at}, feature {feature}" for at in range(rows.columns) for feature in range(dimension))
+        dimension = min(count("dimension", self.dimension, "it is how many features tasks share"), rows.shape[1])
+        entries = (f"column {at}, feature {feature}" for at in range(rows.shape[1]) for feature in range(dimension))
         return Prepared(
             problem=shared_representation(
-                columns=rows.columns, dimension=dimension, tasks=len(names.names), target_bound=TARGET_BOUND
+                columns=rows.shape[1], dimension=dimension, tasks=len(names.names), target_bound=TARGET_BOUND
             ),
             records=self._levels(columns, columns),
             caveats=(*rows.caveats, *targets.caveats, *names.caveats),

@@ -51,11 +51,11 @@ class PenaltyEstimator(LinearEstimator):
     def _prepare(self, X: Any, y: Any = None) -> Prepared:
         table = self._rows(X)
         targets = self._targets(y, table)
-        groups, group_of = numbered_groups(self.groups, table.columns)
+        groups, group_of = numbered_groups(self.groups, table.shape[1])
         rows = table.with_intercept()
         columns = rows.values, targets.values
         records = self._levels(columns, columns)
-        model = {**targets.model, "columns": rows.columns, "groups": group_of}
+        model = {**targets.model, "columns": rows.shape[1], "groups": group_of}
         return Prepared(
             problem=self._in_reach(lambda penalties: regularization(**model, penalties=penalties), records),
             records=records,

@@ -49,23 +49,19 @@ class Rows:
     scaling: Scaling | None = None
 
     @property
-    def number(self) -> int:
-        """Of rows."""
-        return int(self.values.shape[0])
-
-    @property
-    def columns(self) -> int:
-        """Of the values."""
-        return int(self.values.shape[1])
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns."""
+        rows, columns = self.values.shape
+        return rows, columns
 
     def column(self, kind: type) -> jax.ShapeDtypeStruct:
         """The shape of one number of a type for each row."""
-        return jax.ShapeDtypeStruct((self.number,), kind)
+        return jax.ShapeDtypeStruct(self.shape[:1], kind)
 
     def with_intercept(self) -> "Rows":
         """The same with one more column, which is constant."""
         if self.scaling is None:
-            return Rows(jax.ShapeDtypeStruct((self.number, self.columns + 1), np.float32))
+            return Rows(jax.ShapeDtypeStruct((self.shape[0], self.shape[1] + 1), np.float32))
         return Rows(with_intercept(self.values), self.caveats, self.scaling)
 
 
@@ -95,19 +91,14 @@ class Prepared:
 
 def levels(upper: Sequence[Any], lower: Sequence[Any], validation_fraction: float, split_seed: int) -> dict[str, Tree]:
     """Records of both levels: a public part of the rows of ``upper`` columns, and the rest of those of ``lower``."""
-    number = int(lower[0].shape[0])
-    if number < 2:
-        raise InvalidArgument(f"rows={number}: must be at least 2, one to validate and one to train")
+    rows = int(lower[0].shape[0])
+    if rows < 2:
+        raise InvalidArgument(f"rows={rows}: must be at least 2, one to validate and one to train")
     if isinstance(lower[0], jax.ShapeDtypeStruct):
-        validating = validation_rows(number, validation_fraction)
-        parts: Any = validating, number - validating
-        return {role: _shapes(leaves, size) for role, leaves, size in zip(_ROLES, (upper, lower), parts, strict=True)}
-    parts = split(number, validation_fraction, split_seed)
-    chosen = zip(_ROLES, (upper, lower), parts, strict=True)
-    return {role: tuple(leaf[positions] for leaf in leaves) for role, leaves, positions in chosen}
-
-
-_ROLES = ("upper", "lower")
+        validating = validation_rows(rows, validation_fraction)
+        return {"upper": _shapes(upper, validating), "lower": _shapes(lower, rows - validating)}
+    validate, train = split(rows, validation_fraction, split_seed)
+    return {"upper": tuple(leaf[validate] for leaf in upper), "lower": tuple(leaf[train] for leaf in lower)}
 
 
 def _shapes(leaves: Sequence[Any], rows: int) -> Tree:

@@ -55,7 +55,7 @@ class SourceWeighted(LinearEstimator):
         lower = rows.values, targets.values, names.values
         apart = {"upper": self._validation(pair, table, targets), "lower": lower} if pair else None
         return Prepared(
-            problem=source_weights(**targets.model, columns=rows.columns, sources=len(names.names)),
+            problem=source_weights(**targets.model, columns=rows.shape[1], sources=len(names.names)),
             records=apart or self._levels(lower[:2], lower),
             caveats=(*rows.caveats, *targets.caveats, *names.caveats),
             legend=Legend("weight", tuple(map(str, names.names.tolist()))),
@@ -67,10 +67,10 @@ class SourceWeighted(LinearEstimator):
 
     def _validation(self, pair: Sequence[Any], table: Rows, targets: Labels | Numbers) -> tuple[Any, Any]:
         """Rows that are given apart, and their targets."""
-        rows = self._more_rows(pair[0], table).with_intercept()
+        rows = self._rows(pair[0], like=table).with_intercept()
         if rows.scaling is None:
             return rows.values, rows.column(targets.values.dtype)
-        return rows.values, targets.same(column("validation y", pair[1], rows.number))
+        return rows.values, targets.same(column("validation y", pair[1], rows.shape[0]))
 
 
 def _pair(validation: Any) -> Sequence[Any]:

@@ -65,7 +65,7 @@ class Labels:
         """The labels of rows; of a plan their shape, with declared classes."""
         if rows.scaling is None:
             return cls(declared_names("classes", classes), rows.column(np.int32))
-        return cls(*_with_caveats(*class_codes(column("y", y, rows.number), classes)))
+        return cls(*_with_caveats(*class_codes(column("y", y, rows.shape[0]), classes)))
 
     @property
     def model(self) -> dict[str, Any]:
@@ -95,7 +95,7 @@ class Numbers:
         """The targets of rows; of a plan their shape."""
         if rows.scaling is None:
             return cls(TargetScale(-TARGET_BOUND, TARGET_BOUND), rows.column(np.float32))
-        given = column("y", y, rows.number)
+        given = column("y", y, rows.shape[0])
         scale, caveat = target_scale(given, target_range)
         return cls(*_with_caveats(scale, scale.scaled(given), caveat))
 
@@ -128,8 +128,8 @@ class Names:
         if rows.scaling is None:
             return cls(declared_names(f"{what}_names", names), rows.column(np.int32))
         if given is None:
-            return cls(np.array(["all"]), np.zeros(rows.number, np.int32))
-        return cls(*_with_caveats(*name_codes(what, column(f"{what}s", given, rows.number), names, strict=True)))
+            return cls(np.array(["all"]), np.zeros(rows.shape[0], np.int32))
+        return cls(*_with_caveats(*name_codes(what, column(f"{what}s", given, rows.shape[0]), names, strict=True)))
 
 
 def _with_caveats(known: Any, values: Any, caveat: str | None) -> tuple[Any, Any, tuple[str, ...]]:
