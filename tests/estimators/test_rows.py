@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from dpbilevel.encoding.columns import read_table
+from dpbilevel.encoding.encoded_rows import EncodedRows
+from dpbilevel.encoding.encoder import BoundedEncoder
 from dpbilevel.errors import InvalidArgument, InvalidRecords
-from dpbilevel.estimators.rows import check_finite, scaling, split_intercept, with_intercept
+from dpbilevel.estimators.rows import norm_scaling, scaling, split_intercept, with_intercept
 
 HUGE, TINY = np.finfo(float).max, 5e-324
 ROUNDING = 1 + 1e-6  # rows are float32
@@ -144,8 +146,24 @@ def test_rows_with_missing_or_infinite_cells_stay_unusable():
         assert np.isfinite(scaled(rows, **declared)).all(axis=1).tolist() == [False, False, False, True]
     for bad in rows[:3]:
         with pytest.raises(InvalidRecords, match="X: contains NaN, infinity"):
-            check_finite(read_table(bad[None]))
-    check_finite(read_table(rows[3:]))
+            norm_scaling(len(bad), 1.0).rows(read_table(bad[None]), refuse=True)
+    norm_scaling(len(bad), 1.0).rows(read_table(rows[3:]), refuse=True)
+
+
+@pytest.mark.parametrize("declared", [{"ranges": {0: (-1, 1), 1: (-1, 1)}}, {"categories": {0: [1, 2], 1: [3, 4]}}])
+def test_encoded_rows_are_copied_and_scaling_them_again_would_not_change_a_bit(declared):
+    cells = np.random.default_rng(0).integers(1, 5, (50, 2)) if "categories" in declared else np.sin(np.arange(100.0))
+    encoded = BoundedEncoder(**declared).fit_transform(cells.reshape(50, 2))
+    made = norm_scaling(encoded.shape[1], encoded.data_norm)
+    result = made.rows(read_table(encoded), refuse=True)
+    np.testing.assert_array_equal(result, np.asarray(encoded))
+    np.testing.assert_array_equal(result, made._shortened(np.asarray(encoded, np.float64)).astype(np.float32))
+
+
+def test_rows_that_claim_a_norm_are_shortened_to_it():
+    for wrong in (2.0, np.float32(1 + 1e-6)):
+        rows = np.full((3, 1), wrong, np.float32)
+        assert norm_scaling(1, 1.0).rows(read_table(EncodedRows(rows, data_norm=1.0))).tolist() == [[1.0]] * 3
 
 
 @pytest.mark.parametrize("declared", [(2.5, None), (None, ([-1, 0], [1, 8]))], ids=["norm", "bounds"])

@@ -34,6 +34,7 @@ from support.neighbours import (
 )
 
 from dpbilevel.errors import InvalidArgument
+from dpbilevel.privacy import noise as noise_module
 from dpbilevel.privacy import release as release_module
 from dpbilevel.privacy.accounting import all_charges
 from dpbilevel.privacy.clipping import ROUNDING, clipped_sum

@@ -122,7 +122,7 @@ def tables(draw: Draw, folder: Path) -> Call:
     def read() -> None:
         table = open_table(path, layout(delimiter, decimal, columns))
         if set(_schema().columns) <= set(table.names):
-            read_rows(table, encoder, _schema(), "paid", "clinic")
+            read_rows(table, encoder, _schema(), "paid", {"source": "clinic"})
 
     delimiter = draw(st.one_of(st.none(), st.sampled_from([",", ";", "\t", "", "ab", '"', "\n"])))
     decimal = draw(st.sampled_from([".", ".", ",", "", ";"]))

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from dpbilevel.audit.runs import Arrays
-from dpbilevel.errors import DPBilevelError, InvalidArgument
+from dpbilevel.errors import InvalidArgument
 from dpbilevel.foundation.arguments import printable
 from dpbilevel.methods.refit import Refit
 from dpbilevel.planning import DEFAULT_METHOD, Method, Plan, checked_start, prepare
@@ -67,7 +67,7 @@ class Case:
 
     @classmethod
     def of_estimator(cls, name: str, estimator: Any, fit: Mapping[str, Any], neighbour: Mapping[str, Any]) -> "Case":
-        """The case of an estimator: all that its ``fit`` does with a table up to the run, then many runs of it.
+        """The case of an estimator: all that its ``fit`` does with a table before the run, then many runs of it.
 
         Args:
             name: what tables call it.
@@ -75,13 +75,22 @@ class Case:
             fit: arguments of ``fit``.
             neighbour: the same with one row replaced.
         """
-        (problem, one), (again, other) = (_reaching(estimator, arguments) for arguments in (fit, neighbour))
-        if problem is not again:
+        if not hasattr(estimator, "_prepare"):
+            raise InvalidArgument(f"estimator: {type(estimator).__name__} must be one of dpbilevel.estimators")
+        # Of copies: reading a table notes its columns.
+        one, other = (copy.copy(estimator)._prepare(**arguments) for arguments in (fit, neighbour))
+        if one.problem is not other.problem:
             raise InvalidArgument(
                 "estimator: makes other problems of the two tables; declare classes, ranges and names"
             )
-        method = DEFAULT_METHOD if estimator.method is None else estimator.method
-        return cls(name=name, problem=problem, method=method, records=one, neighbour=other, refit=estimator._refit)
+        return cls(
+            name=name,
+            problem=one.problem,
+            method=DEFAULT_METHOD if estimator.method is None else estimator.method,
+            records=one.records,
+            neighbour=other.records,
+            refit=estimator._refit,
+        )
 
     @property
     def sizes(self) -> RecordShapes:
@@ -141,24 +150,3 @@ def by_role(name: str, given: Any) -> dict[str, Tree]:
         role: jax.tree.map(lambda leaf, kept: np.asarray(leaf).astype(kept.dtype), tree, getattr(sizes, role))
         for role, tree in given.items()
     }
-
-
-class _Reached(DPBilevelError):
-    """An estimator has come to its run."""
-
-
-def _reaching(estimator: Any, arguments: Mapping[str, Any]) -> tuple[BilevelProblem, dict[str, Tree]]:
-    """The problem and the records that ``fit`` hands to `solve`, which is not called."""
-    reached: dict[str, Any] = {}
-
-    def stop(problem: BilevelProblem, upper: Tree, lower: Tree, *_: Any) -> None:
-        reached.update(problem=problem, records={"upper": upper, "lower": lower})
-        raise _Reached
-
-    stopped = copy.copy(estimator)
-    stopped._solve = stop
-    try:
-        stopped.fit(**arguments)
-    except _Reached:
-        return reached["problem"], reached["records"]
-    raise InvalidArgument(f"estimator: {type(estimator).__name__} must be one of dpbilevel.estimators")

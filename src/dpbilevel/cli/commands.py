@@ -9,10 +9,11 @@ from dpbilevel.cli import ledger as ledger_files
 from dpbilevel.cli.console import Console, say_warnings_in_lines
 from dpbilevel.cli.demo import demonstrate
 from dpbilevel.cli.ending import Refuted, RunFailed
+from dpbilevel.cli.fit_command import FitCommand
 from dpbilevel.cli.forecast import Forecast, forecast, planned_for
-from dpbilevel.cli.job import Question, prepared
+from dpbilevel.cli.job import prepared
 from dpbilevel.cli.layout import layout
-from dpbilevel.cli.options import check_invalid, check_settings, remark_on
+from dpbilevel.cli.options import check_invalid, check_options, remark_on
 from dpbilevel.cli.prediction import check_output, given_up, predict
 from dpbilevel.cli.run_folder import PAGE, RUN, SOLUTION, check_free, write_pages
 from dpbilevel.cli.schema import template
@@ -41,28 +42,16 @@ def _speaking(as_json: bool, quiet: bool) -> Iterator[Console]:
         yield Console(as_json, quiet)
 
 
-def fit(
-    columns: dict[str, Any],
-    settings: dict[str, Any],
-    *,
-    written: dict[str, Any],
-    out: Path,
-    force: bool,
-    ledger: tuple[str | None, str | None],
-    dry_run: bool,
-    rows: int | None,
-    speech: tuple[bool, bool],
-    command: str,
-) -> None:
-    """Tune or reweight, or say what that would cost."""
-    with _speaking(*speech) as console:
-        check_settings(settings, groups=columns.get("groups", "one"), rows=rows)
-        question = Question(**columns, layout=layout(**written), settings=settings)
-        if not dry_run:
-            check_free(out, force=force)
-        keeper = _ledger(*ledger, settings["adjacency"])
-        job = prepared(question)
-        if dry_run:
+def fit(asked: FitCommand, command: str) -> None:
+    """Fit what an application asks for, or say what that would cost."""
+    out, rows = asked.out, asked.rows
+    with _speaking(asked.json, asked.quiet) as console:
+        check_options(asked)
+        if not asked.dry_run:
+            check_free(out, force=asked.force)
+        keeper = _ledger(asked.ledger, asked.dataset, asked.adjacency)
+        job = prepared(asked)
+        if asked.dry_run:
             tables = (job.table, *([] if job.validation is None else [job.validation]))
             counts = [table.rows if rows is None or table is not job.table else rows for table in tables]
             if None in counts:
@@ -73,7 +62,7 @@ def fit(
             validating = counts[1] if len(counts) > 1 else None
             _show_forecast(console, forecast(job.plan(counts[0] or 0, validating)))
             return
-        finished = run(job, out, force=force, ledger=keeper, command=command)
+        finished = run(job, out, force=asked.force, ledger=keeper, command=command)
         try:
             _show_review(console, finished.review, finished.folder)
         except BrokenPipeError:

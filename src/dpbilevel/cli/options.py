@@ -2,9 +2,9 @@
 
 import math
 import warnings
-from collections.abc import Mapping
-from typing import Any
 
+from dpbilevel.cli.fit_command import FitCommand
+from dpbilevel.cli.layout import layout
 from dpbilevel.errors import InvalidArgument, UtilityWarning
 from dpbilevel.estimators.split import validation_rows
 from dpbilevel.foundation.arguments import one_of
@@ -13,37 +13,28 @@ from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.calibration import for_exact_noise
 from dpbilevel.solving import check_noise
 
-GROUPS = ("one", "columns", "schema")
 _FEWEST = 2  # rows: one to validate and one to train
 _WEAK = 20  # the epsilon above which a guarantee is worth a word
 _SMALL = 1e-12  # stands for a delta that the number of rows will decide
 
 
-def check_settings(settings: Mapping[str, Any], *, groups: str = "one", rows: int | None = None) -> None:
-    """Raise where no run can have these settings.
-
-    Args:
-        settings: of an estimator, by the names of its arguments.
-        groups: of penalties.
-        rows: that a dry run is told of.
-    """
-    if groups not in GROUPS:
-        raise InvalidArgument(f"--groups {groups}: must be one of {', '.join(GROUPS)}")
-    if rows is not None and rows < _FEWEST:
-        raise InvalidArgument(f"--rows {rows}: must be at least {_FEWEST}, one to validate and one to train")
-    validation_rows(_FEWEST, settings["validation_fraction"])
-    epsilon, delta = settings["epsilon"], settings["delta"]
-    budget = Budget(epsilon, _SMALL if delta is None else delta, settings["adjacency"])
-    check_delta(budget, rows or _FEWEST)
+def check_options(asked: FitCommand) -> None:
+    """Raise where no run can have these options."""
+    asked.check()
+    if asked.rows is not None and asked.rows < _FEWEST:
+        raise InvalidArgument(f"--rows {asked.rows}: must be at least {_FEWEST}, one to validate and one to train")
+    validation_rows(_FEWEST, asked.validation_fraction)
+    budget = Budget(asked.epsilon, _SMALL if asked.delta is None else asked.delta, asked.adjacency)  # type: ignore[arg-type]
+    check_delta(budget, asked.rows or _FEWEST)
     budget.mu  # noqa: B018 - raises where the accountant has no number for it
-    check_invalid(settings["invalid"])
-    seed = settings["random_state"]
-    if seed is not None and seed < 0:
-        raise InvalidArgument(f"--seed {seed}: must be a whole number >= 0; leave it out for a private run")
-    check_noise(settings["noise"], seed, "random_state")
-    if settings["noise"] == "exact":
+    check_invalid(asked.invalid)
+    if asked.seed is not None and asked.seed < 0:
+        raise InvalidArgument(f"--seed {asked.seed}: must be a whole number >= 0; leave it out for a private run")
+    check_noise(asked.noise, asked.seed, "random_state")
+    if asked.noise == "exact":
         for_exact_noise(budget)
-    remark_on(epsilon)
+    layout(**asked.layout)  # raises where no file is written like that
+    remark_on(asked.epsilon)
 
 
 def remark_on(epsilon: float) -> None:

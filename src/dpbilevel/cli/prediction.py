@@ -5,9 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from dpbilevel import estimators
+from dpbilevel.cli.fit_command import estimator_named
 from dpbilevel.cli.layout import Layout
 from dpbilevel.cli.rows import encoded_blocks, fitted_encoder
 from dpbilevel.cli.schema import parsed
@@ -15,7 +13,6 @@ from dpbilevel.cli.signals import NOTHING_SPENT
 from dpbilevel.cli.table_file import open_table
 from dpbilevel.encoding.encoder import BoundedEncoder
 from dpbilevel.errors import InvalidArgument, InvalidRecords
-from dpbilevel.estimators.rows import Scaling
 from dpbilevel.report.review import Review
 
 PARQUET = (".parquet", ".pq")
@@ -57,22 +54,21 @@ def restored(review: Review, invalid: str) -> tuple[Any, BoundedEncoder, Any]:
     model, declared = review.model, review.schema
     if model is None or declared is None:
         raise InvalidArgument("RUN: has no model to predict with; pass the folder of `dpbilevel tune` or `reweight`")
-    schema = parsed(declared, "RUN")
-    source = review.facts.get("source")
-    encoder = fitted_encoder(schema.features(model.target, source), invalid)
-    estimator = getattr(estimators, model.estimator)()
-    width = len(encoder.group_of_column_)
-    estimator.n_features_in_, estimator.solution_ = width, review.solution
-    estimator._scaling_ = Scaling(np.zeros(width), np.full(width, encoder.row_norm_), False)
-    estimator.coef_, estimator.intercept_ = model.coefficients, model.intercepts
+    found = estimator_named(model.estimator)
+    if found is None:
+        raise InvalidArgument(f"RUN: has a model of {model.estimator}, which no command of this version fits")
+    (command, kind), schema = found, parsed(declared, "RUN")
+    places = (review.facts.get(place) for place in command.places)
+    encoder = fitted_encoder(schema.features(model.target, *places), invalid)
     target = schema.columns[model.target]
     if target.kind == "classes":
         # Outputs say whose coefficients those are: of two classes the second one's.
         first = [value for value in target.values if value not in model.outputs]
-        estimator.classes_ = np.array([*first, *model.outputs])
+        weights: Any = model.coefficients, model.intercepts
+        known = {"classes": [*first, *model.outputs]}
     else:
-        estimator.coef_, estimator.intercept_ = model.coefficients[0], float(model.intercepts[0])
-    return estimator, encoder, schema
+        weights, known = (model.coefficients[0], float(model.intercepts[0])), {}
+    return kind.restored(review.solution, *weights, data_norm=encoder.row_norm_, **known), encoder, schema
 
 
 def _predicted(model: Any, rows: Any) -> dict[str, Any]:

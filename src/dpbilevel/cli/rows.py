@@ -26,12 +26,12 @@ class Rows:
     Args:
         features: encoded.
         target: labels as text, or numbers.
-        source: where each row comes from; None without such a column.
+        places: what `fit` calls the places that rows come from, to those of each row.
     """
 
     features: EncodedRows
     target: Array
-    source: Array | None
+    places: Mapping[str, Array]
 
 
 def fitted_encoder(features: Schema, invalid: str) -> BoundedEncoder:
@@ -54,19 +54,22 @@ def column_names(encoder: BoundedEncoder) -> tuple[str, ...]:
     return tuple(names)
 
 
-def read_rows(table: TableFile, encoder: BoundedEncoder, schema: Schema, target: str, source: str | None) -> Rows:
+def read_rows(
+    table: TableFile, encoder: BoundedEncoder, schema: Schema, target: str, places: Mapping[str, str]
+) -> Rows:
     """Read a whole file, in memory for its encoded rows and one block."""
-    features, targets, sources = [], [], []
-    columns = [*encoder.feature_names_in_, target, *([] if source is None else [source])]
+    features: list[EncodedRows] = []
+    listed: dict[str, list[Array]] = {name: [] for name in (target, *places.values())}
+    columns = [*encoder.feature_names_in_, *listed]
     decimal = table.layout.decimal
     for block in table.blocks(columns):
         features.append(encoder.transform(cells_of(block, schema, encoder, decimal)))
-        targets.append(_listed(target, schema, block, decimal))
-        if source is not None:
-            sources.append(_listed(source, schema, block, decimal))
+        for name, cells in listed.items():
+            cells.append(_listed(name, schema, block, decimal))
     if not features:
         raise InvalidRecords(f"{table.path}: has no rows; a model needs rows to learn from")
-    return Rows(_joined(features), np.concatenate(targets), np.concatenate(sources) if source is not None else None)
+    whole = {name: np.concatenate(cells) for name, cells in listed.items()}
+    return Rows(_joined(features), whole[target], {f"{place}s": whole[name] for place, name in places.items()})
 
 
 def cells_of(block: Mapping[str, Any], schema: Schema, encoder: BoundedEncoder, decimal: str) -> dict[str, Array]:

@@ -45,7 +45,7 @@ def run(job: Job, out: Path, *, force: bool, ledger: Ledger | None, command: str
             folder,
             lambda: Review(
                 solution=model.solution_,
-                title=f"{_verb(job)} for {job.question.target}",
+                title=f"{job.asked.title} for {job.asked.target}",
                 facts=facts,
                 model=_linear_model(job, model),
                 schema=declared,
@@ -57,57 +57,45 @@ def run(job: Job, out: Path, *, force: bool, ledger: Ledger | None, command: str
 
 
 def _read(job: Job) -> tuple[Rows, Rows | None]:
-    question = job.question
-    rows = read_rows(job.table, job.encoder, job.schema, question.target, question.source)
+    asked = job.asked
+    rows = read_rows(job.table, job.encoder, job.schema, asked.target, asked.place_columns())
     if job.validation is None:
         return rows, None
-    return rows, read_rows(job.validation, job.encoder, job.schema, question.target, None)
+    return rows, read_rows(job.validation, job.encoder, job.schema, asked.target, {})
 
 
 def _fit(model: Any, rows: Rows, validation: Rows | None) -> None:
-    if rows.source is None:
-        model.fit(rows.features, rows.target)
-        return
-    apart = None if validation is None else (validation.features, validation.target)
-    model.fit(rows.features, rows.target, sources=rows.source, validation=apart)
-
-
-def _verb(job: Job) -> str:
-    return "Penalties tuned and a model trained" if job.question.source is None else "Sources weighed"
+    apart = {} if validation is None else {"validation": (validation.features, validation.target)}
+    model.fit(rows.features, rows.target, **rows.places, **apart)
 
 
 def _facts(job: Job, rows: Rows, validation: Rows | None) -> dict[str, str]:
     """What is public about the run, in words."""
-    question = job.question
-    facts = {
-        "data": question.data.name,
+    asked = job.asked
+    validated = f"{job.estimator.validation_fraction:g} of the rows, by position"
+    if validation is not None and asked.validation is not None:
+        validated = f"{asked.validation.name}, {len(validation.target):,} rows"
+    return {
+        "data": asked.data.name,
         "rows": f"{len(rows.target):,}",
-        "target": question.target,
+        "target": asked.target,
         "columns that the model reads": ", ".join(map(str, job.encoder.feature_names_in_)),
         "encoded columns": f"{job.width:,}",
         "estimator": type(job.estimator).__name__,
+        **asked.place_columns(),
+        **asked.facts(),
+        "validation": validated,
     }
-    if question.source is not None:
-        facts["source"] = question.source
-    else:
-        facts["penalties"] = {"one": "one for all columns", "columns": "one for each column"}.get(
-            question.groups, "one for each group of the schema"
-        )
-    if validation is not None and question.validation is not None:
-        facts["validation"] = f"{question.validation.name}, {len(validation.target):,} rows"
-    else:
-        facts["validation"] = f"{job.estimator.validation_fraction:g} of the rows, by position"
-    return facts
 
 
 def _linear_model(job: Job, model: Any) -> LinearModel:
-    outputs: tuple[str, ...] = (job.question.target,)
+    outputs: tuple[str, ...] = (job.asked.target,)
     if hasattr(model, "classes_"):
         classes = tuple(map(str, model.classes_))
         outputs = classes[1:] if len(classes) == 2 else classes
     return LinearModel(
         estimator=type(model).__name__,
-        target=job.question.target,
+        target=job.asked.target,
         outputs=outputs,
         columns=column_names(job.encoder),
         coefficients=np.atleast_2d(model.coef_),

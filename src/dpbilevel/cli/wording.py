@@ -6,31 +6,20 @@ never seen that argument, and some of them have another name here.
 
 import re
 
+from dpbilevel.cli.fit_command import COMMANDS, FitCommand, options
+
 # Arguments and what a command calls them. An empty name leaves the value alone, as for a file.
 _NAMES = {
-    "adjacency": "--adjacency",
     "classes": "classes in the schema",
-    "columns": "--columns",
     "composition": "composition",
     "confidence": "--confidence",
     "data": "",
-    "dataset": "--dataset",
-    "delta": "--delta",
-    "epsilon": "--epsilon",
-    "groups": "--groups",
-    "invalid": "--invalid",
-    "ledger": "--ledger",
-    "noise": "--noise",
     "path": "",
     "random_state": "--seed",
-    "rows": "--rows",
     "runs": "--runs",
-    "seed": "--seed",
-    "source_names": "categories of the source in the schema",
     "target_range": "range of the target in the schema",
     "total": "--epsilon and --delta",
     "url": "--ledger",
-    "validation_fraction": "--validation-fraction",
     "validation_rows": "--validation-rows",
 }
 # Remedies that are written in Python, and what does the same here.
@@ -52,7 +41,6 @@ _REMEDIES = {
 }
 _START = r"(?<![\w/.=?&-])"  # not inside of a path, an address or an option
 _ARGUMENT = re.compile(_START + r"([a-z_]+)=(\([^()]*\)|'[^']*'|\"[^\"]*\"|[^\s:;,()'\"]+)?")
-_BARE = re.compile(_START + rf"({'|'.join(name for name in _NAMES if '_' in name)})\b")
 
 
 def in_own_words(message: str) -> str:
@@ -65,13 +53,25 @@ def in_own_words(message: str) -> str:
     """
     for pattern, words in _REMEDIES.items():
         message = re.sub(pattern, words, message)
-    message = _ARGUMENT.sub(_option, message)
-    return _BARE.sub(lambda found: _NAMES[found[1]], message)
+    names = _options() | _NAMES
+
+    def option(found: re.Match[str]) -> str:
+        name, value = found[1], found[2]
+        if name not in names:
+            return found[0]
+        shown = "" if value in (None, "None", "...") else value.strip("'\"")
+        return f"{names[name]} {shown}".strip()
+
+    message = _ARGUMENT.sub(option, message)
+    bare = "|".join(name for name in names if "_" in name)
+    return re.sub(rf"{_START}({bare})\b", lambda found: names[found[1]], message)
 
 
-def _option(found: re.Match[str]) -> str:
-    name, value = found[1], found[2]
-    if name not in _NAMES:
-        return found[0]
-    shown = "" if value in (None, "None", "...") else value.strip("'\"")
-    return f"{_NAMES[name]} {shown}".strip()
+def _options() -> dict[str, str]:
+    """Options of commands that fit, and the names of places, which the schema declares."""
+    names: dict[str, str] = {}
+    kinds: list[type[FitCommand]] = [FitCommand, *COMMANDS.values()]
+    for kind in kinds:
+        names |= {option.name: f"--{option.name.replace('_', '-')}" for option in options(kind)}
+        names |= {f"{place}_names": f"categories of the {place} in the schema" for place in kind.places}
+    return names

@@ -1,11 +1,15 @@
-"""What all estimators share: their settings, how they read rows, what they may spend, and the one call of `solve`."""
+"""What all estimators share: their settings, how they read rows, what they may spend, and the one call of `solve`.
+
+Each has a ``_prepare`` with the arguments of its ``fit``, which reads them and states the problem (`Prepared`). A fit
+solves it, a plan is that of the same problem with sizes in place of data, an audit attacks it.
+"""
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import jax
 import numpy as np
@@ -15,11 +19,11 @@ from dpbilevel.encoding.columns import Table, is_dictionary, read_table
 from dpbilevel.encoding.encoded_rows import EncodedRows, caveats_of
 from dpbilevel.errors import InvalidArgument, InvalidRecords, NotPrivateWarning, PrivacyLeakWarning, UtilityWarning
 from dpbilevel.estimators.copies import CountedCopies
-from dpbilevel.estimators.rows import Scaling, check_finite, scaling
+from dpbilevel.estimators.prepared import Prepared, Rows, Unread, levels
+from dpbilevel.estimators.rows import scaling
 from dpbilevel.estimators.settings import with_inherited_settings
-from dpbilevel.estimators.split import validation_rows
 from dpbilevel.execution.notices import warn_afterwards, warn_beforehand
-from dpbilevel.foundation.arguments import count, one_of, positive
+from dpbilevel.foundation.arguments import one_of, positive
 from dpbilevel.methods.refit import Refit
 from dpbilevel.planning import DEFAULT_METHOD, Method, Plan, checked_start, prepare
 from dpbilevel.privacy.budget import Budget
@@ -30,7 +34,7 @@ from dpbilevel.records import Records, RecordShapes
 from dpbilevel.report.card import solution_card
 from dpbilevel.solution.outcome import outcome
 from dpbilevel.solution.remarks import result_remarks
-from dpbilevel.solution.solution import Legend
+from dpbilevel.solution.solution import Solution
 from dpbilevel.solving import check_noise, solve, warn_if_not_private
 
 Tree = Any
@@ -77,7 +81,7 @@ class PrivateEstimator(CountedCopies):
         cls.__doc__ = with_inherited_settings(cls.__doc__, PrivateEstimator.__doc__)
 
     def _read(self, X: Any, *, reset: bool, fitted: bool = True) -> Table:
-        """A table with the columns that fit has seen, every cell finite unless invalid="zero"."""
+        """A table with the columns that fit has seen."""
         if not reset and fitted:
             check_is_fitted(self, "solution_")
         one_of("invalid", self.invalid, ("refuse", "zero"), "it says what happens to rows with missing cells")
@@ -91,27 +95,36 @@ class PrivateEstimator(CountedCopies):
                 f"X: Found array with {found} {noun}(s) (shape={table.shape}) while a minimum of {least} is required."
             )
         validate_data(self, X if table.names else table, reset=reset, skip_check_array=True)
-        if self.invalid == "refuse":
-            check_finite(table)
         return table
 
-    def _scaling(self, X: Any, table: Table, *more: Any) -> tuple[Scaling, list[str]]:
-        """How rows are scaled, and what the guarantee does not cover about them, or about ``more`` rows."""
-        norm = self.data_norm
-        if norm is None and self.bounds is None and isinstance(X, EncodedRows):
-            norm = X.data_norm
-        scaled, caveat = scaling(table, norm, self.bounds)
-        return scaled, [*caveats_of((X, *more)), *([caveat] if caveat else [])]
+    def _rows(self, X: Any, *more: Any, like: Rows | None = None) -> Rows:
+        """Rows to fit, with their caveats and those of ``more``; their shape alone where X is `Unread`.
 
-    def _solve(self, problem: BilevelProblem, upper: Tree, lower: Tree, caveats: Sequence[str], legend: Legend) -> Tree:
-        """Tune and train within the budget; sets ``solution_`` and ``privacy_`` and returns (x, y)."""
+        Rows ``like`` others have the columns of those, and are scaled as those were.
+        """
+        if isinstance(X, Unread):
+            return Rows(jax.ShapeDtypeStruct((X.rows, X.columns), np.float32))
+        table = self._read(X, reset=like is None, fitted=False)
+        scaled, caveat = (None, None) if like is None else (like.scaling, None)
+        if scaled is None:
+            undeclared = self.data_norm is None and self.bounds is None and isinstance(X, EncodedRows)
+            scaled, caveat = scaling(table, X.data_norm if undeclared else self.data_norm, self.bounds)
+        values = scaled.rows(table, refuse=self.invalid == "refuse")
+        return Rows(values, (*caveats_of((X, *more)), *([caveat] if caveat else [])), scaled)
+
+    def _levels(self, upper: Sequence[Any], lower: Sequence[Any]) -> dict[str, Tree]:
+        return levels(upper, lower, self.validation_fraction, self.split_seed)
+
+    def _fit(self, prepared: Prepared) -> Self:
+        """Tune and train within the budget."""
         seed = self._checked_seed()
         check_noise(self.noise, seed, "random_state")
-        records = Records(upper=upper, lower=lower, invalid=self.invalid)
+        problem, legend = prepared.problem, prepared.legend
+        records = Records(**prepared.records, invalid=self.invalid)
         planned = self._planned(problem, records.sizes)
         budget, method = planned.budget, planned.method
         # Warnings come before the charge: where one is made an error, nothing has been spent.
-        for caveat in caveats:
+        for caveat in prepared.caveats:
             warnings.warn(caveat, PrivacyLeakWarning, stacklevel=3)
         self._warn_of_copies(stacklevel=3)
         copies = self._copies_caveat()
@@ -131,27 +144,31 @@ class PrivateEstimator(CountedCopies):
                 noise=self.noise,
             )
         of_copies = () if copies is None else (copies,)
-        privacy = replace(solution.privacy, caveats=(*caveats, *of_copies, *solution.privacy.caveats))
+        privacy = replace(solution.privacy, caveats=(*prepared.caveats, *of_copies, *solution.privacy.caveats))
         remarks = (*planned.remarks, *result_remarks(planned, solution.x, legend))
-        self.solution_ = replace(
-            solution, privacy=privacy, parameters=planned.parameters, legend=legend, remarks=remarks
-        )
-        self.privacy_ = privacy
         start, _ = checked_start(problem, None)
         result = outcome(planned, start, solution.x, solution.history)
         if not result.usable:
             warn_afterwards(result.sentence, stacklevel=3)
-        return solution.x, solution.y
+        solution = replace(solution, privacy=privacy, parameters=planned.parameters, legend=legend, remarks=remarks)
+        return self._fitted(solution, prepared.finish(solution.x, solution.y))
 
-    def _announced(self, problem: BilevelProblem, sizes: RecordShapes) -> Plan:
+    def _fitted(self, solution: Solution, attributes: Mapping[str, Any]) -> Self:
+        """This estimator with what a fit released."""
+        self.solution_, self.privacy_ = solution, solution.privacy
+        for name, value in attributes.items():
+            setattr(self, name, value)
+        return self
+
+    def _plan(self, prepared: Prepared) -> Plan:
         """The plan of a fit, with the warnings that a fit begins with; for ``plan`` of every estimator."""
-        planned = self._planned(problem, sizes)
+        planned = self._planned(prepared.problem, prepared.sizes)
         warn_beforehand(planned.privacy, planned.remarks, stacklevel=3)
         return planned
 
     def _planned(self, problem: BilevelProblem, sizes: RecordShapes) -> Plan:
         """The plan of a fit, of which `solve` makes the same again."""
-        rows = _rows(sizes)
+        rows = sum(map(sizes.count, sizes.roles))
         budget = self._budget(rows)
         method = DEFAULT_METHOD if self.method is None else self.method
         planned = prepare(problem, sizes, budget, method, None, self._refit, self.noise)
@@ -159,14 +176,6 @@ class PrivateEstimator(CountedCopies):
             return planned
         reason = f"1/n^1.1 rounded down, n = {rows:,} rows, which is public"
         return replace(planned, parameters={**planned.parameters, "delta": (budget.delta, reason)})
-
-    def _sizes(self, rows: Any, columns: int, upper: Sequence[type], lower: Sequence[type]) -> RecordShapes:
-        """Sizes of a fit on a number of rows: a row of so many columns and numbers of these types for each record."""
-        rows = count("rows", rows, "it is the number of rows that a fit will have")
-        if rows < 2:
-            raise InvalidArgument(f"rows={rows}: must be at least 2, one to validate and one to train")
-        validating = validation_rows(rows, self.validation_fraction)
-        return RecordShapes(upper=shapes(validating, columns, upper), lower=shapes(rows - validating, columns, lower))
 
     def _budget(self, rows: int) -> Budget:
         epsilon = positive("epsilon", self.epsilon, "it bounds the privacy loss (try 1.0)", infinite=True)
@@ -211,12 +220,3 @@ def default_delta(rows: int) -> float:
     exact = Decimal(rows**-1.1)  # a logarithm in floats is wrong by one where this is a power of ten
     power = exact.adjusted()
     return float(f"{int(exact.scaleb(-power))}e{power}")
-
-
-def _rows(sizes: RecordShapes) -> int:
-    return sum(map(sizes.count, sizes.roles))
-
-
-def shapes(rows: int, columns: int, types: Sequence[type]) -> Tree:
-    """Shapes of so many records: a row of float32 and a number of each type."""
-    return (jax.ShapeDtypeStruct((rows, columns), np.float32), *(jax.ShapeDtypeStruct((rows,), kind) for kind in types))

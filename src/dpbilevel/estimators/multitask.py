@@ -1,7 +1,7 @@
 """Ridge regression of many tasks on a representation that they share, learnt privately."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -10,12 +10,11 @@ from sklearn.metrics import r2_score
 
 from dpbilevel.applications.representation import shared_representation
 from dpbilevel.estimators.base import PrivateEstimator
-from dpbilevel.estimators.split import split
-from dpbilevel.estimators.targets import TARGET_BOUND, column, declared_names, name_codes, numbers, target_scale
+from dpbilevel.estimators.prepared import Prepared, Rows, Unread
+from dpbilevel.estimators.targets import TARGET_BOUND, Names, Numbers, column, name_codes, numbers
 from dpbilevel.foundation.arguments import count
 from dpbilevel.methods.refit import Refit
 from dpbilevel.planning import Plan
-from dpbilevel.problem import BilevelProblem
 from dpbilevel.solution.solution import Legend
 
 
@@ -57,54 +56,44 @@ class DPMultiTaskRidge(RegressorMixin, PrivateEstimator):
 
     _refit: ClassVar[Refit | str] = Refit(share=0.5)
 
-    def fit(self, X: Any, y: Any, tasks: Any = None) -> "DPMultiTaskRidge":
+    def fit(self, X: Any, y: Any, tasks: Any = None) -> Self:
         """Tune and train. The whole spend is charged before the first step.
 
         Args:
             X, y: rows and targets.
             tasks: the task of each row; None for one task.
         """
-        table = self._read(X, reset=True)
-        number = table.shape[0]
-        given = numbers("y", y, number)
-        scale, caveat = target_scale(given, self.target_range)
-        targets = scale.scaled(given)
-        names, codes, more = np.array(["all"]), np.zeros(number, np.int32), None
-        if tasks is not None:
-            names, codes, more = name_codes("task", column("tasks", tasks, number), self.task_names, strict=True)
-        scaled, caveats = self._scaling(X, table)
-        rows = scaled.rows(table)
-        upper, lower = split(number, self.validation_fraction, self.split_seed)
-        dimension = self._dimension(table.shape[1])
-        problem = self._problem(table.shape[1], len(names))
-        validating, training = ((rows[part], targets[part], codes[part]) for part in (upper, lower))
-        caveats += [found for found in (caveat, more) if found]
-        entries = tuple(
-            f"column {at}, feature {feature}" for at in range(table.shape[1]) for feature in range(dimension)
-        )
-        legend = Legend("entry of the representation", entries)
-        x, heads = self._solve(problem, validating, training, caveats, legend)
-        features, heads = np.asarray(x, np.float64), np.asarray(heads, np.float64)
-        coefficients, intercepts = scaled.unscaled(heads[:, :-1] @ features.T, heads[:, -1])
-        self._scaling_, self.task_names_ = scaled, names
-        self.representation_ = features / scaled.size[:, None]
-        self.coef_, self.intercept_ = scale.unit * coefficients, scale.unit * intercepts + scale.middle
-        return self
+        return self._fit(self._prepare(X, y, tasks))
 
     def plan(self, rows: int, columns: int) -> Plan:
         """Plan a fit from sizes alone. Names of tasks must be declared."""
-        count("columns", columns, "it is the number of columns of X")
-        problem = self._problem(columns, len(declared_names("task_names", self.task_names)))
-        sizes = self._sizes(rows, columns, [np.float32, np.int32], [np.float32, np.int32])
-        return self._announced(problem, sizes)
+        return self._plan(self._prepare(Unread(rows, columns)))
 
-    def _problem(self, columns: int, tasks: int) -> BilevelProblem:
-        return shared_representation(
-            columns=columns, dimension=self._dimension(columns), tasks=tasks, target_bound=TARGET_BOUND
+    def _prepare(self, X: Any, y: Any = None, tasks: Any = None) -> Prepared:
+        rows = self._rows(X)
+        targets = Numbers.of(y, rows, self.target_range)
+        names = Names.of("task", tasks, rows, self.task_names)
+        columns = rows.values, targets.values, names.values
+        dimension = min(count("dimension", self.dimension, "it is how many features tasks share"), rows.shape[1])
+        entries = (f"column {at}, feature {feature}" for at in range(rows.shape[1]) for feature in range(dimension))
+        return Prepared(
+            problem=shared_representation(
+                columns=rows.shape[1], dimension=dimension, tasks=len(names.names), target_bound=TARGET_BOUND
+            ),
+            records=self._levels(columns, columns),
+            caveats=(*rows.caveats, *targets.caveats, *names.caveats),
+            legend=Legend("entry of the representation", tuple(entries)),
+            finish=lambda x, y: self._model(rows, targets, x, y) | {"task_names_": names.names},
         )
 
-    def _dimension(self, columns: int) -> int:
-        return min(count("dimension", self.dimension, "it is how many features tasks share"), columns)
+    @staticmethod
+    def _model(rows: Rows, targets: Numbers, x: npt.ArrayLike, y: npt.ArrayLike) -> dict[str, Any]:
+        """Attributes from a representation of scaled rows and heads on it."""
+        assert rows.scaling is not None
+        features, heads = np.asarray(x, np.float64), np.asarray(y, np.float64)
+        linear = rows.scaling.unscaled(heads[:, :-1] @ features.T, heads[:, -1])
+        model = dict(zip(("coef_", "intercept_"), targets.scale.unscaled(*linear), strict=True))
+        return model | {"_scaling_": rows.scaling, "representation_": features / rows.scaling.size[:, None]}
 
     def predict(self, X: Any, tasks: Any = None) -> npt.NDArray[np.float64]:
         """The predicted target of each row, by the head of its task (their mean where the task is unknown)."""
@@ -114,7 +103,9 @@ class DPMultiTaskRidge(RegressorMixin, PrivateEstimator):
             given = column("tasks", tasks, table.shape[0])
             codes = name_codes("task", given, self.task_names_, strict=False)[1]
         heads = np.append(self.coef_, self.coef_.mean(axis=0, keepdims=True), axis=0)
-        scores = self._scaling_.scores(table, heads, np.append(self.intercept_, self.intercept_.mean()))
+        scores = self._scaling_.scores(
+            table, heads, np.append(self.intercept_, self.intercept_.mean()), refuse=self.invalid == "refuse"
+        )
         return np.take_along_axis(scores, codes[:, None] % len(heads), axis=1)[:, 0]
 
     def __sklearn_tags__(self) -> Any:

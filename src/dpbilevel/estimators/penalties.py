@@ -10,13 +10,19 @@ find is the penalty that untuned models have. These are public numbers: sizes an
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any, Self
 
-from dpbilevel.applications.regularization import PENALTIES
-from dpbilevel.estimators.base import PrivateEstimator
+import numpy as np
+
+from dpbilevel.applications.regularization import PENALTIES, regularization
+from dpbilevel.estimators.groups import numbered_groups
+from dpbilevel.estimators.linear import LinearEstimator
+from dpbilevel.estimators.prepared import Prepared, Unread
 from dpbilevel.execution.notices import PASS_LIMIT
 from dpbilevel.planning import Plan
 from dpbilevel.problem import BilevelProblem
 from dpbilevel.records import RecordShapes
+from dpbilevel.solution.solution import Legend
 
 Range = tuple[float, float]
 
@@ -24,14 +30,48 @@ _LOWER_HALF: Range = (PENALTIES[0], math.sqrt(PENALTIES[0] * PENALTIES[1]))  # o
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class PenaltyEstimator(PrivateEstimator):
+class PenaltyEstimator(LinearEstimator):
     """An estimator that tunes penalties."""
 
-    def _in_reach(self, problem_within: Callable[[Range], BilevelProblem], sizes: RecordShapes) -> BilevelProblem:
+    groups: Any = None
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Tune and train. The whole spend is charged before the first step."""
+        return self._fit(self._prepare(X, y))
+
+    def plan(self, rows: int, columns: int) -> Plan:
+        """Plan a fit from sizes alone: what it will spend, and how large its noise will be. Classes must be declared.
+
+        >>> from dpbilevel.estimators import DPLogisticRegressionCV
+        >>> DPLogisticRegressionCV(epsilon=1.0, classes=["no", "yes"]).plan(rows=5000, columns=3)
+        Plan(Tracking, 600 releases on RecordShapes(upper=1000 records, lower=4000 records): (1, 8e-05)-DP, ...)
+        """
+        return self._plan(self._prepare(Unread(rows, columns)))
+
+    def _prepare(self, X: Any, y: Any = None) -> Prepared:
+        table = self._rows(X)
+        targets = self._targets(y, table)
+        groups, group_of = numbered_groups(self.groups, table.shape[1])
+        rows = table.with_intercept()
+        columns = rows.values, targets.values
+        records = self._levels(columns, columns)
+        model = {**targets.model, "columns": rows.shape[1], "groups": group_of}
+        return Prepared(
+            problem=self._in_reach(lambda penalties: regularization(**model, penalties=penalties), records),
+            records=records,
+            caveats=(*rows.caveats, *targets.caveats),
+            legend=Legend("penalty", tuple(map(str, groups)), logarithmic=True),
+            finish=lambda x, y: (
+                self._model(rows, targets, y) | {"groups_": groups, "penalties_": np.exp(np.asarray(x, np.float64))}
+            ),
+        )
+
+    def _in_reach(self, problem_within: Callable[[Range], BilevelProblem], records: Any) -> BilevelProblem:
         """The problem with as large penalties as can be told from too large ones."""
         whole = problem_within(PENALTIES)
-        told = super()._planned(whole, sizes).parameters.get("validation pass: noise to signal", (0.0, ""))
-        return whole if told[0] <= PASS_LIMIT else problem_within(_LOWER_HALF)
+        planned = super()._planned(whole, RecordShapes(**records))
+        ratio = planned.parameters.get("validation pass: noise to signal", (0.0, ""))[0]
+        return whole if ratio <= PASS_LIMIT else problem_within(_LOWER_HALF)
 
     def _planned(self, problem: BilevelProblem, sizes: RecordShapes) -> Plan:
         planned = super()._planned(problem, sizes)

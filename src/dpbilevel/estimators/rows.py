@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dpbilevel.encoding.columns import Table, numbers_of
+from dpbilevel.encoding.columns import Chunk, Table, numbers_of
 from dpbilevel.errors import InvalidArgument, InvalidRecords
 from dpbilevel.foundation.arguments import positive
 
@@ -35,10 +35,16 @@ class Scaling:
     size: Floats
     clamped: bool
 
-    def rows(self, table: Table) -> npt.NDArray[np.float32]:
-        """All rows, for training. Rows with missing cells stay so: `Records` decides what becomes of them."""
+    def rows(self, table: Table, *, refuse: bool = False) -> npt.NDArray[np.float32]:
+        """All rows, for training. Rows with missing cells raise, or stay so: `Records` decides what becomes of them."""
         scaled = np.empty(table.shape, np.float32)
-        for chosen, cells in _numbers(table):
+        # What an encoder has scaled to norm one is copied: to scale float32 numbers again would not change a bit.
+        as_they_are = not self.clamped and bool((self.size == 1).all())
+        for chosen, chunk in table.chunks():
+            if as_they_are and _are_short(chunk):
+                scaled[chosen] = np.asarray(chunk).T
+                continue
+            cells = _numbers(chunk, table, refuse=refuse)
             with np.errstate(all="ignore"):  # a warning of NumPy's would tell that a row is far out
                 scaled[chosen] = self._clamped(cells) if self.clamped else self._shortened(cells)
         return scaled
@@ -55,13 +61,14 @@ class Scaling:
         lengths = np.maximum(np.linalg.norm(directions, axis=1, keepdims=True), 1.0)
         return directions * np.minimum(largest / self.size[0], 1 / lengths)
 
-    def scores(self, table: Table, coefficients: Floats, intercepts: Floats) -> Floats:
+    def scores(self, table: Table, coefficients: Floats, intercepts: Floats, *, refuse: bool = False) -> Floats:
         """Linear scores of all rows, for prediction; coefficients are those of the columns as they are given.
 
-        Cells that are missing or infinite are taken for the middle: who refuses them has done so when reading.
+        Cells that are missing or infinite raise, or are taken for the middle.
         """
         scores = np.empty((table.shape[0], len(coefficients)))
-        for chosen, cells in _numbers(table):
+        for chosen, chunk in table.chunks():
+            cells = _numbers(chunk, table, refuse=refuse)
             cells = np.where(np.isfinite(cells), cells, self.middle)
             scores[chosen] = cells @ coefficients.T + intercepts
         return scores
@@ -72,14 +79,9 @@ class Scaling:
         return own, intercepts - own @ self.middle
 
 
-def check_finite(table: Table) -> None:
-    """Raise where a cell is missing or infinite."""
-    for _, cells in _numbers(table):
-        if not np.isfinite(cells).all():
-            raise InvalidRecords(
-                "X: contains NaN, infinity or missing cells; clean it, encode categories with dpb.BoundedEncoder, or "
-                'pass invalid="zero" to let such rows count for nothing'
-            )
+def norm_scaling(columns: int, data_norm: float) -> Scaling:
+    """The scaling of rows of a declared norm."""
+    return Scaling(np.zeros(columns), np.full(columns, data_norm), False)
 
 
 def scaling(table: Table, data_norm: Any, bounds: Any) -> tuple[Scaling, str | None]:
@@ -97,7 +99,7 @@ def scaling(table: Table, data_norm: Any, bounds: Any) -> tuple[Scaling, str | N
             "(declare data_norm= or bounds=, or encode with dpb.BoundedEncoder)"
         )
     norm = positive("data_norm", data_norm, "it bounds the norm of every row; longer rows are shortened (try 1.0)")
-    return Scaling(np.zeros(columns), np.full(columns, norm), False), caveat
+    return norm_scaling(columns, norm), caveat
 
 
 def with_intercept(rows: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
@@ -113,15 +115,28 @@ def split_intercept(y: npt.ArrayLike) -> tuple[Floats, Floats]:
     return _OTHERS * weights[:, :-1], _CONSTANT * weights[:, -1]
 
 
-def _numbers(table: Table) -> Any:
-    everything = list(range(table.shape[1]))
-    for chosen, cells in table.chunks():
-        yield chosen, numbers_of(cells, everything, table.labels)
+def _are_short(chunk: Chunk) -> bool:
+    """Whether columns are float32 and every row of them is finite, of norm at most one."""
+    if not isinstance(chunk, np.ndarray) or chunk.dtype != np.float32:
+        return False
+    return bool((np.einsum("ij,ij->j", chunk, chunk, dtype=np.float64) <= 1).all())  # not so of NaN
+
+
+def _numbers(chunk: Chunk, table: Table, *, refuse: bool = False) -> Floats:
+    """A chunk as float64; cells that are missing or infinite raise where they are refused."""
+    cells = numbers_of(chunk, list(range(table.shape[1])), table.labels)
+    if refuse and not np.isfinite(cells).all():
+        raise InvalidRecords(
+            "X: contains NaN, infinity or missing cells; clean it, encode categories with dpb.BoundedEncoder, or "
+            'pass invalid="zero" to let such rows count for nothing'
+        )
+    return cells
 
 
 def _largest_norm(table: Table) -> float:
     largest = 0.0
-    for _, cells in _numbers(table):
+    for _, chunk in table.chunks():
+        cells = _numbers(chunk, table)
         finite = np.where(np.isfinite(cells), cells, 0.0)
         with np.errstate(all="ignore"):
             largest = max(largest, float(np.linalg.norm(finite, axis=1).max(initial=0.0)))

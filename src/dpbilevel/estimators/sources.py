@@ -2,74 +2,75 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
-import numpy.typing as npt
 
 from dpbilevel.applications.reweighting import source_weights
 from dpbilevel.errors import InvalidArgument
-from dpbilevel.estimators.base import PrivateEstimator, shapes
-from dpbilevel.estimators.logistic import PrivateClassifier
-from dpbilevel.estimators.ridge import PrivateRegressor
-from dpbilevel.estimators.rows import Scaling, split_intercept, with_intercept
-from dpbilevel.estimators.split import split
-from dpbilevel.estimators.targets import (
-    TARGET_BOUND,
-    class_codes,
-    column,
-    declared_names,
-    name_codes,
-    numbers,
-    target_scale,
-)
+from dpbilevel.estimators.linear import LinearEstimator, PrivateClassifier, PrivateRegressor
+from dpbilevel.estimators.prepared import Prepared, Rows, Unread
+from dpbilevel.estimators.targets import Labels, Names, Numbers, column
 from dpbilevel.foundation.arguments import count
 from dpbilevel.planning import Plan
-from dpbilevel.problem import BilevelProblem
-from dpbilevel.records import RecordShapes
 from dpbilevel.solution.solution import Legend
-
-Rows = npt.NDArray[np.float32]
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class _Weighted(PrivateEstimator):
-    """What classifier and regressor share: records of both levels."""
+class SourceWeighted(LinearEstimator):
+    """An estimator that weighs sources."""
 
     source_names: Any = None
 
-    def _sources(self, sources: Any, rows: int) -> tuple[npt.NDArray[Any], npt.NDArray[np.int32], list[str]]:
-        if sources is None:
-            return np.array(["all"]), np.zeros(rows, np.int32), []
-        given = column("sources", sources, rows)
-        names, codes, caveat = name_codes("source", given, self.source_names, strict=True)
-        return names, codes, [caveat] if caveat else []
+    def fit(self, X: Any, y: Any, sources: Any = None, validation: Any = None) -> Self:
+        """Tune and train. The whole spend is charged before the first step.
 
-    @staticmethod
-    def _legend(names: npt.NDArray[Any]) -> Legend:
-        return Legend("weight", tuple(map(str, names.tolist())))
+        Args:
+            X, y: rows and targets.
+            sources: the source of each row; None for one source.
+            validation: a pair (X, y) of rows to tune on, none of which is among the others (the guarantee counts every
+                record once); by default a part of the rows (``validation_fraction``).
+        """
+        return self._fit(self._prepare(X, y, sources, validation))
 
-    def _validation(self, pair: Sequence[Any], scaled: Scaling) -> tuple[Rows, npt.NDArray[Any]] | None:
-        if not pair:
-            return None
-        table = self._read(pair[0], reset=False, fitted=False)
-        return with_intercept(scaled.rows(table)), column("validation y", pair[1], table.shape[0])
+    def plan(self, rows: int, columns: int, validation_rows: int | None = None) -> Plan:
+        """Plan a fit from sizes alone. Classes and names of sources must be declared.
 
-    def _levels(self, rows: Rows, targets: Any, codes: Any, validation: tuple[Rows, Any] | None) -> tuple[Any, Any]:
-        """Records of the upper and of the lower level."""
-        if validation is not None:
-            return validation, (rows, targets, codes)
-        upper, lower = split(len(rows), self.validation_fraction, self.split_seed)
-        return (rows[upper], targets[upper]), (rows[lower], targets[lower], codes[lower])
+        Args:
+            rows, columns: of X.
+            validation_rows: of validation rows that are given apart; None for a part of the rows.
+        """
+        validation = None
+        if validation_rows is not None:
+            count("validation_rows", validation_rows, "it is the number of rows that are given apart")
+            validation = Unread(validation_rows, columns), None
+        return self._plan(self._prepare(Unread(rows, columns), validation=validation))
 
-    def _level_sizes(self, rows: int, columns: int, validation_rows: int | None, target: type) -> RecordShapes:
-        if validation_rows is None:
-            return self._sizes(rows, columns, [target], [target, np.int32])
-        count("rows", rows, "it is the number of rows that a fit will have")
-        count("validation_rows", validation_rows, "it is the number of rows that are given apart")
-        return RecordShapes(
-            upper=shapes(validation_rows, columns, [target]), lower=shapes(rows, columns, [target, np.int32])
+    def _prepare(self, X: Any, y: Any = None, sources: Any = None, validation: Any = None) -> Prepared:
+        pair = _pair(validation)
+        table = self._rows(X, *pair[:1])
+        targets = self._targets(y, table)
+        names = Names.of("source", sources, table, self.source_names)
+        rows = table.with_intercept()
+        lower = rows.values, targets.values, names.values
+        apart = {"upper": self._validation(pair, table, targets), "lower": lower} if pair else None
+        return Prepared(
+            problem=source_weights(**targets.model, columns=rows.shape[1], sources=len(names.names)),
+            records=apart or self._levels(lower[:2], lower),
+            caveats=(*rows.caveats, *targets.caveats, *names.caveats),
+            legend=Legend("weight", tuple(map(str, names.names.tolist()))),
+            finish=lambda x, y: (
+                self._model(rows, targets, y)
+                | {"source_names_": names.names, "source_weights_": np.asarray(x, np.float64)}
+            ),
         )
+
+    def _validation(self, pair: Sequence[Any], table: Rows, targets: Labels | Numbers) -> tuple[Any, Any]:
+        """Rows that are given apart, and their targets."""
+        rows = self._rows(pair[0], like=table).with_intercept()
+        if rows.scaling is None:
+            return rows.values, rows.column(targets.values.dtype)
+        return rows.values, targets.same(column("validation y", pair[1], rows.shape[0]))
 
 
 def _pair(validation: Any) -> Sequence[Any]:
@@ -82,7 +83,7 @@ def _pair(validation: Any) -> Sequence[Any]:
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class DPSourceWeightedClassifier(PrivateClassifier, _Weighted):
+class DPSourceWeightedClassifier(SourceWeighted, PrivateClassifier):
     """Logistic regression on rows of several sources, each with a weight that is tuned on private validation rows.
 
     It pays where sources differ in quality and validation rows are good, or come from where the model will be used.
@@ -113,57 +114,9 @@ class DPSourceWeightedClassifier(PrivateClassifier, _Weighted):
     (True, True)
     """
 
-    def fit(self, X: Any, y: Any, sources: Any = None, validation: Any = None) -> "DPSourceWeightedClassifier":
-        """Tune and train. The whole spend is charged before the first step.
-
-        Args:
-            X, y: rows and labels.
-            sources: the source of each row; None for one source.
-            validation: a pair (X, y) of rows to tune on, none of which is among the others (the guarantee counts every
-                record once); by default a part of the rows (``validation_fraction``).
-        """
-        table = self._read(X, reset=True)
-        classes, labels, caveat = class_codes(column("y", y, table.shape[0]), self.classes)
-        names, codes, more = self._sources(sources, table.shape[0])
-        pair = _pair(validation)
-        scaled, caveats = self._scaling(X, table, *pair[:1])
-        held_out = self._validation(pair, scaled)
-        if held_out is not None:
-            held_out = held_out[0], class_codes(held_out[1], classes)[1]
-        rows = with_intercept(scaled.rows(table))
-        problem = self._problem(rows.shape[1], len(names), len(classes))
-        caveats += [*([caveat] if caveat else []), *more]
-        x, weights = self._solve(problem, *self._levels(rows, labels, codes, held_out), caveats, self._legend(names))
-        self.classes_, self._scaling_, self.source_names_ = classes, scaled, names
-        self.coef_, self.intercept_ = scaled.unscaled(*split_intercept(weights))
-        self.source_weights_ = np.asarray(x, np.float64)
-        return self
-
-    def plan(self, rows: int, columns: int, validation_rows: int | None = None) -> Plan:
-        """Plan a fit from sizes alone. Classes and names of sources must be declared.
-
-        Args:
-            rows, columns: of X.
-            validation_rows: of validation rows that are given apart; None for a part of the rows.
-        """
-        count("columns", columns, "it is the number of columns of X")
-        names = declared_names("source_names", self.source_names)
-        problem = self._problem(columns + 1, len(names), len(declared_names("classes", self.classes)))
-        return self._announced(problem, self._level_sizes(rows, columns + 1, validation_rows, np.int32))
-
-    @staticmethod
-    def _problem(columns: int, sources: int, classes: int) -> BilevelProblem:
-        binary = classes == 2
-        return source_weights(
-            "logistic" if binary else "softmax",
-            columns=columns,
-            sources=sources,
-            classes=None if binary else classes,
-        )
-
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class DPSourceWeightedRegressor(PrivateRegressor, _Weighted):
+class DPSourceWeightedRegressor(SourceWeighted, PrivateRegressor):
     """Least squares on rows of several sources, each with a weight that is tuned on private validation rows.
 
     Args:
@@ -190,46 +143,3 @@ class DPSourceWeightedRegressor(PrivateRegressor, _Weighted):
     >>> bool(model.source_weights_[0] > 0.6)  # the old one counts for less, or for nothing
     True
     """
-
-    def fit(self, X: Any, y: Any, sources: Any = None, validation: Any = None) -> "DPSourceWeightedRegressor":
-        """Tune and train. The whole spend is charged before the first step.
-
-        Args:
-            X, y: rows and targets.
-            sources: the source of each row; None for one source.
-            validation: a pair (X, y) of rows to tune on, none of which is among the others (the guarantee counts every
-                record once); by default a part of the rows (``validation_fraction``).
-        """
-        table = self._read(X, reset=True)
-        given = numbers("y", y, table.shape[0])
-        scale, caveat = target_scale(given, self.target_range)
-        names, codes, more = self._sources(sources, table.shape[0])
-        pair = _pair(validation)
-        scaled, caveats = self._scaling(X, table, *pair[:1])
-        held_out = self._validation(pair, scaled)
-        if held_out is not None:
-            held_out = held_out[0], scale.scaled(held_out[1])
-        rows = with_intercept(scaled.rows(table))
-        problem = self._problem(rows.shape[1], len(names))
-        caveats += [*([caveat] if caveat else []), *more]
-        x, weights = self._solve(
-            problem, *self._levels(rows, scale.scaled(given), codes, held_out), caveats, self._legend(names)
-        )
-        self._released(weights, scaled, scale)
-        self.source_names_, self.source_weights_ = names, np.asarray(x, np.float64)
-        return self
-
-    def plan(self, rows: int, columns: int, validation_rows: int | None = None) -> Plan:
-        """Plan a fit from sizes alone. Names of sources must be declared.
-
-        Args:
-            rows, columns: of X.
-            validation_rows: of validation rows that are given apart; None for a part of the rows.
-        """
-        count("columns", columns, "it is the number of columns of X")
-        problem = self._problem(columns + 1, len(declared_names("source_names", self.source_names)))
-        return self._announced(problem, self._level_sizes(rows, columns + 1, validation_rows, np.float32))
-
-    @staticmethod
-    def _problem(columns: int, sources: int) -> BilevelProblem:
-        return source_weights("squared", columns=columns, sources=sources, target_bound=TARGET_BOUND)

@@ -12,6 +12,7 @@ from sklearn.exceptions import DataConversionWarning
 
 from dpbilevel.encoding.declarations import OTHER
 from dpbilevel.errors import InvalidArgument, InvalidRecords
+from dpbilevel.estimators.prepared import Rows
 from dpbilevel.evaluation.heldout import labels, positions
 
 Array = npt.NDArray[Any]
@@ -45,6 +46,94 @@ class TargetScale:
         with np.errstate(over="ignore"):  # a warning of NumPy's would tell that a target is far out
             scaled = (y.astype(np.float64) - self.middle) / self.unit
         return np.clip(scaled, -TARGET_BOUND, TARGET_BOUND).astype(np.float32)
+
+    def unscaled(self, coefficients: Array, intercepts: Array) -> tuple[Array, Array]:
+        """A model of scaled targets as one of targets in their own units."""
+        return self.unit * coefficients, self.unit * intercepts + self.middle
+
+
+@dataclass(frozen=True, eq=False)
+class Labels:
+    """Labels of rows as numbers of classes. Two classes have one output, the second class."""
+
+    classes: Array
+    values: Any
+    caveats: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, y: Any, rows: Rows, classes: Any) -> "Labels":
+        """The labels of rows; of a plan their shape, with declared classes."""
+        if rows.scaling is None:
+            return cls(declared_names("classes", classes), rows.column(np.int32))
+        return cls(*_with_caveats(*class_codes(column("y", y, rows.shape[0]), classes)))
+
+    @property
+    def model(self) -> dict[str, Any]:
+        """The loss that they have, as applications take it."""
+        number = len(self.classes)
+        return {"loss": "logistic"} if number == 2 else {"loss": "softmax", "classes": number}
+
+    def same(self, y: Array) -> npt.NDArray[np.int32]:
+        """More labels of the same classes."""
+        return class_codes(y, self.classes)[1]
+
+    def attributes(self, coefficients: Array, intercepts: Array) -> dict[str, Any]:
+        """What a fit is left with."""
+        return {"classes_": self.classes, "coef_": coefficients, "intercept_": intercepts}
+
+
+@dataclass(frozen=True, eq=False)
+class Numbers:
+    """Targets of rows as scaled numbers. A plan has no scale: shapes do not depend on it."""
+
+    scale: TargetScale
+    values: Any
+    caveats: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, y: Any, rows: Rows, target_range: Any) -> "Numbers":
+        """The targets of rows; of a plan their shape."""
+        if rows.scaling is None:
+            return cls(TargetScale(-TARGET_BOUND, TARGET_BOUND), rows.column(np.float32))
+        given = column("y", y, rows.shape[0])
+        scale, caveat = target_scale(given, target_range)
+        return cls(*_with_caveats(scale, scale.scaled(given), caveat))
+
+    @property
+    def model(self) -> dict[str, Any]:
+        """The loss that they have, as applications take it."""
+        return {"loss": "squared", "target_bound": TARGET_BOUND}
+
+    def same(self, y: Array) -> npt.NDArray[np.float32]:
+        """More targets of the same range."""
+        return self.scale.scaled(y)
+
+    def attributes(self, coefficients: Array, intercepts: Array) -> dict[str, Any]:
+        """What a fit is left with: one row of coefficients, in units of the target."""
+        coefficients, intercepts = self.scale.unscaled(coefficients, intercepts)
+        return {"coef_": coefficients[0], "intercept_": float(intercepts[0])}
+
+
+@dataclass(frozen=True, eq=False)
+class Names:
+    """Places that rows come from (sources, tasks) as numbers of their sorted names."""
+
+    names: Array
+    values: Any
+    caveats: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, what: str, given: Any, rows: Rows, names: Any) -> "Names":
+        """The places of rows, one for all where none are given; of a plan their shape, with declared names."""
+        if rows.scaling is None:
+            return cls(declared_names(f"{what}_names", names), rows.column(np.int32))
+        if given is None:
+            return cls(np.array(["all"]), np.zeros(rows.shape[0], np.int32))
+        return cls(*_with_caveats(*name_codes(what, column(f"{what}s", given, rows.shape[0]), names, strict=True)))
+
+
+def _with_caveats(known: Any, values: Any, caveat: str | None) -> tuple[Any, Any, tuple[str, ...]]:
+    return known, values, () if caveat is None else (caveat,)
 
 
 def column(name: str, values: Any, rows: int) -> Array:

@@ -1,0 +1,59 @@
+"""The command `tune`: penalties of a linear model."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+from dpbilevel.cli.fit_command import FitCommand
+from dpbilevel.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from dpbilevel.cli.schema import Schema
+    from dpbilevel.encoding.encoder import BoundedEncoder
+
+_GROUPS = {
+    "one": "one for all columns",
+    "columns": "one for each column",
+    "schema": "one for each group of the schema",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tune(FitCommand):
+    """Tune the penalties of a linear model on private rows, train it, and write a run with its report."""
+
+    groups: Annotated[str, "Penalties: one, one for each of the columns, or by schema."] = "one"
+
+    command = "tune"
+    example = "dpbilevel tune people.csv --target income --schema schema.toml --epsilon 1 --delta 1e-6 --out run"
+    title = "Penalties tuned and a model trained"
+
+    @classmethod
+    def estimators(cls) -> Mapping[str, Any]:
+        """Linear models with penalties."""
+        from dpbilevel import estimators
+
+        return {"classes": estimators.DPLogisticRegressionCV, "range": estimators.DPRidgeCV}
+
+    def check(self) -> None:
+        """Groups are one of three kinds."""
+        if self.groups not in _GROUPS:
+            raise InvalidArgument(f"--groups {self.groups}: must be one of {', '.join(_GROUPS)}")
+
+    def declared(self, schema: "Schema", encoder: "BoundedEncoder") -> dict[str, Any]:
+        """The group of each encoded column."""
+        names = list(encoder.feature_names_in_)
+        if self.groups == "one":
+            return {"groups": None}
+        if self.groups == "schema":
+            if all(schema.columns[name].group is None for name in names):
+                raise InvalidArgument(f'--groups schema: no column of {self.schema} has a group; add group = "name"')
+            names = [schema.columns[name].group or name for name in names]
+        return {"groups": [names[at] for at in encoder.group_of_column_]}
+
+    def facts(self) -> dict[str, str]:
+        """How many penalties there are."""
+        return {"penalties": _GROUPS[self.groups]}
+
+
+COMMAND = Tune

@@ -1,0 +1,105 @@
+"""What a fit is before anything is charged: a problem, its records, and what becomes of the released values.
+
+Reading comes first, then the problem, then the finish. A fit reads a table, a plan reads sizes in place of it (`Unread`
+for a table, shapes for arrays), an audit reads two tables; from there on all three are the same.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from dpbilevel.errors import InvalidArgument
+from dpbilevel.estimators.rows import Scaling, with_intercept
+from dpbilevel.estimators.split import split, validation_rows
+from dpbilevel.foundation.arguments import count
+from dpbilevel.problem import BilevelProblem
+from dpbilevel.records import RecordShapes
+from dpbilevel.solution.solution import Legend
+
+Tree = Any
+
+
+@dataclass(frozen=True)
+class Unread:
+    """The size of a table that is yet to come: what a plan has in place of one."""
+
+    rows: int
+    columns: int
+
+    def __post_init__(self) -> None:
+        count("columns", self.columns, "it is the number of columns of X")
+        count("rows", self.rows, "it is the number of rows that a fit will have")
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Rows of a table as records hold them.
+
+    Args:
+        values: (rows, columns) of norm at most one; shapes alone where nothing was read.
+        caveats: what the guarantee does not cover about them.
+        scaling: how the table became the values; None where nothing was read.
+    """
+
+    values: Any
+    caveats: tuple[str, ...] = ()
+    scaling: Scaling | None = None
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns."""
+        rows, columns = self.values.shape
+        return rows, columns
+
+    def column(self, kind: type) -> jax.ShapeDtypeStruct:
+        """The shape of one number of a type for each row."""
+        return jax.ShapeDtypeStruct(self.shape[:1], kind)
+
+    def with_intercept(self) -> "Rows":
+        """The same with one more column, which is constant."""
+        if self.scaling is None:
+            return Rows(jax.ShapeDtypeStruct((self.shape[0], self.shape[1] + 1), np.float32))
+        return Rows(with_intercept(self.values), self.caveats, self.scaling)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Prepared:
+    """All that a run needs, and what it leaves behind.
+
+    Args:
+        problem: to be solved.
+        records: role to a pytree of arrays; of shapes for a plan.
+        caveats: what was not declared, in sentences.
+        legend: what the numbers of x mean.
+        finish: attributes of the fitted estimator, from the released x and y and public facts alone.
+    """
+
+    problem: BilevelProblem
+    records: Mapping[str, Tree]
+    caveats: Sequence[str]
+    legend: Legend
+    finish: Callable[[Tree, Tree], Mapping[str, Any]]
+
+    @property
+    def sizes(self) -> RecordShapes:
+        """What is public about the records."""
+        return RecordShapes(**self.records)
+
+
+def levels(upper: Sequence[Any], lower: Sequence[Any], validation_fraction: float, split_seed: int) -> dict[str, Tree]:
+    """Records of both levels: a public part of the rows of ``upper`` columns, and the rest of those of ``lower``."""
+    rows = int(lower[0].shape[0])
+    if rows < 2:
+        raise InvalidArgument(f"rows={rows}: must be at least 2, one to validate and one to train")
+    if isinstance(lower[0], jax.ShapeDtypeStruct):
+        validating = validation_rows(rows, validation_fraction)
+        return {"upper": _shapes(upper, validating), "lower": _shapes(lower, rows - validating)}
+    validate, train = split(rows, validation_fraction, split_seed)
+    return {"upper": tuple(leaf[validate] for leaf in upper), "lower": tuple(leaf[train] for leaf in lower)}
+
+
+def _shapes(leaves: Sequence[Any], rows: int) -> Tree:
+    return tuple(jax.ShapeDtypeStruct((rows, *leaf.shape[1:]), leaf.dtype) for leaf in leaves)
