@@ -93,8 +93,8 @@ class Loop:
         at = {"x": self.to_x(state["x"]), "y": self.to_y(state["y"]["point"]), "u": u, "first": first}
         medians = {name: clip["median"] for clips in state["clips"].values() for name, clip in clips.items()}
         medians[CURVATURE] = jnp.where(power, medians.pop(_TOP), medians[CURVATURE])
-        step, length = state["step"], self.phase
-        phase = jnp.where(step < length, SEARCH, jnp.where(step < self.steps - length, TRACK, VALIDATE))
+        step, last = state["step"], self.steps - self.phase
+        phase = jnp.where(step < self.phase, SEARCH, jnp.where(step < last, TRACK, VALIDATE))
         return {"at": at, "medians": medians, "power": power, "phase": phase}
 
     def update(self, state: State, upper: Tree | None) -> State:
