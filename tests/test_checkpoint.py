@@ -479,7 +479,7 @@ def test_a_pipe_is_refused_and_not_waited_for(path):
 @posix
 def test_two_processes_do_not_work_on_one_checkpoint(path):
     solved_until(path, 10)
-    with checkpoint_file.alone(path):
+    with checkpoint_file.exclusive(path):
         before = path.read_bytes()
         with pytest.raises(dpb.CheckpointRefused, match="another process"):
             solve(path)

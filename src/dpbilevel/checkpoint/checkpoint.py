@@ -216,7 +216,7 @@ def opened(
             'with the same bits; leave checkpoint out, or use noise="float"'
         )
     _check_types(parts, start)
-    with checkpoint_file.alone(target):
+    with checkpoint_file.exclusive(target):
         content = checkpoint_file.read(target)
         if content is None:
             key = fresh_key()

@@ -39,7 +39,7 @@ def checked_path(path: Any) -> Path:
 
 
 @contextlib.contextmanager
-def alone(path: Path) -> Iterator[None]:
+def exclusive(path: Path) -> Iterator[None]:
     """Lock the checkpoint against other processes until this one is done with it, or killed.
 
     Temporary files of a killed process are removed. On systems without ``flock``, such as Windows, there is no lock:
