@@ -356,7 +356,7 @@ def test_masked_values_are_not_used():
 )
 @pytest.mark.parametrize("kind", [Records, RecordShapes])
 def test_roles_that_do_not_fit_are_refused(kind, given):
-    with pytest.raises(InvalidRecords, match=r"both=.* alone|stands alone") as caught:
+    with pytest.raises(InvalidRecords, match=r"only both=|both=.* cannot be combined") as caught:
         kind(**given)
     assert_message_hides(caught.value)
 

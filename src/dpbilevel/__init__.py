@@ -1,11 +1,11 @@
-"""Differentially private bilevel optimisation: tune on private data, under one (epsilon, delta) for everything.
+"""Differentially private bilevel optimisation: tune on private data, with one (epsilon, delta) for the whole run.
 
-problem -> plan -> solve -> solution -> report. Names are loaded when they are first used.
+problem -> plan -> solve -> solution -> report. Names are imported on first use.
 """
 
 import importlib
 
-TYPE_CHECKING = False  # as type checkers see it, it is not; `typing` itself takes its time to import
+TYPE_CHECKING = False  # type checkers treat it as true; importing `typing` would slow down the import
 
 _HOMES = {
     "Ball": "constraints",

@@ -1,4 +1,4 @@
-"""`python -m dpbilevel` is the command `dpbilevel`."""
+"""`python -m dpbilevel` runs the command `dpbilevel`."""
 
 from dpbilevel.cli.entry import main
 

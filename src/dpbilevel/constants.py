@@ -1,12 +1,11 @@
 """Certified constants of a bilevel problem (Assumptions 1 and 2 of the paper) and what follows from them.
 
-*Totals* bound f and g whole, data-free terms included; *per-record* values bound one f_i or g_i alone. The paper has no
-data-free terms and so no such distinction; where there are some, taking one for the other under-counts (a regulariser
-adds to the smoothness of g, and to the sensitivity of nothing).
+*Totals* bound f and g including their data-free terms; *per-record* values bound a single f_i or g_i. The paper has no
+data-free terms and needs no such distinction. With data-free terms, confusing the two gives wrong bounds: a regulariser
+adds to the smoothness of g, but not to any sensitivity.
 
-They bound *every possible record and every possible data set*, never the one at hand: a constant measured on
-private records is a leak. Privacy never rests on them (records are clipped all the same), so that a wrong
-constant costs accuracy only.
+Constants must hold for *every possible record and every possible data set*. A constant measured on private records is a
+leak. Privacy never depends on them, because records are clipped in any case; a wrong constant costs accuracy only.
 """
 
 from dataclasses import dataclass, fields
@@ -19,7 +18,7 @@ _TOTALS = {"record_upper_lipschitz": "upper_lipschitz", "record_lower_smoothness
 
 @dataclass(frozen=True, kw_only=True)
 class Constants:
-    """Lipschitz, smoothness and convexity constants, with the paper's symbols.
+    """Lipschitz, smoothness and strong convexity constants, with the paper's symbols.
 
     Args:
         upper_lipschitz: L0f, total: f is Lipschitz with this constant.
@@ -28,7 +27,7 @@ class Constants:
         lower_smoothness: L1g, total: the gradient of g is Lipschitz.
         lower_hessian_lipschitz: L2g, total: the Hessian of g is Lipschitz.
         strong_convexity: mu_g, total: g(x, .) is strongly convex for every x of the domain.
-        record_upper_lipschitz: L0f per record; the total by default, which is right where f has no data-free term.
+        record_upper_lipschitz: L0f per record; the total by default, which is correct if f has no data-free term.
         record_lower_smoothness: L1g per record; the total by default, likewise.
 
     >>> constants = Constants(
@@ -49,7 +48,7 @@ class Constants:
     lower_smoothness: float
     lower_hessian_lipschitz: float
     strong_convexity: float
-    record_upper_lipschitz: float = None  # type: ignore[assignment]  # a number once it is made
+    record_upper_lipschitz: float = None  # type: ignore[assignment]  # a number after __post_init__
     record_lower_smoothness: float = None  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
@@ -66,19 +65,19 @@ class Constants:
             )
 
     def smallest_penalty_weight(self) -> float:
-        """The bound of Algorithm 1 on its penalty: max{2 L1f/mu_g, L0f/L0g, L1f/L1g}."""
+        """The smallest penalty weight that Algorithm 1 allows: max{2 L1f/mu_g, L0f/L0g, L1f/L1g}."""
         bounds = [2 * self.upper_smoothness / self.strong_convexity, self.upper_smoothness / self.lower_smoothness]
         if self.lower_lipschitz > 0:
             bounds.append(self.upper_lipschitz / self.lower_lipschitz)
         return max(bounds)
 
     def penalised_strong_convexity(self, penalty_weight: float) -> float:
-        """Strong convexity of f/penalty + g in y: mu_g - L1f/penalty (the paper's lemma prints L1g: not so)."""
+        """Strong convexity of f/penalty + g in y: mu_g - L1f/penalty (the paper's lemma has L1g, a misprint)."""
         positive("penalty_weight", penalty_weight, "it is lambda, the weight of the lower level")
         return self.strong_convexity - self.upper_smoothness / penalty_weight
 
     def hyperobjective_smoothness(self, penalty_weight: float) -> float:
-        """A smoothness constant L of the penalised hyperobjective, for every penalty of at least 2 L1f/mu_g."""
+        """Smoothness constant L of the penalised hyperobjective, for every penalty weight >= 2 L1f/mu_g."""
         mu = self.strong_convexity
         if penalty_weight < 2 * self.upper_smoothness / mu * (1 - 1e-12):
             raise InvalidArgument(

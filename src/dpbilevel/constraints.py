@@ -1,10 +1,10 @@
-"""Closed convex sets with a projection: where x (and optionally y) may live.
+"""Closed convex sets with a projection: the domains of x and, optionally, of y.
 
 A domain is one set for the whole pytree, or a pytree of sets that is a prefix of it::
 
     domain = {"weights": Simplex(), "penalties": Box(-8.0, 2.0)}
 
-The projections are optax's but for the ball's; this module gives them names, checks and a membership test.
+All projections but that of the ball are optax's. This module adds names, checks and a membership test.
 """
 
 import math
@@ -58,7 +58,7 @@ class Box:
     def __post_init__(self) -> None:
         try:
             lower, upper = np.asarray(self.lower), np.asarray(self.upper)
-        except (RuntimeError, TypeError, ValueError):  # lists of unequal lengths, objects that are no arrays
+        except (RuntimeError, TypeError, ValueError):  # ragged lists, or objects that are not arrays
             lower = upper = np.array("no numbers")
         if any(bound.dtype.kind not in "iuf" or np.isnan(bound).any() for bound in (lower, upper)):
             raise InvalidArgument("Box: lower and upper must be real numbers or arrays of them, none of them NaN")
@@ -72,7 +72,7 @@ class Box:
     def project(self, tree: Tree) -> Tree:
         def clip(leaf: Any) -> jax.Array:
             point = jnp.asarray(leaf)
-            # Fresh arrays of the point's type: optax's box would promote the point to the type of its bounds.
+            # Bounds are cast to the point's dtype: optax's box would promote the point to the dtype of its bounds.
             lower, upper = (np.array(bound).astype(point.dtype) for bound in (self.lower, self.upper))
             return jnp.clip(point, lower, upper)
 
@@ -89,7 +89,7 @@ class Ball:
         positive("radius", self.radius, "it is the radius of the ball (try 1.0)")
 
     def project(self, tree: Tree) -> Tree:
-        return _shortened(tree, self.radius)
+        return _scale_to(tree, self.radius)
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ Domain = Any  # a ConvexSet, or a pytree of them that is a prefix of the point's
 
 
 def project(domain: Domain, point: Tree) -> Tree:
-    """Project ``point`` onto ``domain``, leaf set by leaf set.
+    """Project ``point`` onto ``domain``, one set at a time.
 
     >>> import jax.numpy as jnp
     >>> project({"w": NonNegative(), "b": Unconstrained()}, {"w": jnp.array([-1.0, 2.0]), "b": jnp.array(-3.0)})
@@ -130,16 +130,16 @@ def project(domain: Domain, point: Tree) -> Tree:
 def into_ball(point: Tree, centre: Tree, radius: Any) -> Tree:
     """The nearest point in the ball around ``centre``.
 
-    Shrinking towards the centre keeps a point of a convex set that holds the centre in that set.
+    It lies between the point and the centre, so that it stays in any convex set that contains both.
     """
-    offset = _shortened(optax.tree.sub(point, centre), radius)
+    offset = _scale_to(optax.tree.sub(point, centre), radius)
     return jax.tree.map(lambda leaf, c, o: (c + o).astype(leaf.dtype), point, centre, offset)
 
 
-def _shortened(tree: Tree, radius: Any) -> Tree:
+def _scale_to(tree: Tree, radius: Any) -> Tree:
     """The tree, scaled to a norm of at most ``radius``."""
-    # Not optax's, which squares the radius: a large one (a certified bound, say) would be infinite in float32, and turn
-    # every point into zero or NaN.
+    # optax's projection squares the radius. The square of a large radius, such as a certified bound, overflows in
+    # float32 and would turn every point into zero or NaN.
     if not isinstance(radius, jax.Array):
         radius = min(float(radius), _LARGEST)
     return optax.tree.scale(radius / jnp.maximum(optax.tree.norm(tree), radius), tree)
@@ -157,7 +157,7 @@ def check_domain(name: str, domain: Domain) -> None:
     """Raise unless ``domain`` is a convex set or a pytree of convex sets."""
     try:
         leaves = jax.tree.leaves(domain, is_leaf=lambda leaf: isinstance(leaf, ConvexSet))
-    except ValueError:  # a dictionary with keys that cannot be sorted
+    except ValueError:  # a dictionary whose keys cannot be sorted
         leaves = []
     if not leaves or not all(isinstance(leaf, ConvexSet) and not isinstance(leaf, type) for leaf in leaves):
         raise InvalidArgument(

@@ -1,7 +1,7 @@
-"""Everything the library raises or warns with.
+"""All errors and warnings of the library.
 
-Messages name the argument, the rule and the remedy. They carry the value of *public* arguments only: never a
-record's value, row or count, because an error message is a release nobody paid for.
+Messages name the argument, the rule and the remedy. They contain the values of *public* arguments only, never a
+record's value, row or count, because an error message is a release that is not accounted for.
 """
 
 
@@ -10,7 +10,7 @@ class DPBilevelError(Exception):
 
 
 class InvalidArgument(DPBilevelError, ValueError):
-    """A public argument breaks its rule."""
+    """A public argument is invalid."""
 
 
 class InvalidRecords(InvalidArgument):
@@ -22,27 +22,27 @@ class InvalidProblem(InvalidArgument):
 
 
 class BudgetExceeded(DPBilevelError):
-    """The ledger refuses a charge: it would exceed the total that was fixed when the ledger was made."""
+    """The ledger refuses a charge: it would exceed the total that was fixed when the ledger was created."""
 
 
 class NotCharged(DPBilevelError):
-    """A release was asked of the records that no ledger has charged (or more often than was charged)."""
+    """A release was evaluated that no ledger has charged, or more often than it was charged."""
 
 
 class LedgerCorrupt(DPBilevelError):
-    """What is stored of a ledger is not what was written. Nothing is charged, and nothing starts at zero."""
+    """A stored ledger is not as it was written. Nothing is charged, and the ledger does not restart at zero."""
 
 
 class LedgerUnavailable(DPBilevelError):
-    """A ledger cannot be used: its database cannot be reached, read or written, or it is a copy that a fork made."""
+    """A ledger cannot be used: its database cannot be reached, read or written, or it was copied by a fork."""
 
 
 class CheckpointRefused(DPBilevelError):
-    """A checkpoint is of another run, damaged, in use, or readable by others. Nothing new is charged or released."""
+    """A checkpoint belongs to another run, or is damaged, in use, or readable by others. Nothing is charged."""
 
 
 class MissingExtra(DPBilevelError, ImportError):
-    """A package is not installed that only some people need; the message names the extra that brings it."""
+    """An optional dependency is not installed; the message names the extra that installs it."""
 
 
 class TrainerFailed(DPBilevelError):
@@ -50,15 +50,15 @@ class TrainerFailed(DPBilevelError):
 
 
 class PrivacyLeakWarning(UserWarning):
-    """Something outside the accounting may depend on private records, or epsilon is too large to protect anybody.
+    """Something outside the accounting may depend on private records, or epsilon is too large for real protection.
 
-    The result is marked with a caveat.
+    The result has a caveat.
     """
 
 
 class UtilityWarning(UserWarning):
-    """Noise is large against what the records can tell, by plan or in a result; privacy holds all the same."""
+    """The signal-to-noise ratio is low, by plan or in a result; the privacy guarantee holds regardless."""
 
 
 class NotPrivateWarning(UserWarning):
-    """The result carries no privacy guarantee at all (a fixed seed, or an infinite epsilon)."""
+    """The result has no privacy guarantee (a fixed seed, or an infinite epsilon)."""

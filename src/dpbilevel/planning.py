@@ -1,4 +1,4 @@
-"""What a run will do and cost, before any record is read: a plan needs sizes only."""
+"""Plans: what a run will do and cost, from public facts only, before any record is read."""
 
 import functools
 from collections.abc import Mapping
@@ -35,13 +35,13 @@ Tree = Any
 
 @runtime_checkable
 class Method(Protocol):
-    """An outer algorithm: public numbers in, declared releases and a program out."""
+    """An outer algorithm, which turns public facts into declared releases and a program."""
 
     def __hash__(self) -> int:
-        """Methods are frozen settings: equal settings make the same plan."""
+        """Methods are frozen settings: equal settings give the same plan."""
 
     def program(self, context: PublicContext) -> tuple[Program, dict[str, tuple[Any, str]]]:
-        """Write the method out for a problem; the second value explains every number in it."""
+        """The program of the method for a problem, and its parameters with the reason for each value."""
 
 
 DEFAULT_METHOD: Method = Tracking()
@@ -50,13 +50,19 @@ NOISES = ("float", "exact")
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """A run, written out: what is released, how often, with how much noise, and why.
+    """The plan of a run: what is released, how often, with how much noise, and why.
 
     Attributes:
-        privacy: what the run will spend; the same object that the solution carries.
-        parameters: every number of the plan with the reason for it.
+        problem: the bilevel problem.
+        method: the method that tunes x.
+        sizes: number of records in each role, and the shape of one record.
+        budget: privacy budget of the run.
+        program: program of the method.
+        training: program of the final training; None if there is none.
+        privacy: the spend of the run, as in its solution.
+        parameters: every parameter of the plan with the reason for its value.
         noise: "float" or "exact", how noise is drawn.
-        remarks: where its noise will dominate, in sentences; `plan` and `solve` warn of it (`UtilityWarning`).
+        remarks: sentences on where noise will dominate; `plan` and `solve` warn about it (`UtilityWarning`).
     """
 
     problem: BilevelProblem
@@ -76,7 +82,7 @@ class Plan:
         return (*self.program.releases, *(self.training.releases if self.training is not None else ()))
 
     def explain(self) -> str:
-        """Every number with the reason for it, one a line."""
+        """Every parameter with the reason for its value, one per line."""
         width = max(map(len, self.parameters), default=0)
         lines = [f"{name:<{width}}  {short(value):<14}  {why}" for name, (value, why) in self.parameters.items()]
         return "\n".join([self.privacy.sentence(), *self.remarks, *lines])
@@ -102,10 +108,10 @@ def plan(
     refit: Refit | str | None = "auto",
     noise: str = "float",
 ) -> Plan:
-    """Plan a run from public facts: sizes and shapes, the budget, the method, the starting point, the final training.
+    """Plan a run from public facts: record shapes, budget, method, starting point and final training.
 
-    Reads no record and charges nothing. Everything that can be wrong with the arguments is found here, by tracing the
-    losses on shapes, so that `solve` fails before its charge or not at all. The arguments are those of `solve`.
+    Reads no record and charges nothing. All errors in the arguments are found here, by tracing the losses on shapes, so
+    that `solve` fails before its charge or not at all. The arguments are those of `solve`.
     """
     planned = prepare(problem, sizes, budget, method, start, refit, noise)
     warn_beforehand(planned.privacy, planned.remarks, stacklevel=2)
@@ -121,7 +127,7 @@ def prepare(
     refit: Refit | str | None = "auto",
     noise: str = "float",
 ) -> Plan:
-    """What `plan` does, without its warnings."""
+    """The same as `plan`, without warnings."""
     _check_type("problem", problem, BilevelProblem, "dpb.BilevelProblem(...)")
     _check_type("sizes", sizes, RecordShapes, "records.sizes, or dpb.RecordShapes(...) to plan without data")
     _check_type("budget", budget, Budget, "dpb.Budget(epsilon, delta)")
@@ -130,22 +136,22 @@ def prepare(
         refit = getattr(method, "default_refit", None)
     if refit is not None and not isinstance(refit, Refit):
         raise InvalidArgument(
-            f'refit={refit!r}: must be dpb.Refit(...), "auto" for the method\'s own, or None for none'
+            f'refit={refit!r}: must be dpb.Refit(...), "auto" for the method\'s default, or None for none'
         )
-    one_of("noise", noise, NOISES, "it says how noise is drawn")
+    one_of("noise", noise, NOISES, "it selects how noise is drawn")
     x, y = checked_start(problem, start)
     _check_levels(problem, sizes)
     check_delta(budget, sum(map(sizes.count, sizes.roles)))
     shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), (x, y))
     leaves, structure = jax.tree.flatten(shapes)
     planned = _planned(problem, sizes, budget, method, refit, structure, tuple(leaves), is_double(), noise)
-    # The remembered plan is shared between callers: they get dictionaries of their own.
+    # The cached plan is shared between callers: each gets its own dictionaries.
     privacy = replace(planned.privacy, charges=dict(planned.privacy.charges))
     return replace(planned, privacy=privacy, parameters=dict(planned.parameters))
 
 
 def with_caveats(planned: Plan, caveats: tuple[str, ...]) -> Plan:
-    """The same plan, of records that bring caveats along."""
+    """The same plan with additional caveats, those of its records."""
     privacy = replace(planned.privacy, caveats=(*planned.privacy.caveats, *caveats))
     return replace(planned, privacy=privacy)
 
@@ -162,7 +168,7 @@ def _planned(
     double: bool,
     noise: str,
 ) -> Plan:
-    # Remembered, because the compiled program hangs on it: a second run of the same problem does not compile again.
+    # Cached, because compiled programs are cached by plan: a second run of the same problem does not compile again.
     x, y = jax.tree.unflatten(structure, leaves)
     inspection = inspect(problem, x, y, {level: sizes.record(level) for level in ("upper", "lower")})
     exact = noise == "exact"
@@ -171,8 +177,8 @@ def _planned(
     context = PublicContext(problem, inspection, sizes, for_exact_noise(budget) if exact else budget, (x, y))
     program, training, parameters = _programs(context, method, refit)
     if exact:
-        program = _hardened(program, context)
-        training = None if training is None else _hardened(training, context)
+        program = _discretize(program, context)
+        training = None if training is None else _discretize(training, context)
         parameters = parameters | _exact_parameters(program, training)
     for part in (program, training):
         if part is not None:
@@ -185,10 +191,10 @@ def _planned(
 
 
 def _check_exact(setting: Any) -> None:
-    """Say what exact noise cannot do before the calibration of batches takes its time; `discretized` says the rest."""
+    """Raise where exact noise is not supported, before a slow calibration; `Program.discretized` checks the rest."""
     if isinstance(setting, InnerSolver) and not setting.calibrated:
         raise InvalidArgument(
-            'noise="exact": does not reach into a black box, which draws noise of its own (leave noise="float")'
+            'noise="exact": does not apply to a black box, which draws its own noise (leave noise="float")'
         )
     if isinstance(setting, Sampling) and not setting.is_full_batch:
         raise InvalidArgument(
@@ -199,20 +205,20 @@ def _check_exact(setting: Any) -> None:
             _check_exact(getattr(setting, field.name))
 
 
-def _hardened(program: Program, context: PublicContext) -> Program:
-    """A program with exact noise in all of its releases: methods declare them, and need not know of it."""
+def _discretize(program: Program, context: PublicContext) -> Program:
+    """The program with exact noise in all of its releases; methods declare releases without regard to it."""
     if not program.is_compiled:
-        return program.discretized({})  # which refuses
+        return program.discretized({})  # raises
     return program.discretized(answer_dimensions(program, context.sizes, jax.eval_shape(program.start, *context.point)))
 
 
 def _exact_parameters(*programs: Program | None) -> dict[str, tuple[Any, str]]:
     parameters: dict[str, tuple[Any, str]] = {
-        "noise": ("exact", "integers on sums of integers, by OpenDP; accounted for by zCDP, which asks for more of it")
+        "noise": ("exact", "integer noise on integer sums, by OpenDP; accounted for by zCDP, which needs more noise")
     }
     for release in (release for program in programs if program is not None for release in program.releases):
         if isinstance(release, Release) and release.grid is not None:
-            reason = "of the answer, a power of two; each record's vector is rounded to multiples after its clip"
+            reason = "grid of the answer, a power of two; each record's vector is rounded to it after clipping"
             parameters[f"{release.name}: unit"] = (release.grid.unit, reason)
             parameters[f"{release.name}: noise in units"] = (release.scale, "the scale of the discrete Gaussian")
     return parameters
@@ -230,14 +236,14 @@ def _programs(
         program, parameters = method.program(replace(context, budget=tuning))
         charges = [charge for release in program.releases for charge in release.charges()]
         if not context.budget.is_private or all(charge.is_gaussian for charge in charges):
-            break  # otherwise shares of mu^2 mean nothing, and epsilon and delta are shared instead
-    training, more = refit.program(replace(context, budget=rest))
-    reason = "tuning's; the rest trains the model at the final x"
-    return program, training, parameters | {"share of the budget for tuning": (share, reason)} | more
+            break  # otherwise mu^2 cannot be split, and epsilon and delta are split instead
+    training, training_parameters = refit.program(replace(context, budget=rest))
+    shares = {"share of the budget for tuning": (share, "the rest trains the model at the final x")}
+    return program, training, parameters | shares | training_parameters
 
 
 def checked_start(problem: BilevelProblem, start: Any) -> tuple[Tree, Tree]:
-    """The starting point as JAX arrays (the problem's own where None is given), or a typed error."""
+    """The starting point as JAX arrays (the problem's own for None), or a typed error."""
     if start is None:
         start = problem.start
     if start is None:
@@ -258,8 +264,8 @@ def _floating(name: str, tree: Tree) -> Tree:
         dtype = leaf.dtype if hasattr(leaf, "dtype") else np.asarray(leaf).dtype
         if not jnp.issubdtype(dtype, jnp.floating):
             raise InvalidArgument(
-                f"start: {name} has a leaf of dtype {dtype}; must be floating point, gradient steps would be rounded "
-                "away (try 0.0 instead of 0, or array.astype(float))"
+                f"start: {name} has a leaf of dtype {dtype}; must be floating point, otherwise gradient steps would be "
+                "rounded away (try 0.0 instead of 0, or array.astype(float))"
             )
         with np.errstate(over="ignore"):
             array = np.asarray(leaf).astype(user_float())
@@ -283,10 +289,10 @@ def _check_inside(name: str, point: Tree, domain_name: str, domain: Domain) -> N
 
 
 def check_delta(budget: Budget, records: int) -> None:
-    """Raise unless delta is below one over the public number of records."""
+    """Raise unless delta is below 1/n for the public number n of records."""
     if budget.is_private and budget.delta is not None and budget.delta >= 1 / records:
         raise InvalidArgument(
-            f"delta={budget.delta!r}: must be below 1/n = {1 / records:.3g}; at that size it would allow publishing a "
+            f"delta={budget.delta!r}: must be below 1/n = {1 / records:.3g}; a larger delta would allow publishing a "
             f"whole record (try {0.1 / records:.0e})"
         )
 

@@ -1,9 +1,9 @@
-"""What is minimised: minimise over x in X of f(x, y*(x)), where y*(x) minimises g(x, .).
+"""The bilevel problem: minimise f(x, y*(x)) over x in X, where y*(x) minimises g(x, .).
 
     f(x, y) = f0(x, y) + (1/n_f) sum over upper records of f_i(x, y)
     g(x, y) = g0(x, y) + (1/n_g) sum over lower records of g_i(x, y)
 
-x and y are pytrees. f0 and g0 are data-free terms, such as a regulariser: their gradients are never noised.
+x and y are pytrees. f0 and g0 are data-free terms, such as a regulariser; no noise is added to their gradients.
 """
 
 import math
@@ -35,21 +35,20 @@ class BilevelProblem:
 
     Args:
         lower_loss: g_i(x, y), one record's training loss, written for a single record.
-        upper_loss: f_i(x, y), one record's validation loss; None where f does not depend on records at all.
+        upper_loss: f_i(x, y), one record's validation loss; None if f does not depend on records.
         upper_term: f0(x, y), data-free.
         lower_term: g0(x, y), data-free; usually the regulariser that makes g strongly convex in y.
         domain: X, a convex set or a pytree of them.
         lower_domain: Y, likewise.
-        constants: certified constants, where they are known.
-        public: arrays that the losses close over and that hold public facts only (a map from columns to groups,
-            say). Any other closed-over array marks the result with a caveat, for it may be data that escapes the
-            accounting.
-        lower_scale: x -> a positive number: by how much x multiplies the gradient of a lower record that counts fully
-            (for data weights w(x) with mean one, sum w^2 / sum w). Clips of the lower level grow with it, so that the
-            scale of weights and clips never work against each other; one by default.
-        upper_trains: whether f_i is a training loss for y as well (the same loss on cleaner records, say). The final
+        constants: certified constants, if they are known.
+        public: arrays that the losses close over and that hold only public facts, such as a map from columns to groups.
+            Any other closed-over array gives the result a caveat, because it may be data outside the accounting.
+        lower_scale: x -> the positive factor by which x multiplies the gradient of a lower record of full weight (for
+            data weights w(x) with mean one, sum w^2 / sum w). Clips of the lower level are multiplied by it, so that
+            they grow with the weights. One by default.
+        upper_trains: whether f_i is a training loss for y as well, such as the same loss on cleaner records. The final
             training may then use upper records too.
-        start: (x0, y0), public: where methods start unless they are told otherwise.
+        start: (x0, y0), public: the default starting point.
 
     >>> import dpbilevel as dpb
     >>> problem = dpb.BilevelProblem(
@@ -92,17 +91,17 @@ class BilevelProblem:
             raise InvalidProblem("constants: must be dpb.Constants(...), or None where no certified bounds are known")
 
     def term(self, level: str) -> Term:
-        """The data-free term of a level ("upper" or "lower"), zero where there is none."""
+        """The data-free term of a level ("upper" or "lower"); zero if there is none."""
         return getattr(self, f"{level}_term") or (lambda x, y: jnp.zeros(()))
 
     def loss(self, level: str) -> Loss | None:
-        """The per-record loss of a level, None where the level reads no records."""
+        """The per-record loss of a level; None if the level reads no records."""
         return getattr(self, f"{level}_loss")
 
 
 @dataclass(frozen=True)
 class Inspection:
-    """What tracing found out about a problem, on shapes alone."""
+    """Properties of a problem that tracing on shapes has found."""
 
     hypergradient_reads: frozenset[str]  # levels whose x-gradient depends on the record
     caveats: tuple[str, ...]
@@ -119,7 +118,7 @@ def inspect(problem: BilevelProblem, x: Tree, y: Tree, records: dict[str, Tree])
         loss = problem.loss(level)
         traced = {f"{level}_term": trace_loss(f"{level}_term", problem.term(level), x, y)}
         if level == "lower":
-            # It multiplies what is released: data that it closes over would escape the accounting like a loss's.
+            # It multiplies released values: data in its closure would bypass the accounting, as in that of a loss.
             traced["lower_scale"] = trace_loss("lower_scale", lambda x, y: _scale(problem, x), x, y)
         if loss is not None:
             traced[f"{level}_loss"] = trace_loss(f"{level}_loss", loss, x, y, records[level])
@@ -142,9 +141,9 @@ def _scale(problem: BilevelProblem, x: Tree) -> Any:
 
 
 def free_gradient(problem: BilevelProblem, level: str, reads_record: bool, record: Tree | None) -> Callable[..., Tree]:
-    """The x-gradient of a level that costs no budget: its data-free term's, and the loss's where it reads no record.
+    """The part of a level's x-gradient that costs no budget: of its term, and of its loss if that reads no record.
 
-    The latter is evaluated at a record of zeros, never at a private one.
+    The loss is evaluated at a record of zeros, never at a private one.
     """
     loss = problem.loss(level)
     term = problem.term(level)

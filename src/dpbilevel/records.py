@@ -1,9 +1,9 @@
-"""Private records: one object that hides its arrays and does one thing with them, evaluate charged releases.
+"""Private records: an object that hides its arrays and only evaluates charged releases on them.
 
-(A run with an infinite epsilon, which is not private, works on exact means of them instead.) The arrays sit in a table
-of this module that is keyed by the object. No jit or grad takes a `Records`, no repr shows values, no pickle or copy
-carries them away, and ``vars(records)`` has nothing to tell. What is public about records is `RecordShapes`: how many
-there are in each role, and the shape and type of one.
+(A run with an infinite epsilon, which is not private, uses exact means instead.) The arrays are stored in a table of
+this module, keyed by the object. `Records` cannot be passed to jit or grad, pickled or copied; its repr and
+``vars(records)`` show no values. The public facts about records are `RecordShapes`: the number of records in each role,
+and the shape and dtype of one record.
 """
 
 import contextlib
@@ -38,9 +38,9 @@ _VAULT: "weakref.WeakKeyDictionary[Records, dict[str, tuple[Tree, jax.Array]]]" 
 
 @dataclass(frozen=True, eq=False)
 class RecordShapes:
-    """The public side of records: shapes and types, with the number of records as leading axis.
+    """The public facts about records: shapes and dtypes, with the number of records as leading axis.
 
-    Pass pytrees of ``jax.ShapeDtypeStruct`` (or of arrays, of which only the shapes are kept) to plan without data.
+    To plan without data, pass pytrees of ``jax.ShapeDtypeStruct``, or of arrays, of which only the shapes are kept.
 
     >>> import jax
     >>> f32 = lambda *shape: jax.ShapeDtypeStruct(shape, "float32")
@@ -69,13 +69,13 @@ class RecordShapes:
         return int(jax.tree.leaves(getattr(self, role))[0].shape[0])
 
     def role_of(self, level: str) -> str | None:
-        """Which role feeds a level ("upper" or "lower"), None where no records do."""
+        """The role whose records a level ("upper" or "lower") reads; None if it reads none."""
         if self.both is not None:
             return "both"
         return level if getattr(self, level) is not None else None
 
     def record(self, level: str) -> Tree:
-        """The shape and type of one record of a level."""
+        """The shape and dtype of one record of a level."""
         role = self.role_of(level)
         stacked = None if role is None else getattr(self, role)
         return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), stacked)
@@ -94,7 +94,7 @@ class RecordShapes:
         return f"RecordShapes({self.counts()})"
 
     def counts(self) -> str:
-        """How many records each role has, in words."""
+        """The number of records in each role, as text."""
         return ", ".join(f"{role}={self.count(role)} records" for role in self.roles)
 
 
@@ -105,11 +105,11 @@ class Records:
         upper: validation records, a pytree of arrays with one leading axis.
         lower: training records, likewise.
         both: records that feed both levels.
-        invalid: "refuse" (default) raises for non-finite values; that refusal happens before anything is charged and
-            lies outside (epsilon, delta). "zero" makes the run total instead: such records contribute zero.
+        invalid: "refuse" (default) raises for non-finite values, before anything is charged; whether it raises is not
+            covered by (epsilon, delta). With "zero", the run never raises, and such records contribute zero.
 
-    Which record has which role is public: it must be fixed by index, never by content (not by a stratified split, and
-    not after sorting). Caveats of `EncodedRows` are kept, and every result of a run has them.
+    The role of each record is public. It must depend on the index of the record, never on its content: not on a
+    stratified split, and not on sorted data. Caveats of `EncodedRows` become caveats of every result.
 
     >>> import numpy as np
     >>> Records(lower=(np.zeros((100, 3)), np.zeros(100)))
@@ -119,7 +119,7 @@ class Records:
     __slots__ = ("__weakref__", "_caveats", "_sizes")
 
     def __init__(self, *, upper: Tree = None, lower: Tree = None, both: Tree = None, invalid: str = "refuse") -> None:
-        one_of("invalid", invalid, ("refuse", "zero"), "it says what happens to records with non-finite values")
+        one_of("invalid", invalid, ("refuse", "zero"), "it selects the treatment of records with non-finite values")
         _check_roles(upper, lower, both)
         arrays = {}
         for role, tree in (("upper", upper), ("lower", lower), ("both", both)):
@@ -131,18 +131,18 @@ class Records:
 
     @property
     def sizes(self) -> RecordShapes:
-        """What is public: the number of records by role, and the shape and type of one."""
+        """The public facts: the number of records in each role, and the shape and dtype of one record."""
         return self._sizes
 
     @property
     def caveats(self) -> tuple[str, ...]:
-        """What a guarantee about these records does not cover, as encoded rows bring it along; public sentences."""
+        """What a guarantee about these records does not cover, inherited from encoded rows; public sentences."""
         return self._caveats
 
     def execute(
         self, program: Program, receipt: Receipt, schedule: KeySchedule, state: State, rounds: int
     ) -> tuple[State, Tree]:
-        """Run the next rounds of a program whose releases a ledger has charged; the only way to touch the arrays."""
+        """Run the next rounds of a program whose releases a ledger has charged; the only access to the arrays."""
         keys = program.randomness(schedule, program.take(receipt, schedule, rounds), rounds)
         precise = is_double()
         if not program.is_compiled:
@@ -151,15 +151,15 @@ class Records:
             return _execute(program, precise, _VAULT[self], state, keys)
 
     def seal(self, key: bytes) -> bytes:
-        """HMAC-SHA256 of everything that is kept here: whether records are the same, told to who holds the key.
+        """HMAC-SHA256 of all arrays, with which the holder of the key can check that records are the same.
 
-        Without a secret key it would let anybody test a guess of the records, hence a typed error for a short one.
+        The key must be secret, because anyone who has it can test guesses of the records; a short key is refused.
         """
         if not isinstance(key, bytes) or len(key) < 32:
             raise InvalidArgument("key: must be at least 32 secret bytes; a seal that others can compute leaks records")
         mac = hmac.new(key, b"dpbilevel records", "sha256")
-        for role, kept in _VAULT[self].items():
-            leaves, structure = jax.tree.flatten(kept)
+        for role, stored in _VAULT[self].items():
+            leaves, structure = jax.tree.flatten(stored)
             with isolated_jax_config():
                 arrays = [np.ascontiguousarray(leaf) for leaf in leaves]
             shapes = [[array.dtype.str, list(array.shape)] for array in arrays]
@@ -172,14 +172,14 @@ class Records:
         return f"Records({self._sizes.counts()}; values hidden)"
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("Records cannot be pickled or copied: private values would travel outside the accounting")
+        raise TypeError("Records cannot be pickled or copied: private values would leave the accounting")
 
 
 @functools.partial(jax.jit, static_argnames=("program", "precise"))
 def _execute(
     program: Program, precise: bool, arrays: Mapping[str, Any], state: State, keys: Randomness
 ) -> tuple[State, Tree]:
-    # Losses are traced in the precision that the user has set, whatever noise and sums are computed in.
+    # Losses are traced in the user's precision, noise and sums in float64.
     with jax.enable_x64(precise):
         return program.loop(_answering(arrays), state, keys, _means(arrays))
 
@@ -195,7 +195,7 @@ def _answering(arrays: Mapping[str, Any]) -> Answer:
 
 
 def _means(arrays: Mapping[str, Any]) -> Means:
-    """Exact means over the records of a level, which JAX can differentiate: for programs without noise alone."""
+    """Differentiable exact means over the records of a level, only for programs without noise."""
 
     def means(level: str, function: Callable[..., Any]) -> Callable[..., Any]:
         tree, present = arrays["both" if "both" in arrays else level]
@@ -207,15 +207,17 @@ def _means(arrays: Mapping[str, Any]) -> Means:
 def _execute_with_calls(
     program: Program, precise: bool, arrays: Mapping[str, Any], state: State, keys: npt.NDArray[np.uint32]
 ) -> tuple[State, Tree]:
-    """Round by round, because a black box runs outside of compiled code. It sees invalid records as zeros."""
-    handed = {role: jax.tree.map(lambda leaf: _without(leaf, valid), tree) for role, (tree, valid) in arrays.items()}  # noqa: B023
+    """Run round by round, because a black box runs outside compiled code. It receives invalid records as zeros."""
+    readable = {
+        role: jax.tree.map(functools.partial(_zero_invalid, valid), tree) for role, (tree, valid) in arrays.items()
+    }
     history = []
     for round_keys in keys:
         first = 0
         for stage in program.stages:
             if isinstance(stage, Call):
-                mine = {role: jax.tree.map(np.copy, handed[role]) for role in stage.release.roles}
-                state = stage.run(state, mine)
+                copies = {role: jax.tree.map(np.copy, readable[role]) for role in stage.release.roles}
+                state = stage.run(state, copies)
                 continue
             with isolated_jax_config():
                 state = _execute_stage(stage, precise, arrays, state, round_keys[first : first + stage.keys_per_round])
@@ -224,14 +226,14 @@ def _execute_with_calls(
     return state, jax.tree.map(lambda *rounds: np.stack(rounds), *history)
 
 
-def _without(leaf: jax.Array, valid: jax.Array) -> npt.NDArray[Any]:
+def _zero_invalid(valid: jax.Array, leaf: jax.Array) -> npt.NDArray[Any]:
     array = np.array(leaf)
     array[~np.asarray(valid)] = 0
     return array
 
 
 def check_traceable(program: Program, sizes: RecordShapes, state: State) -> None:
-    """Trace a program on shapes, so that whatever is wrong with it shows before anything is charged."""
+    """Trace a program on shapes, so that its errors are raised before anything is charged."""
     arrays, precise = _shapes(sizes), is_double()
     keys = functools.partial(jax.ShapeDtypeStruct, dtype=jnp.uint32)
     with isolated_jax_config():
@@ -246,7 +248,7 @@ def check_traceable(program: Program, sizes: RecordShapes, state: State) -> None
 
 
 def traced(program: Program, sizes: RecordShapes, state: State, rounds: int) -> ClosedJaxpr:
-    """A compiled program as it will run ``rounds`` rounds at a time, written out on shapes alone."""
+    """The jaxpr of a program that runs ``rounds`` rounds at a time, traced on shapes."""
     keys = jax.ShapeDtypeStruct((rounds, program.keys_per_round, 2, 2), jnp.uint32)
     precise = is_double()
     with isolated_jax_config():
@@ -254,7 +256,7 @@ def traced(program: Program, sizes: RecordShapes, state: State, rounds: int) -> 
 
 
 def answer_dimensions(program: Program, sizes: RecordShapes, state: State) -> dict[Release, int]:
-    """How many numbers an answer of each release has, by tracing a compiled program on shapes."""
+    """The dimension of each release's answer, by tracing a compiled program on shapes."""
     arrays, precise = _shapes(sizes), is_double()
     dimensions: dict[Release, int] = {}
 
@@ -277,17 +279,17 @@ def _shapes(sizes: RecordShapes) -> dict[str, tuple[Tree, Any]]:
 
 
 def _randomness_shapes(program: Program) -> Any:
-    """Of one round."""
+    """Shapes of the randomness of one round."""
     keys = functools.partial(jax.ShapeDtypeStruct, dtype=jnp.uint32)
     return tuple(map(keys, program.draw_shapes(1))) if program.is_exact else keys((1, program.keys_per_round, 2, 2))
 
 
 @contextlib.contextmanager
 def isolated_jax_config() -> Iterator[None]:
-    """How every program runs: float64 available for noise and sums, and no debugging switch that looks at values.
+    """The JAX settings under which programs run: float64 for noise and sums, and no debugging that inspects values.
 
-    ``jax_debug_nans`` would turn a record's value into an exception, ``jax_disable_jit`` would show values to losses.
-    Switches that would fail a run after its charge are off too: strict type promotion and transfer guards.
+    ``jax_debug_nans`` would turn a record's value into an exception, and ``jax_disable_jit`` would show values to the
+    losses. Settings that could fail a run after its charge are off too: strict type promotion and transfer guards.
     """
     with contextlib.ExitStack() as stack:
         stack.enter_context(jax.enable_x64(True))
@@ -301,30 +303,28 @@ def isolated_jax_config() -> Iterator[None]:
 
 def _check_roles(upper: Tree, lower: Tree, both: Tree) -> None:
     if (both is None) == (lower is None):
-        raise InvalidRecords(
-            "roles: give lower=... (with upper=... where the upper level has records), or both=... alone"
-        )
+        raise InvalidRecords("roles: give lower=... (with upper=... if the upper level has records), or only both=...")
     if both is not None and upper is not None:
-        raise InvalidRecords("roles: both=... stands alone; records of upper=... and lower=... are disjoint")
+        raise InvalidRecords(
+            "roles: both=... cannot be combined with upper=...; records of upper=... and lower=... are disjoint"
+        )
     for role, tree in (("upper", upper), ("lower", lower), ("both", both)):
         try:
             jax.tree.leaves(tree)
         except ValueError:
-            raise InvalidRecords(
-                f"{role}: has a dictionary with keys that cannot be sorted; name all in text"
-            ) from None
+            raise InvalidRecords(f"{role}: has a dictionary whose keys cannot be sorted; use strings as keys") from None
 
 
 def _prepared(role: str, tree: Tree, invalid: str) -> tuple[Tree, jax.Array]:
-    """Arrays as the compiled loop takes them, and which records are valid."""
-    with np.errstate(over="ignore"):  # a float64 too large for float32 becomes infinite, and is judged as such
-        # In two steps, because NumPy quotes an integer that does not fit the type it is asked for.
+    """Arrays in the form that the compiled loop needs, and a mask of valid records."""
+    with np.errstate(over="ignore"):  # a float64 too large for float32 becomes infinite, hence invalid
+        # In two steps, because NumPy's error quotes an integer that does not fit the requested dtype.
         arrays = jax.tree.map(lambda leaf: _narrowed(leaf, _usable_dtype(role, leaf)), tree)
     _check_leading_axis(role, arrays)
     leaves = jax.tree.leaves(arrays)
     valid = np.ones(leaves[0].shape[0], dtype=bool)
     for leaf, given in zip(leaves, jax.tree.leaves(tree), strict=True):
-        # An integer that wraps around when it is narrowed is as unusable as an infinity.
+        # An integer that wraps around when it is narrowed is invalid, like an infinity.
         usable = np.isfinite(leaf) if np.issubdtype(leaf.dtype, np.floating) else leaf == np.asarray(given)
         valid &= usable.reshape(leaf.shape[0], -1).all(axis=1)
     if invalid == "refuse" and not valid.all():
@@ -332,8 +332,8 @@ def _prepared(role: str, tree: Tree, invalid: str) -> tuple[Tree, jax.Array]:
             f"{role}: must hold finite values that fit JAX's types (float32 and int32, unless jax_enable_x64 is on); "
             'clean them, or pass invalid="zero" to let such records contribute nothing'
         )
-    # Copies, for an array of the caller's could change during a run. Sealed, because where jax_debug_nans is on even a
-    # copy to the device raises on a record's value.
+    # Copies, because the caller could change an array during a run. Under isolated settings, because with
+    # jax_debug_nans even a copy to the device raises on a record's value.
     with isolated_jax_config():
         return jax.tree.map(jnp.array, arrays), jnp.array(valid)
 
@@ -349,29 +349,29 @@ def _narrowed(leaf: Any, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
 
 
 def _shape(role: str, leaf: Any) -> jax.ShapeDtypeStruct:
-    dtype = _usable_dtype(role, leaf)  # first, for it refuses what has no shape
+    dtype = _usable_dtype(role, leaf)  # first, because it refuses values without a shape
     return jax.ShapeDtypeStruct(np.shape(leaf), dtype)
 
 
 def _usable_dtype(role: str, leaf: Any) -> np.dtype[Any]:
-    """The type in which a leaf is kept: JAX's float, or the leaf's own integer or boolean type, as JAX has it."""
+    """The dtype in which a leaf is stored: JAX's float, or JAX's form of the leaf's integer or boolean dtype."""
     if isinstance(leaf, np.ma.MaskedArray):
-        raise InvalidRecords(f"{role}: has a masked array; fill the gaps, or drop the rows that have them")
+        raise InvalidRecords(f"{role}: has a masked array; fill masked values, or drop their rows")
     dtype = leaf.dtype if isinstance(leaf, np.ndarray | jax.Array | jax.ShapeDtypeStruct) else _dtype(leaf)
     if jnp.issubdtype(dtype, jnp.floating):
         return user_float()
     if getattr(dtype, "kind", None) in ("i", "u", "b"):
         return np.dtype(jax.dtypes.canonicalize_dtype(dtype))
-    # Only the kind is named: the length of a string type, say, is a fact about the values.
+    # Only the kind is named: the length of a string dtype, for example, depends on the values.
     kind = {"U": "strings", "S": "bytes", "O": "objects", "M": "dates", "m": "time differences", "c": "complex numbers"}
     raise InvalidRecords(
-        f"{role}: has a leaf of {kind.get(getattr(dtype, 'kind', ''), 'a type that JAX has no numbers for')}; must be "
+        f"{role}: has a leaf of {kind.get(getattr(dtype, 'kind', ''), 'a type that JAX does not support')}; must be "
         "real numbers, integers or booleans (encode categories and labels as integers, dates as numbers)"
     )
 
 
 def _dtype(leaf: Any) -> np.dtype[Any]:
-    """The type that NumPy gives a leaf; that of objects where it gives none, for what it says then may quote a cell."""
+    """The dtype that NumPy gives a leaf, or object if NumPy raises: its message may quote a value."""
     try:
         return np.asarray(leaf).dtype
     except Exception:
@@ -384,7 +384,7 @@ def _check_leading_axis(role: str, tree: Tree) -> None:
         return
     if not leaves or any(len(leaf.shape) == 0 for leaf in leaves):
         raise InvalidRecords(
-            f"{role}: must be arrays whose first axis counts the records; a leaf has no axis (or there is none)"
+            f"{role}: must be arrays whose first axis is over records; a leaf has no axis (or there is no leaf)"
         )
     if len({leaf.shape[0] for leaf in leaves}) > 1:
         raise InvalidRecords(f"{role}: leaves disagree on the number of records; every array needs the same first axis")

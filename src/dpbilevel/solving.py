@@ -1,4 +1,4 @@
-"""The way through the house: plan, charge, run, release."""
+"""`solve`: plan, charge, run, and return the released solution."""
 
 import contextlib
 import warnings
@@ -30,7 +30,7 @@ from dpbilevel.solution.solution import Solution
 
 Tree = Any
 
-_CHUNKS = 20  # how often, about, the progress bar moves
+_CHUNKS = 20  # approximate number of updates of the progress bar
 
 
 def solve(
@@ -49,30 +49,30 @@ def solve(
 ) -> Solution:
     """Solve a bilevel problem on private records within a budget.
 
-    Guarantee: everything in the returned `Solution` together satisfies (budget.epsilon, budget.delta)-DP under
-    ``budget.adjacency``, unconditionally: it rests on clipping and noise, not on constants or convergence. The whole
-    spend is charged before the first record is read and is never refunded. What became of the run is in its ``result``;
-    where that should not be used, a `UtilityWarning` follows the run.
+    Guarantee: the returned `Solution` as a whole satisfies (budget.epsilon, budget.delta)-DP under
+    ``budget.adjacency``, unconditionally: the guarantee rests on clipping and noise, not on constants or convergence.
+    The whole spend is charged before the first record is read and is never refunded. The outcome of the run is in the
+    ``result`` of the solution; if the solution should not be used, `solve` issues a `UtilityWarning`.
 
     Args:
-        problem: what to minimise.
+        problem: the problem to solve.
         records: the private records.
-        budget: what the run may spend; ``Budget(float("inf"))`` runs without noise or clipping.
+        budget: the privacy budget of the run; ``Budget(float("inf"))`` runs without noise or clipping.
         start: (x0, y0), public; the problem's own by default.
-        method: `Tracking` unless told otherwise, `DPBilevel` for the paper's algorithm.
-        refit: how the model is trained at the final x with the larger part of the budget, `Refit`; "auto" takes the
-            method's own (`Tracking` has one, `DPBilevel` returns the model of its last solve), None returns the tuned
-            y as it is.
-        ledger: the data set's ledger; without one, the run stands alone and spends its budget.
-        checkpoint: a file from which the run goes on after it was cut off, to the same bits and without a second
-            charge. It is as secret as the records, and so is every copy of it: until the last round it holds the
-            secret of the noise. Delete it once the solution is saved. Resuming with other records, another run or other
-            code raises `CheckpointRefused`.
-        seed: fixes the noise for experiments. The solution is then reproducible, hence NOT private, and says so.
-        noise: "float", Gaussian noise in float64, or "exact", integer noise on integer sums, whose lowest bits tell
-            nothing. Exact noise needs OpenDP (``pip install "dpbilevel[exact]"``) and a little more noise for the same
-            epsilon, and takes neither a seed, nor random batches, nor black boxes.
-        progress: show a progress bar where the output is a terminal.
+        method: `Tracking` by default, `DPBilevel` for the paper's algorithm.
+        refit: a `Refit`, which trains the model at the final x with the larger part of the budget; "auto" for the
+            default of the method (`Tracking` has one, `DPBilevel` returns the model of its last solve); None to return
+            the tuned y.
+        ledger: the ledger of the data set; without one, the run is accounted for by itself.
+        checkpoint: path of a file from which an interrupted run resumes, with the same bits and without a second
+            charge. The file and every copy of it are as secret as the records: until the last round it holds the noise
+            secret. Delete it once the solution is saved. Resuming with other records, another run or other code raises
+            `CheckpointRefused`.
+        seed: fixes the noise for experiments. The solution is then reproducible, hence NOT private, and marked as such.
+        noise: "float" for Gaussian noise in float64, or "exact" for integer noise on integer sums, whose low bits leak
+            nothing. Exact noise needs OpenDP (``pip install "dpbilevel[exact]"``) and slightly more noise for the same
+            epsilon, and supports neither a seed, nor random batches, nor black boxes.
+        progress: show a progress bar if the output is a terminal.
 
     >>> import numpy as np, dpbilevel as dpb
     >>> points = np.linspace(-1, 1, 500)
@@ -106,41 +106,43 @@ def solve(
     parts = [part for part in (planned.program, planned.training) if part is not None]
     chunks = [_chunk(part.rounds) for part in parts]
     with contextlib.ExitStack() as stack:
-        kept = None
+        saved = None
         if checkpoint is not None:
-            kept = stack.enter_context(opened(checkpoint, planned, (x, y), schedule, chunks))
-            schedule = kept.schedule
-        # Charged before a record is touched; whatever happens after this line, the charge stands.
-        receipt = ledger.charge(planned.releases, budget, name) if kept is None else kept.charge(ledger, records, name)
+            saved = stack.enter_context(opened(checkpoint, planned, (x, y), schedule, chunks))
+            schedule = saved.schedule
+        # The charge precedes any access to a record. Whatever happens after this line, it is not refunded.
+        receipt = (
+            ledger.charge(planned.releases, budget, name) if saved is None else saved.charge(ledger, records, name)
+        )
         if not progress:
             stack.enter_context(displayed("none"))
         advance = stack.enter_context(counted(name, sum(part.rounds for part in parts)))
-        history = [] if kept is None else kept.history(planned.program, (x, y))
+        history = [] if saved is None else saved.history(planned.program, (x, y))
         values = (x, y)
         for index, (part, chunk) in enumerate(zip(parts, chunks, strict=True)):
             state, done = part.start(values[0], y), 0
-            if kept is not None:
-                state, done = kept.restored(index, part, state)
+            if saved is not None:
+                state, done = saved.restored(index, part, state)
             if done:
                 part.take(receipt, schedule, done)
                 advance(done)
             for first in range(done, part.rounds, chunk):
-                state, seen = records.execute(part, receipt, schedule, _plain(state), chunk)
+                state, observed = records.execute(part, receipt, schedule, _plain(state), chunk)
                 if index == 0:
-                    history.append(jax.tree.map(np.asarray, seen))
-                if kept is not None:
-                    kept.save(index, first + chunk, state, history)
+                    history.append(jax.tree.map(np.asarray, observed))
+                if saved is not None:
+                    saved.save(index, first + chunk, state, history)
                 advance(chunk)
             values = part.finish(_plain(state))
     values = jax.tree.map(np.asarray, values)
-    seen = jax.tree.map(lambda *chunks: np.concatenate(chunks), *history)
-    result = outcome(planned, x, values[0], seen)
+    trajectory = jax.tree.map(lambda *chunks: np.concatenate(chunks), *history)
+    result = outcome(planned, x, values[0], trajectory)
     if not result.usable:
         warn_afterwards(result.sentence, stacklevel=2)
-    return _released(planned, schedule, records, values, seen, result.sentence)
+    return _solution(planned, schedule, records, values, trajectory, result.sentence)
 
 
-def _released(
+def _solution(
     planned: Plan, schedule: KeySchedule, records: Records, values: tuple[Tree, Tree], history: Tree, result: str
 ) -> Solution:
     return Solution(
@@ -158,8 +160,8 @@ def _released(
 
 
 def check_noise(noise: str, seed: int | None, name: str = "seed") -> None:
-    """Raise, before any charge, where exact noise is asked for and cannot be drawn."""
-    if one_of("noise", noise, NOISES, "it says how noise is drawn") == "exact":
+    """Raise, before any charge, if exact noise is requested and cannot be drawn."""
+    if one_of("noise", noise, NOISES, "it selects how noise is drawn") == "exact":
         if seed is not None:
             raise InvalidArgument(
                 f'{name}={seed!r}: exact noise has no seed; leave {name} out, or experiment with noise="float"'
@@ -168,7 +170,7 @@ def check_noise(noise: str, seed: int | None, name: str = "seed") -> None:
 
 
 def warn_if_not_private(budget: Budget, schedule: KeySchedule, name: str = "seed", stacklevel: int = 3) -> None:
-    """Warn, at the line that called the caller, of a seed that voids privacy; before the charge, so none is lost."""
+    """Warn, at the line that called the caller, about a seed that voids privacy; before the charge."""
     if schedule.reproducible and budget.is_private:
         warnings.warn(
             f"{name} is fixed: the noise can be recomputed, so this result is reproducible and NOT private; leave "
@@ -179,14 +181,14 @@ def warn_if_not_private(budget: Budget, schedule: KeySchedule, name: str = "seed
 
 
 def _plain(state: Tree) -> Tree:
-    """Arrays as a checkpoint would give them back: nothing but values, so that it makes no difference whether it did.
+    """Arrays as a checkpoint restores them, so that a resumed run computes the same bits.
 
-    JAX marks some arrays as weakly typed, and computes otherwise with them.
+    JAX marks some arrays as weakly typed, which changes how it computes with them; a checkpoint does not keep this.
     """
     with isolated_jax_config():
         return jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)), state)
 
 
 def _chunk(rounds: int) -> int:
-    """The largest divisor of ``rounds`` that gives at least `_CHUNKS` chunks: equal chunks compile once."""
+    """The largest divisor of ``rounds`` that gives at least `_CHUNKS` chunks; equal chunks are compiled once."""
     return next(size for size in range(max(1, rounds // _CHUNKS), 0, -1) if rounds % size == 0)

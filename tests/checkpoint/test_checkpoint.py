@@ -229,7 +229,7 @@ def test_a_copy_of_a_checkpoint_that_is_begun_holds_the_noise_secret_and_the_pag
     root = Path(__file__).parents[2]
     for page, words in (("docs/checkpoints.md", "A copy keeps the secret"), ("SECURITY.md", "Copies of checkpoints")):
         assert words in (root / page).read_text(encoding="utf-8")
-    assert "What a copy gives away" in (checkpoint.__doc__ or "")
+    assert "**Copies.**" in (checkpoint.__doc__ or "")
 
 
 def entered(path):
@@ -258,7 +258,7 @@ def test_a_finished_run_takes_its_place_in_a_new_ledger_so_that_others_cannot(pa
 def test_a_database_that_has_forgotten_the_charge_is_refused(path, tmp_path, moment):
     solved_until(path, moment, ledger=stored_ledger(tmp_path))
     (tmp_path / "ledger.db").unlink()
-    check_refused(path, "a backup was put back", ledger=stored_ledger(tmp_path))
+    check_refused(path, "restored from a backup", ledger=stored_ledger(tmp_path))
 
 
 def test_a_run_that_does_not_fit_leaves_no_checkpoint(path):
@@ -479,7 +479,7 @@ def test_a_pipe_is_refused_and_not_waited_for(path):
 @posix
 def test_two_processes_do_not_work_on_one_checkpoint(path):
     solved_until(path, 10)
-    with checkpoint_file.alone(path):
+    with checkpoint_file.exclusive(path):
         before = path.read_bytes()
         with pytest.raises(dpb.CheckpointRefused, match="another process"):
             solve(path)

@@ -344,7 +344,7 @@ def test_a_seed_is_said_aloud_and_voids_the_run(folder, command):
 
 
 def test_lines_tell_progress_where_there_is_no_terminal(folder, command, monkeypatch):
-    monkeypatch.setattr("dpbilevel.execution.progress._PATIENCE", 0.0)
+    monkeypatch.setattr("dpbilevel.execution.progress._INTERVAL", 0.0)
     code, _, errors = command(*SMALL)
     assert code == 0
     assert re.search(r"Tracking: [\d,]+ of [\d,]+ rounds, about \d+ s left", errors)

@@ -168,7 +168,7 @@ def test_reading_tells_how_far_it_has_come(tmp_path, monkeypatch, capfd):
     table = {name: list(values) for name, values in people(400).items()}
     pyarrow.parquet.write_table(pyarrow.table(table), tmp_path / "people.parquet")
     monkeypatch.setattr(table_file, "_ROWS", 100)
-    monkeypatch.setattr("dpbilevel.execution.progress._PATIENCE", 0.0)
+    monkeypatch.setattr("dpbilevel.execution.progress._INTERVAL", 0.0)
     with displayed("lines"):
         list(open_table(tmp_path / "people.parquet").blocks(["age"]))
     lines = [line.partition(",")[0] for line in capfd.readouterr().err.splitlines()]

@@ -112,7 +112,7 @@ def test_the_threshold_of_tuning_is_one(name):
 
     assert remarks(1.0) == ()
     (remark,) = remarks(1.01)
-    assert "with 100 records; about 101 would" in remark
+    assert "with 100 records; about 101 records would" in remark
     assert remarks(5.0, dpb.Budget(math.inf)) == ()
 
 

@@ -11,7 +11,7 @@ from dpbilevel.execution.progress import counted, displayed
 
 @pytest.mark.parametrize(("display", "spoken"), [("bar", 0), ("none", 0), ("lines", 3)])
 def test_lines_are_for_those_who_ask(display, spoken, monkeypatch, capfd):
-    monkeypatch.setattr(progress, "_PATIENCE", 0.0)
+    monkeypatch.setattr(progress, "_INTERVAL", 0.0)
     with displayed(display), counted("tuning", 4, "steps") as advance:
         for _ in range(4):
             advance(1)
@@ -54,7 +54,7 @@ def test_something_is_said_within_five_seconds_whatever_is_going_on(capfd):
 
 
 def test_a_silence_is_broken_once(monkeypatch, capfd):
-    monkeypatch.setattr(progress, "_PATIENCE", 0.05)
+    monkeypatch.setattr(progress, "_INTERVAL", 0.05)
     with displayed("lines"), counted("tuning", 200):
         said = wait_for(capfd, "so far\n")
         time.sleep(0.5)
@@ -66,7 +66,7 @@ def test_the_first_estimate_leaves_compilation_out(compiled, monkeypatch, capfd)
     """The compiler takes a hundred times as long as a step."""
     clock = [0.0]
     monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
-    monkeypatch.setattr(progress, "_BLINK", 1000.0)
+    monkeypatch.setattr(progress, "_POLLING", 1000.0)
     with displayed("lines"), counted("tuning", 20) as advance:
         for step in range(1, 4):
             clock[0] += 1000.0 if step == compiled else 10.0
@@ -87,7 +87,7 @@ def test_a_closed_stderr_ends_no_run(monkeypatch):
         flush = write
 
     monkeypatch.setattr(sys, "stderr", Closed())
-    monkeypatch.setattr(progress, "_PATIENCE", 0.0)
+    monkeypatch.setattr(progress, "_INTERVAL", 0.0)
     with displayed("lines"), counted("tuning", 3) as advance:
         time.sleep(0.3)
         advance(1)

@@ -127,9 +127,9 @@ def test_the_walk_over_releases_catches_noise_in_floating_point(monkeypatch):
 def test_a_program_is_exact_as_a_whole_or_not_at_all():
     exact = planned("tracking", "exact").program
     plain = planned("tracking", "float").program
-    with pytest.raises(InvalidProblem, match="some have exact noise and others have not"):
+    with pytest.raises(InvalidProblem, match="some have exact noise and others do not"):
         dataclasses.replace(exact, stages=[exact.stages[0], plain.stages[1]])
-    with pytest.raises(InvalidArgument, match="drawn and not made from keys"):
+    with pytest.raises(InvalidArgument, match="which is not generated from keys"):
         exact.keys(KeySchedule(), 0, 1)
 
 
@@ -158,7 +158,7 @@ def test_plans_of_either_noise_ask_the_same_and_exact_noise_is_larger():
         ),
         (
             {"method": dpb.DPBilevel(inner=dpb.BlackBox(train=print, event=dpb.GaussianDP(0.1)), step_size=1.0)},
-            r'noise="exact": does not reach into a black box',
+            r'noise="exact": does not apply to a black box',
         ),
     ],
     ids=["seed", "unknown", "none", "no privacy", "sampling", "inner sampling", "black box"],
@@ -263,7 +263,7 @@ def test_programs_with_calls_of_black_boxes_are_refused_by_themselves():
     event, roles = dpb.GaussianDP(0.01), {"lower": 160}
     call = Call(release=DeclaredRelease(name="training", roles=roles, event=event, uses=1), run=lambda state, _: state)
     program = Program(rounds=1, stages=[call], start=max, observe=max, finish=max)
-    with pytest.raises(InvalidArgument, match="does not reach into 'training', a black box"):
+    with pytest.raises(InvalidArgument, match="does not apply to 'training', a black box"):
         program.discretized({})
 
 

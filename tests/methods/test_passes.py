@@ -80,7 +80,7 @@ def test_a_clip_is_held_where_less_noise_is_of_no_use():
     """Gradients of all but a rare class vanish; the mutant follows them down, and with it all that the class says."""
     rare = np.append(np.full(970, 1e-6), np.full(30, 1.0))
     one = three(noise=1e-3)
-    enough = passes._ENOUGH * 0.03 / (one._whole_run("long") * one.multiple("long"))
+    enough = passes._ENOUGH * 0.03 / (one._run_noise("long") * one.multiple("long"))
     assert after("long", rare, mean=0.03) == pytest.approx(enough, rel=0.1)  # the mean has noise in it
     assert after(None, rare, mean=0.03) < 1e-5
     assert after("long", np.full(1000, 3.0), mean=0.03) > 2.5  # it may always rise

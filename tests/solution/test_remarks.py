@@ -36,7 +36,7 @@ def remarks(domain, x, legend=None):
         (dpb.NonNegative(), np.array([3.0, 0.0]), "At the lower end of its range, 0: x[1];"),
         (dpb.NonNegative(), np.zeros(2), "At the lower end of their range: 2 of 2"),
         (dpb.Ball(5.0), {"a": np.array(3.0), "b": np.array([4.0])}, "At the edge of its ball, of radius 5: x"),
-        (dpb.Simplex(2.0), np.array([0.0, 2.0]), "At a corner of its simplex: x; all but x[1] count for nothing"),
+        (dpb.Simplex(2.0), np.array([0.0, 2.0]), "At a corner of its simplex: x; all weights but x[1] are zero"),
         ({"a": dpb.Box(0, 1), "b": dpb.NonNegative()}, {"a": FULL, "b": HALF}, "At the upper end of its range, 1"),
     ],
 )  # fmt: skip

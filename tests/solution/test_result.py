@@ -54,9 +54,7 @@ def told(seen, planned=None, x=None, start=START):
 
 def test_a_run_that_gained_and_came_to_rest():
     found = told(history())
-    assert found.sentence == (
-        "Tuned: the validation loss fell by 0.5 ± 0.01, and x had come to rest at the noise floor."
-    )
+    assert found.sentence == ("Tuned: the validation loss fell by 0.5 ± 0.01, and x converged to the noise floor.")
     assert found.usable
 
 
@@ -67,12 +65,12 @@ def test_an_upper_level_without_records_has_no_noise():
 def test_a_run_whose_steps_ran_out_names_more():
     found = told(history(halfway=1.0))
     assert found.sentence == (
-        "Tuned in part: the validation loss fell by 0.5 ± 0.01, and x was still on its way, with a hypergradient of "
-        "66% of the largest, when the steps ran out; try Tracking(steps=400)."
+        "Tuned in part: the validation loss fell by 0.5 ± 0.01, but x (its hypergradient was 66% of the largest) had "
+        "not converged after all steps; try Tracking(steps=400)."
     )
     assert found.usable
     assert in_own_words(found.sentence).endswith("; try Tracking(steps=400), from Python.")  # no option sets steps
-    assert "the model had not settled when the steps ran out" in told(history(unsettled=2.0)).sentence
+    assert "the model had not converged after all steps" in told(history(unsettled=2.0)).sentence
 
 
 def test_hypergradients_that_noise_explains_are_no_way_to_go():
@@ -105,7 +103,7 @@ def test_at_an_edge_what_leads_out_is_no_way_to_go():
     seen["hypergradient"] = seen["x"] - 3.0
     assert told(seen).sentence.startswith("Tuned in part: ")
     assert told(seen, plan(domain=dpb.Box(-1.0, 1.0))).sentence == (
-        "Tuned: the validation loss fell by 0.5 ± 0.01, and x had come to rest at the noise floor, at an edge of its "
+        "Tuned: the validation loss fell by 0.5 ± 0.01, and x converged to the noise floor, at an edge of its "
         "domain (see the remarks)."
     )
 
@@ -115,7 +113,7 @@ def test_at_an_edge_what_leads_out_is_no_way_to_go():
     [
         (history(to=0.0, change=0.1), "noise explains all of its movement", f"{LITTLE}, or another starting point"),
         (history(change=0.2), "the validation loss did not fall (it changed by 0.2 ± 0.01)", LITTLE),
-        (history(to=np.nan), "numbers of the run were not finite", LITTLE),
+        (history(to=np.nan), "values of the run were not finite", LITTLE),
     ],
 )
 def test_a_start_that_is_returned_is_said_to_be_one(seen, why, advice):
@@ -146,7 +144,7 @@ def test_what_rests_on_noise_is_not_to_be_relied_on(seen, words):
 @pytest.mark.parametrize("steps", [1, 2, 19])
 def test_short_runs_measure_nothing(steps):
     found = told(history(steps=steps, halfway=1.0), plan(dpb.Tracking(steps=steps)), x=START + 1)
-    assert found.sentence.startswith(f"Moved: whether it helped is not measured in {steps} steps; try 20 or more")
+    assert found.sentence.startswith(f"Moved: a run of {steps} steps does not measure the gain; try 20 or more")
     assert told(history(steps=20, halfway=0.1), plan(dpb.Tracking(steps=20))).sentence.startswith("Tuned")
 
 
@@ -154,9 +152,9 @@ def test_short_runs_measure_nothing(steps):
     ("moving", "words"),
     [
         (0, "Solved without noise: the starting point is stationary."),
-        (1, "Solved without noise: x came to rest after 1 round of at most 300."),
-        (23, "Solved without noise: x came to rest after 23 rounds of at most 300."),
-        (300, "Stopped without noise after all 300 rounds: x was still moving; try it as the next start."),
+        (1, "Solved without noise: x converged after 1 round of at most 300."),
+        (23, "Solved without noise: x converged after 23 rounds of at most 300."),
+        (300, "Stopped without noise after all 300 rounds: x was still moving; try a new run from the returned x."),
     ],
 )
 def test_without_noise_rounds_are_counted(moving, words):
@@ -167,7 +165,7 @@ def test_without_noise_rounds_are_counted(moving, words):
 def test_methods_that_do_not_measure_say_so_and_no_more():
     method = dpb.DPBilevel(inner=dpb.DPLocGD(strong_convexity=1.0, steps=2))
     silent = {"x": history()["x"]}
-    unknown = "this method does not measure whether it is done."
+    unknown = "this method does not measure convergence."
     rule = {"output": ("last", "")}
     assert told(silent, plan(method, **rule)).sentence == f"Ran all 200 rounds; {unknown}"
     assert told(silent, plan(method, rounds=1), x=START + 1).sentence == f"Ran its one round; {unknown}"
@@ -249,7 +247,7 @@ def test_the_warning_is_never_an_error_since_the_result_is_paid_for():
 def test_without_noise_it_is_solved():
     with pytest.warns(dpb.NotPrivateWarning):
         solution = solve(100, 2.0, epsilon=float("inf"), seed=None)
-    assert solution.result.startswith("Solved without noise: x came to rest after ")
+    assert solution.result.startswith("Solved without noise: x converged after ")
 
 
 def from_public_values(solution, **settings):
@@ -313,5 +311,5 @@ def test_a_random_search_does_not_know():
             problem(), dpb.Records(upper=draws[0], lower=draws[1]), dpb.Budget(3.0, 1e-5), start=(START, START)
         )
     assert solution.result == (
-        "Returned the best of about 4 runs, by noisy score; this method does not measure whether it is done."
+        "Returned the best of about 4 runs, by noisy score; this method does not measure convergence."
     )

@@ -1,1 +1,1 @@
-"""A run that was interrupted and resumes: what is saved, in which file, and what makes it the same run."""
+"""Checkpoints of interrupted runs: the saved content, the file, and the fingerprint that identifies a run."""

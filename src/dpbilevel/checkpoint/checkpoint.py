@@ -1,27 +1,27 @@
-"""A run that was cut off goes on, to the same bits: charged once, and no noise used on other records.
+"""Checkpoints: an interrupted run resumes and gives the same bits, is charged once, and reuses no noise on other data.
 
-**What a checkpoint holds**: keys, and released values. What a program keeps between rounds is made of its public start
-and of noisy answers alone. This holds by construction, for every method: `Stage` and `Program` hand no record to a
-method's functions, only answers of releases that were charged, all of them, and for which the accountant assumes that
-each is seen. Looked through, one by one: DP Bilevel keeps iterates and their step lengths; tracking keeps answers,
-iterates, averages, Adam's moments and the state of its step rules; the final training keeps the model, its moments and
-a clip that follows a released fraction; grid search and screening keep models and released scores. (Private random
-search, whose guarantee needs that unfinished runs stay unseen, has a loop of its own and takes no checkpoint. A loss
-that closes over data, of which a caveat warns, puts them into the state as it puts them into the solution; and without
-a budget nothing is noised, here as there.)
+**Content.** A checkpoint holds keys and released values. The state of a program between rounds depends only on its
+public start and on noisy answers. This holds by construction for every method: `Stage` and `Program` pass no record to
+the functions of a method, only answers of charged releases, and the accountant assumes that every answer is published.
+In detail: DP Bilevel keeps iterates and their step lengths; tracking keeps answers, iterates, averages and the state of
+its step rules; the final training keeps the model, Adam's moments and a clip that follows a released fraction; grid
+search and screening keep models and released scores. Three exceptions: private random search takes no checkpoint,
+because its guarantee requires that unfinished runs stay unseen; a loss that closes over data, which has a caveat, puts
+the data into the state as it does into the solution; and with an infinite epsilon nothing has noise.
 
-**Why going on is no second release.** Keys are fixed before anything else. A chunk of rounds whose result was lost is
-computed again with the same noise on the same records from the same state: the same bits. Whoever saw both saw one.
-With *other* records, losses or numbers the same noise would cancel in the difference, and the leak would be exact.
-Hence the seal, an HMAC of all records, and the fingerprint, an HMAC of all that the compiled program does.
+**Why resuming is not a second release.** Keys are fixed before anything else. A chunk of rounds whose result was lost
+is recomputed from the same state with the same noise on the same records, and gives the same bits. With *other*
+records, losses or settings, the same noise would cancel in the difference of the results: an exact leak. The seal, an
+HMAC of all records, and the fingerprint, an HMAC of everything that the compiled program does, prevent this.
 
-**In which order.** "begun" (keys and fingerprint on disk), then the charge, under a name that only this run has, then
-"charged" (records sealed), then chunks. A charge that is in the ledger and not yet in the checkpoint is found there by
-its name, within the transaction that would charge it. The last chunk takes the noise secret out of the file.
+**Order.** First the checkpoint is created (keys and fingerprint on disk), then the run is charged under a unique name,
+then the records are sealed, then the chunks run. If a run stops between the charge and the seal, the charge is found in
+the ledger by its name, within the transaction that would charge it. The last chunk removes the noise secret from the
+file.
 
-**What a copy gives away.** The noise secret is in the file from "begun" on, when no records are sealed yet. A copy from
-then runs the same noise on whatever records it is given, and a copy from any time before the last chunk takes the noise
-off what is released. Neither can be noticed or undone: the file is as secret as the records, and so is every copy.
+**Copies.** The file holds the noise secret from its creation on, before any records are sealed. An early copy can run
+the same noise on any records, and a copy from any time before the last chunk can subtract the noise from the released
+values. Neither can be detected or undone. The file, and every copy of it, is as secret as the records.
 """
 
 import contextlib
@@ -46,24 +46,24 @@ from dpbilevel.records import Records
 
 Tree = Any
 
-_BEGIN_ANEW = "resume with what it was begun with, or delete it to begin a new run, which is charged anew"
+_RESTART = "resume with the original one, or delete the checkpoint to start a new run, which is charged again"
 
 
 @dataclass(frozen=True)
 class Saved:
-    """What is on disk.
+    """The content of a checkpoint.
 
     Attributes:
         run: the public name of the run.
-        key: of seal and fingerprint; secret, for who has it can test guesses of the records.
-        secret: of the noise; None once the run is finished, and where a fixed seed has it.
-        code: library, JAX and machine, in words.
-        fingerprint: name of an argument -> HMAC of what it was.
+        key: key of the seal and the fingerprint. It is secret, because it allows testing guesses of the records.
+        secret: noise secret; None once the run is finished, or if a fixed seed determines it.
+        code: library, JAX and machine, as text.
+        fingerprint: name of an argument -> HMAC of its value.
         records: the seal; None before the charge.
-        part: which program is running, 0 for tuning and 1 for the final training.
-        rounds: of that part that are done.
-        state: after them; leaves in JAX's order.
-        history: of tuning so far, likewise.
+        part: the current program, 0 for tuning and 1 for the final training.
+        rounds: completed rounds of that part.
+        state: state after these rounds; leaves in JAX's order.
+        history: history of tuning so far, likewise.
     """
 
     run: str
@@ -88,67 +88,67 @@ class Saved:
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> "Saved":
         """The inverse of `to_json`."""
-        kept = dict(content)
-        kept["key"] = bytes.fromhex(kept["key"])
-        kept["secret"] = None if kept["secret"] is None else bytes.fromhex(kept["secret"])
-        kept |= {name: tuple(map(checkpoint_file.unpacked, kept[name])) for name in ("state", "history")}
-        words = [
-            kept["run"],
-            kept["code"],
-            *kept["fingerprint"].values(),
-            "" if kept["records"] is None else kept["records"],
+        values = dict(content)
+        values["key"] = bytes.fromhex(values["key"])
+        values["secret"] = None if values["secret"] is None else bytes.fromhex(values["secret"])
+        values |= {name: tuple(map(checkpoint_file.unpacked, values[name])) for name in ("state", "history")}
+        texts = [
+            values["run"],
+            values["code"],
+            *values["fingerprint"].values(),
+            "" if values["records"] is None else values["records"],
         ]
-        if not all(isinstance(word, str) and word.isascii() for word in words):
-            raise TypeError("a text is none")
-        if not all(type(kept[name]) is int for name in ("part", "rounds")):
-            raise TypeError("a number is none")
-        return cls(**kept)
+        if not all(isinstance(text, str) and text.isascii() for text in texts):
+            raise TypeError("a field that must be text is not")
+        if not all(type(values[name]) is int for name in ("part", "rounds")):
+            raise TypeError("a field that must be an integer is not")
+        return cls(**values)
 
 
 class Checkpoint:
-    """The checkpoint of one run; `opened` makes it."""
+    """The checkpoint of one run; `opened` creates it."""
 
     def __init__(self, path: Path, planned: Plan, saved: Saved, schedule: KeySchedule, *, new: bool) -> None:
         self._path, self._planned, self._saved, self._new = path, planned, saved, new
         self.schedule = schedule
 
     def charge(self, ledger: Ledger, records: Records, description: str) -> Receipt:
-        """The receipt of the run, which is charged unless it was. Records are sealed after the first charge.
+        """The receipt of the run, which is charged unless it has been. Records are sealed after the first charge.
 
         Other records are refused before anything is charged.
 
-        A ledger in a database must have the charge of a run that says it was charged. A ledger in memory ended with its
-        process: the charge is entered into the new one, once, be the run finished or not, so that later runs on the
-        same ledger find it spent.
+        A ledger in a database must hold the charge of a run whose records are sealed. A ledger in memory ends with its
+        process: the charge is entered into the new ledger once, whether or not the run is finished, so that later runs
+        on this ledger account for it.
         """
         saved, planned = self._saved, self._planned
         if saved.records is not None and not hmac.compare_digest(self._seal(records), saved.records):
             raise CheckpointRefused(
-                f"records: are not those that {self._name()} was begun with; the same noise on other records would "
+                f"records: are not those that {self._name()} was created with; the same noise on other records would "
                 "cancel in the difference of the results, which is an exact leak. Resume with the very same records "
-                "(order and invalid= included), or delete the checkpoint to begin a new run, which is charged anew"
+                "(order and invalid= included), or delete the checkpoint to start a new run, which is charged again"
             )
         named = f"{description}, run {saved.run}"
         if saved.records is not None and ledger.is_stored and named not in {e.description for e in ledger.entries}:
             raise CheckpointRefused(
-                f"ledger: does not hold the charge of {self._name()} ({named}); resume with the ledger that it was "
-                "begun with. If it is that one, a backup was put back and has forgotten what was charged since"
+                f"ledger: does not hold the charge of {self._name()} ({named}); resume with the ledger that was "
+                "charged. If this is that ledger, it was restored from a backup and lacks all later charges"
             )
         try:
             receipt = ledger.charge(planned.releases, planned.budget, named, once=True)
         except (BudgetExceeded, InvalidArgument):
             if self._new:
-                self._path.unlink()  # nothing was charged: the path is free for a run that fits
+                self._path.unlink()  # nothing was charged: the path is free for a run within the budget
             raise
         if saved.records is None:
             self._write(replace(saved, records=self._seal(records)))
         return receipt
 
     def restored(self, index: int, part: Program, start: State) -> tuple[State, int]:
-        """The state of a part and how many of its rounds are done.
+        """The state of a part and the number of its completed rounds.
 
-        Of a part that was left behind all rounds are done, and its state is no longer needed: what it found is in the
-        state of the part that runs.
+        All rounds of an earlier part are complete. Its state is not needed any more, because the state of the current
+        part includes its result.
         """
         saved = self._saved
         if index < saved.part:
@@ -158,15 +158,15 @@ class Checkpoint:
         return jax.tree.unflatten(jax.tree.structure(start), saved.state), saved.rounds
 
     def history(self, tuning: Program, start: tuple[Tree, Tree]) -> list[Tree]:
-        """What was observed so far, as one chunk; nothing before the first."""
+        """The history so far, as one chunk; empty before the first chunk."""
         if not (self._saved.part or self._saved.rounds):
             return []
         shapes = jax.eval_shape(tuning.observe, jax.eval_shape(tuning.start, *start))
         return [jax.tree.unflatten(jax.tree.structure(shapes), self._saved.history)]
 
     def save(self, index: int, rounds: int, state: State, history: Sequence[Tree]) -> None:
-        """Note that a chunk of a part is done; with the last one the noise secret goes."""
-        seen = jax.tree.map(lambda *chunks: np.concatenate(chunks), *history)
+        """Save the state after a chunk of a part; the last chunk removes the noise secret."""
+        observed = jax.tree.map(lambda *chunks: np.concatenate(chunks), *history)
         finished = _is_finished(self._planned, index, rounds)
         self._write(
             replace(
@@ -175,7 +175,7 @@ class Checkpoint:
                 part=index,
                 rounds=rounds,
                 state=tuple(map(np.asarray, jax.tree.leaves(state))),
-                history=tuple(jax.tree.leaves(seen)),
+                history=tuple(jax.tree.leaves(observed)),
             )
         )
 
@@ -194,29 +194,29 @@ class Checkpoint:
 def opened(
     path: str | Path, planned: Plan, start: tuple[Tree, Tree], schedule: KeySchedule, chunks: Sequence[int]
 ) -> Iterator[Checkpoint]:
-    """The checkpoint of a run, begun where there is none. Reads no record and charges nothing.
+    """The checkpoint of a run, created if there is none. Reads no record and charges nothing.
 
     Args:
-        path: of the file.
-        planned: the run.
+        path: path of the file.
+        planned: plan of the run.
         start: (x, y).
-        schedule: of a new run, or of a fixed seed; a run that resumes has its own.
+        schedule: key schedule of a new run, or of a fixed seed; a resumed run restores its own.
         chunks: rounds between two saves, for each part.
     """
     target = checkpoint_file.checked_path(path)
     parts = [part for part in (planned.program, planned.training) if part is not None]
     if not all(part.is_compiled for part in parts):
         raise InvalidArgument(
-            "checkpoint: a black box draws randomness of its own, so that its calls cannot be repeated to the same "
+            "checkpoint: a black box draws its own randomness, so that its calls cannot be repeated with the same "
             "bits; leave checkpoint out"
         )
     if any(part.is_exact for part in parts):
         raise InvalidArgument(
-            "checkpoint: exact noise comes from a generator that cannot be set back, so that rounds cannot be repeated "
-            'to the same bits; leave checkpoint out, or noise="float"'
+            "checkpoint: exact noise comes from a generator that cannot be reset, so that rounds cannot be repeated "
+            'with the same bits; leave checkpoint out, or use noise="float"'
         )
     _check_types(parts, start)
-    with checkpoint_file.alone(target):
+    with checkpoint_file.exclusive(target):
         content = checkpoint_file.read(target)
         if content is None:
             key = fresh_key()
@@ -247,38 +247,38 @@ def _is_finished(planned: Plan, index: int, rounds: int) -> bool:
 
 
 def _fits(saved: Saved, parts: Sequence[Program], start: tuple[Tree, Tree]) -> bool:
-    """Whether the state is one that the run can have after so many rounds of that part."""
+    """Whether the saved state has the shapes and dtypes of the run at that point."""
     if not (0 <= saved.part < len(parts) and 0 <= saved.rounds <= parts[saved.part].rounds):
         return False
     if not (saved.part or saved.rounds):
         return not (saved.state or saved.history)
     tuning, running = parts[0], parts[saved.part]
-    seen = jax.eval_shape(tuning.observe, jax.eval_shape(tuning.start, *start))
+    observed = jax.eval_shape(tuning.observe, jax.eval_shape(tuning.start, *start))
     rounds = tuning.rounds if saved.part else saved.rounds
     expected = [(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(jax.eval_shape(running.start, *start))]
-    expected += [((rounds, *leaf.shape), leaf.dtype) for leaf in jax.tree.leaves(seen)]
+    expected += [((rounds, *leaf.shape), leaf.dtype) for leaf in jax.tree.leaves(observed)]
     return saved.records is not None and [(a.shape, a.dtype) for a in (*saved.state, *saved.history)] == expected
 
 
 def _check_same(path: Path, saved: Saved, own: Callable[[], dict[str, str]]) -> None:
-    """Refuse to resume with other code or another run."""
+    """Refuse to resume with different code or a different run."""
     if saved.code != code():
         raise CheckpointRefused(
-            f"checkpoint={str(path)!r}: was written by {saved.code}, and this is {code()}, which may round or draw "
-            f"differently; {_BEGIN_ANEW}"
+            f"checkpoint={str(path)!r}: was written by {saved.code}, and this is {code()}, which may round or sample "
+            f"differently; {_RESTART}"
         )
     for name, value in own().items():
         if not hmac.compare_digest(saved.fingerprint.get(name, ""), value):
-            raise CheckpointRefused(f"checkpoint={str(path)!r}: was begun with another {name}; {_BEGIN_ANEW}")
+            raise CheckpointRefused(f"checkpoint={str(path)!r}: was created with another {name}; {_RESTART}")
 
 
 def _check_types(parts: Sequence[Program], start: tuple[Tree, Tree]) -> None:
-    """Raise before the charge where a program keeps something that is no array of numbers."""
+    """Raise before the charge if the state of a program holds anything but arrays of numbers."""
     for part in parts:
         state = jax.eval_shape(part.start, *start)
         for leaf in jax.tree.leaves((state, jax.eval_shape(part.observe, state))):
             if not any(jnp.issubdtype(leaf.dtype, kind) for kind in (jnp.floating, jnp.integer, jnp.bool_)):
                 raise InvalidArgument(
-                    f"checkpoint: the method keeps values of type {leaf.dtype}, and only real numbers, integers and "
+                    f"checkpoint: the state of the method has dtype {leaf.dtype}, and only real numbers, integers and "
                     "booleans can be saved; leave checkpoint out"
                 )

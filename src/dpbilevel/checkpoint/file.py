@@ -1,9 +1,9 @@
-"""The file of a checkpoint: whole or not there, for its owner alone, unbroken, and used by one process at a time.
+"""The checkpoint file: written atomically, readable by its owner only, checked for damage, used by one process at once.
 
-The first line names the format and carries an HMAC of the second, which is the content as JSON. The key of the HMAC is
-the content's own: it finds damage. It does not stop somebody who may write to the file, for they can read it, and who
-reads it knows the noise of the run anyway. This is why a file of another owner is refused as well: its noise would be
-known to that owner.
+The first line names the format and holds an HMAC of the second line, which is the content as JSON. The key of the HMAC
+is part of the content, so that it detects damage but not manipulation: an attacker who can write to the file can read
+it, and knows the noise of the run anyway. For the same reason, a file that belongs to another user is refused: that
+user would know the noise.
 """
 
 import base64
@@ -25,11 +25,11 @@ from dpbilevel.foundation.files import write_atomically
 
 FORMAT = "dpbilevel.checkpoint/1"
 
-_BEGIN_ANEW = "delete it to begin a new run, which is charged anew"
+_RESTART = "delete it to start a new run, which is charged again"
 
 
 def checked_path(path: Any) -> Path:
-    """Where a checkpoint is or will be, or a typed error where none can be."""
+    """The absolute path of a checkpoint, or a typed error if it cannot be one."""
     if not isinstance(path, str | Path) or not str(path).strip() or "\0" in str(path):
         raise InvalidArgument(f"checkpoint: must be the path of a file, not {type(path).__name__}; or left out")
     target = Path(os.path.abspath(path))  # a later chdir must not lead to another file
@@ -39,11 +39,11 @@ def checked_path(path: Any) -> Path:
 
 
 @contextlib.contextmanager
-def alone(path: Path) -> Iterator[None]:
-    """Keep other processes from the checkpoint until this one is done with it, or killed.
+def exclusive(path: Path) -> Iterator[None]:
+    """Lock the checkpoint against other processes until this one is done with it, or killed.
 
-    What a process that was killed left of a write is removed. (On systems without ``flock``, such as Windows, two
-    processes on one checkpoint are not kept apart: each would compute the same bits, and the ledger charges once.)
+    Temporary files of a killed process are removed. On systems without ``flock``, such as Windows, there is no lock:
+    two processes on one checkpoint compute the same bits, and the ledger charges once.
     """
     try:
         import fcntl
@@ -55,11 +55,11 @@ def alone(path: Path) -> Iterator[None]:
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            mine = os.path.samestat(os.fstat(handle), os.stat(lock))  # and not one that was removed meanwhile
+            locked = os.path.samestat(os.fstat(handle), os.stat(lock))  # not a lock file that was removed meanwhile
         except OSError:
-            mine = False
-        if not mine:
-            raise CheckpointRefused(f"checkpoint={str(path)!r}: another process is working on it; wait until it ends")
+            locked = False
+        if not locked:
+            raise CheckpointRefused(f"checkpoint={str(path)!r}: another process is using it; wait until it ends")
         for name in os.listdir(path.parent):
             if re.fullmatch(rf"\.{re.escape(path.name)}\.\d+\.part", name):
                 (path.parent / name).unlink(missing_ok=True)
@@ -72,9 +72,9 @@ def alone(path: Path) -> Iterator[None]:
 
 
 def read(path: Path) -> dict[str, Any] | None:
-    """The content of a checkpoint; None where there is none, and a typed error where it may not be trusted."""
+    """The content of a checkpoint, None if there is no file, or a typed error if it cannot be trusted."""
     try:
-        # Not blocking: a pipe of that name would never answer.
+        # Non-blocking, because reading a pipe of that name could block forever.
         handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     except FileNotFoundError:
         return None
@@ -84,28 +84,28 @@ def read(path: Path) -> dict[str, Any] | None:
         _check_owner(path, os.fstat(handle))
         with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError, RecursionError):
             return _content(file.read())
-    raise damaged(path)  # not from what was caught: decoders keep what they read, and the file holds keys
+    raise damaged(path)  # without the cause: a decoder's exception holds the text, which contains keys
 
 
 def write(path: Path, content: dict[str, Any]) -> None:
-    """Put ``content`` in the place of what was there, on disk and readable by nobody else from its first byte on."""
+    """Replace the file by ``content`` atomically and durably, readable by its owner only from the first byte on."""
     text = json.dumps(content, allow_nan=False, separators=(",", ":"))
     try:
         write_atomically(path, f"{FORMAT} {_mac(content, text)}\n{text}\n", owner_only=True)
     except OSError as error:
         raise CheckpointRefused(
-            f"checkpoint={str(path)!r}: cannot be written ({error.strerror}); what was there before still is: mend "
-            "that, and run the same again to go on from it"
+            f"checkpoint={str(path)!r}: cannot be written ({error.strerror}); the previous checkpoint is intact: fix "
+            "the cause and start the same run again to resume from it"
         ) from error
 
 
 def damaged(path: Path) -> CheckpointRefused:
-    """The error for a file that is not as it was written."""
-    return CheckpointRefused(f"checkpoint={str(path)!r}: is damaged, or no checkpoint; {_BEGIN_ANEW}")
+    """The error for a file that is damaged."""
+    return CheckpointRefused(f"checkpoint={str(path)!r}: is damaged, or not a checkpoint; {_RESTART}")
 
 
 def packed(array: Any) -> list[Any]:
-    """An array as JSON, every bit of it: type, shape and bytes."""
+    """An array as JSON without loss: dtype, shape and bytes."""
     plain = np.asarray(array)
     plain = plain.astype(plain.dtype.newbyteorder("<"), copy=False)
     return [str(plain.dtype.name), list(plain.shape), base64.b64encode(plain.tobytes()).decode("ascii")]
@@ -128,7 +128,7 @@ def _content(raw: bytes) -> dict[str, Any]:
     name, mac = first.split(" ")
     content = json.loads(second)
     if name != FORMAT or not hmac.compare_digest(_mac(content, second), mac):
-        raise ValueError("another format, or another content than was written")
+        raise ValueError("another format, or not the content that was written")
     return dict(content)
 
 
@@ -151,8 +151,8 @@ def _check_owner(path: Path, facts: os.stat_result) -> None:
         )
     if facts.st_mode & 0o077:
         raise CheckpointRefused(
-            f"checkpoint={str(path)!r}: others may read or write it, and who has read it can take the noise of the run "
-            f"away; if nobody has, chmod 600 it; if in doubt, {_BEGIN_ANEW}"
+            f"checkpoint={str(path)!r}: other users may read or write it, and anyone who has read it can remove the "
+            f"noise of the run; if no one has, chmod 600 it; if in doubt, {_RESTART}"
         )
 
 
@@ -160,6 +160,4 @@ def _opened(path: Path, flags: int) -> int:
     try:
         return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0), 0o600)
     except OSError as error:
-        raise InvalidArgument(
-            f"checkpoint: its folder must be one that you may write to ({error.strerror}: {path.name!r})"
-        ) from error
+        raise InvalidArgument(f"checkpoint: its folder must be writable ({error.strerror}: {path.name!r})") from error

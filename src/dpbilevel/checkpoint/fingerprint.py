@@ -1,8 +1,8 @@
-"""What makes a run this run: everything but the records, as HMACs under a secret key, by argument.
+"""The fingerprint of a run: HMACs under a secret key of each argument except the records.
 
-Two runs with the same noise must be the same run. Most of a run is in functions, of which names say nothing: programs
-are therefore written out as what they compile to, with every constant. The key is secret because a loss may close over
-arrays that hold data, and of data no bare hash is kept anywhere: it would let anybody test a guess of them.
+Two runs with the same noise must be the same run. Most of a run is defined by functions, which their names do not
+identify. Programs are therefore compared as the jaxprs that are compiled, with every constant. The key is secret
+because a loss may close over arrays of data, and a plain hash of data would let anyone test guesses of it.
 """
 
 import hmac
@@ -27,7 +27,7 @@ Tree = Any
 
 
 def code() -> str:
-    """What computes: library, JAX, machine, and the settings of JAX that change bits; in words."""
+    """Library, JAX, machine, and the settings of JAX that affect bits, as text."""
     settings = [
         "float64" if is_double() else "float32",
         f"matrix products {jax.config.jax_default_matmul_precision or 'by default'}",  # type: ignore[attr-defined]
@@ -41,19 +41,19 @@ def code() -> str:
 def fingerprint(
     key: bytes, planned: Plan, start: tuple[Tree, Tree], schedule: KeySchedule, chunks: Sequence[int]
 ) -> dict[str, str]:
-    """Name of an argument -> HMAC of what it is; the most telling names first.
+    """Name of an argument -> HMAC of its value; the most informative names first.
 
     Args:
-        key: secret.
-        planned: the run.
+        key: secret key of the HMACs.
+        planned: plan of the run.
         start: (x, y).
-        schedule: tells a fixed seed from none, and from another.
-        chunks: rounds at a time, for each part.
+        schedule: key schedule, which identifies a fixed seed.
+        chunks: rounds per chunk, for each part.
     """
-    drawn = schedule.keys("noise", 0, 4).tobytes() if schedule.reproducible else b"secret"
+    seed = schedule.keys("noise", 0, 4).tobytes() if schedule.reproducible else b"secret"
     sizes = planned.sizes
     pieces: dict[str, list[bytes]] = {
-        "seed": [drawn],
+        "seed": [seed],
         "budget": [repr(planned.budget).encode()],
         "size of records": list(_shapes((sizes.upper, sizes.lower, sizes.both))),
         "start": [*_shapes(start), *(np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(start))],
@@ -65,18 +65,18 @@ def fingerprint(
         ],
         "problem": list(_programs(planned, start, chunks)),
     }
-    return {name: _mac(key, name, mine) for name, mine in pieces.items()}
+    return {name: _mac(key, name, values) for name, values in pieces.items()}
 
 
 def _mac(key: bytes, name: str, pieces: Sequence[bytes]) -> str:
-    whole = hmac.new(key, f"dpbilevel {name}".encode(), "sha256")
+    mac = hmac.new(key, f"dpbilevel {name}".encode(), "sha256")
     for piece in pieces:
-        whole.update(len(piece).to_bytes(8, "big") + piece)  # the length keeps pieces apart
-    return whole.hexdigest()
+        mac.update(len(piece).to_bytes(8, "big") + piece)  # the length separates the pieces
+    return mac.hexdigest()
 
 
 def _programs(planned: Plan, start: tuple[Tree, Tree], chunks: Sequence[int]) -> Iterator[bytes]:
-    """Tuning and training as they are compiled, and what leads into and out of them."""
+    """The compiled programs of tuning and training, with their start and finish functions."""
     parts = [part for part in (planned.program, planned.training) if part is not None]
     for part, chunk in zip(parts, chunks, strict=True):
         state = jax.eval_shape(part.start, *start)

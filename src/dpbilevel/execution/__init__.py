@@ -1,1 +1,1 @@
-"""How a method runs: its program, exact means for runs without noise, progress, and what is said before the charge."""
+"""Execution of a method: its program, exact means for runs without noise, progress, and warnings before the charge."""

@@ -1,8 +1,8 @@
-"""What is said before a run charges anything: where noise will dominate, and where little or nothing is protected.
+"""Warnings before the charge: where noise will dominate, and where the guarantee is weak or absent.
 
-All of it follows from public numbers, the plan's. Warnings come before the charge, so that whoever turns one into an
-error has spent nothing. What noise will do is kept as remarks of the plan too, and later of the solution. One warning
-comes after a run, of a result that should not be used: it is never an error, since the result has been paid for.
+All of them follow from the plan, which is public. They come before the charge, so that nothing is spent where warnings
+are turned into errors. Warnings about noise are also remarks of the plan and of the solution. One warning comes after a
+run, if its result should not be used. It never raises, because the result has been paid for.
 """
 
 import math
@@ -16,8 +16,8 @@ from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.release import Release
 from dpbilevel.privacy.spend import Privacy
 
-TRAINING_LIMIT = 0.3  # noise to signal of a training step, above which the model is worth little
-PASS_LIMIT = 1.0  # the same of one pass of tuning: beyond it, passes have more noise than signal
+TRAINING_LIMIT = 0.3  # noise-to-signal ratio of a training step above which the model is of little use
+PASS_LIMIT = 1.0  # noise-to-signal ratio of a tuning step above which it has more noise than signal
 _RATIO = "noise to signal"
 _TRAINING = f"training: {_RATIO}"
 
@@ -25,14 +25,14 @@ _TRAINING = f"training: {_RATIO}"
 def noise_remarks(
     parameters: Mapping[str, tuple[Any, str]], releases: Sequence[Chargeable], records: int, budget: Budget
 ) -> tuple[str, ...]:
-    """Where the noise of a plan will dominate: in the training of the model, and in the worst release of tuning.
+    """Remarks on where noise will dominate: in the training of the model, and in the noisiest release of tuning.
 
     Args:
-        numbers: of the plan; a method states the ratio of a release as "<release>: noise to signal" or
+        parameters: parameters of the plan; a method states the ratio of a release as "<release>: noise to signal" or
             "<release>, <part>: noise to signal".
-        releases: of the plan.
-        records: how many there are in all; public.
-        budget: of the plan.
+        releases: releases of the plan.
+        records: total number of records, which is public.
+        budget: budget of the plan.
     """
     if not budget.is_private:
         return ()
@@ -45,31 +45,31 @@ def noise_remarks(
                 f"training step, sigma sqrt(d)/(n C), is {ratio:.2g}; more records, fewer columns or a larger epsilon "
                 f"make it smaller (below {TRAINING_LIMIT:g} is good)"
             )
-    ratio, what, has = max(_of_tuning(parameters, releases), default=(0.0, "", 0))
+    ratio, name, count = max(_tuning_ratios(parameters, releases), default=(0.0, "", 0))
     if ratio > PASS_LIMIT:
         remarks.append(
-            f"Tuning has more noise than signal: the planned noise to signal of a step ({what}) is {ratio:.2g} with "
-            f"{has:,} records; about {math.ceil(has * ratio / PASS_LIMIT):,} would bring it to {PASS_LIMIT:g}, with as "
-            "many numbers to tune; otherwise tune fewer, or with a larger epsilon"
+            f"Tuning has more noise than signal: the planned noise to signal of a step ({name}) is {ratio:.2g} with "
+            f"{count:,} records; about {math.ceil(count * ratio / PASS_LIMIT):,} records would reduce it to "
+            f"{PASS_LIMIT:g}; otherwise tune fewer hyperparameters, or use a larger epsilon"
         )
     return tuple(remarks)
 
 
-def _of_tuning(
+def _tuning_ratios(
     parameters: Mapping[str, tuple[Any, str]], releases: Sequence[Chargeable]
 ) -> Iterator[tuple[float, str, int]]:
-    """(ratio, what has it, how many records it reads) of every release that is not the training's."""
+    """(ratio, name of the release or its part, number of records) of every release of tuning."""
     for name, (ratio, _) in parameters.items():
-        what, _, kind = name.rpartition(": ")
+        title, _, kind = name.rpartition(": ")
         if kind != _RATIO or name == _TRAINING:
             continue
         for release in releases:
-            if isinstance(release, Release) and what.partition(", ")[0] == release.name:
-                yield float(ratio), what, sum(part.count for part in release.contributions.values())
+            if isinstance(release, Release) and title.partition(", ")[0] == release.name:
+                yield float(ratio), title, sum(part.count for part in release.contributions.values())
 
 
 def warn_beforehand(privacy: Privacy, remarks: Sequence[str], stacklevel: int) -> None:
-    """Warn of what the guarantee does not cover, of noise that will dominate, and of an infinite epsilon.
+    """Warn about caveats of the guarantee, about noise that will dominate, and about an infinite epsilon.
 
     ``stacklevel`` counts from the caller, as in `warnings.warn`.
     """
@@ -87,7 +87,7 @@ def warn_beforehand(privacy: Privacy, remarks: Sequence[str], stacklevel: int) -
 
 
 def warn_afterwards(sentence: str, stacklevel: int) -> None:
-    """Warn of a result that should not be used. Where warnings are errors it is shown, and the result still returned.
+    """Warn about a result that should not be used. Where warnings are errors, the warning is shown but not raised.
 
     ``stacklevel`` counts from the caller, as in `warnings.warn`.
     """

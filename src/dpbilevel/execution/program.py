@@ -1,8 +1,8 @@
-"""A method, written out: rounds of stages, each asking one release and digesting the answer.
+"""The program of a method: rounds of stages, each of which queries one release and updates the state.
 
-Methods never see records. A stage says *where* to query (``query``) and *what to do* with the noisy answer
-(``update``); the loop belongs to `Program` alone, and its length is that of the keys it is handed, which is the number
-of uses that the release declares and the ledger has charged.
+Methods never see records. A stage defines the point to query (``query``) and the update from the noisy answer
+(``update``). Only `Program` runs the loop. Its length is the number of keys, which equals the number of uses that the
+release declares and the ledger has charged.
 """
 
 import math
@@ -26,8 +26,8 @@ from dpbilevel.privacy.release import Release
 Tree = Any
 State = Any
 Answer = Callable[[Release, Tree, jax.Array], Tree]
-Randomness = Any  # keys, one array for all stages; or exact noise, one array for each
-# (level, function of (*arguments, record)) -> the function of the arguments that is its mean over the level's records.
+Randomness = Any  # keys, one array for all stages; or exact noise, one array per stage
+# (level, function of (*arguments, record)) -> its mean over the level's records, a function of the arguments.
 Means = Callable[[str, Callable[..., Any]], Callable[..., Any]]
 
 
@@ -35,13 +35,13 @@ Means = Callable[[str, Callable[..., Any]], Callable[..., Any]]
 class Stage:
     """``uses_per_round`` uses of one release within a round.
 
-    What is left out is the identity: by default a step carries the state itself, asks at what it carries, and hands on
-    what it carried last.
+    Functions that are not given are the identity: the carry is the state, the release is evaluated at the carry, and the
+    last carry is the new state.
 
     Args:
-        release: what is asked; None for a stage that reads no records and costs nothing.
-        update: (state, carry, answer, step) -> carry. ``state`` is what the round started the stage with.
-        uses_per_round: of the release.
+        release: the release; None for a stage that reads no records and costs nothing.
+        update: (state, carry, answer, step) -> carry. ``state`` is the state at the start of the stage.
+        uses_per_round: uses of the release per round.
         query: (state, carry, step) -> point at which the release is evaluated.
         begin: state -> carry.
         end: (state, carry) -> state.
@@ -56,11 +56,11 @@ class Stage:
 
     @property
     def keys_per_round(self) -> int:
-        """Noise keys that a round of it needs: one for each use of the release."""
+        """Number of noise keys per round: one for each use of the release."""
         return 0 if self.release is None else self.uses_per_round
 
     def run(self, answer: Answer, state: State, keys: jax.Array) -> State:
-        """All steps of the stage; ``keys`` has one row of keys, or of exact noise, for each use."""
+        """Run all steps of the stage; ``keys`` has one row of keys, or of exact noise, for each use."""
 
         def step(carry: Tree, inputs: tuple[jax.Array, jax.Array]) -> tuple[Tree, None]:
             index, key = inputs
@@ -79,11 +79,12 @@ class Stage:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Call:
-    """One call of a black box within a round, outside of compiled code.
+    """One call of a black box within a round, outside compiled code.
 
     Args:
-        release: what the call was declared to cost.
-        run: (state, arrays by role) -> state; the one place where code from elsewhere sees records.
+        release: the declared cost of the call.
+        run: (state, arrays by role) -> state; the only place where foreign code sees records.
+        uses_per_round: calls per round.
     """
 
     release: DeclaredRelease
@@ -92,20 +93,21 @@ class Call:
 
     @property
     def keys_per_round(self) -> int:
-        """Noise keys that a round of it needs: none, a black box draws its own randomness."""
+        """Number of noise keys per round: none, because a black box draws its own randomness."""
         return 0
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class NoiselessStage:
-    """A round on exact means of records, for runs with an infinite budget alone.
+    """A round on exact means of records, only for runs with an infinite epsilon.
 
-    There a step costs nothing, so that a method may look at the data as often as it likes, compare losses and stop on
-    them. A release with noise is refused: nothing that depends on records steers a private run.
+    There, access to the data is free: a method may evaluate, compare and stop on exact losses. A release with noise is
+    refused, because nothing that depends on records may steer a private run.
 
     Args:
-        release: what is charged: infinite.
+        release: the release that is charged, with an infinite epsilon.
         run: (means, state) -> state.
+        uses_per_round: uses of the release per round.
     """
 
     release: Release
@@ -115,12 +117,12 @@ class NoiselessStage:
     def __post_init__(self) -> None:
         if self.release.noise_std != 0:
             raise InvalidProblem(
-                f"release {self.release.name!r}: has noise; exact means are for runs with an infinite epsilon"
+                f"release {self.release.name!r}: has noise; exact means are only for runs with an infinite epsilon"
             )
 
     @property
     def keys_per_round(self) -> int:
-        """Noise keys that a round of it needs: none."""
+        """Number of noise keys per round: none."""
         return 0
 
 
@@ -130,9 +132,9 @@ class Program:
 
     Args:
         rounds: number of rounds (outer steps).
-        stages: what happens in a round, in order.
+        stages: the stages of a round, in order.
         start: (x, y) -> state.
-        observe: state -> what the history keeps of a round; released values only.
+        observe: state -> the entry of a round in the history; released values only.
         finish: state -> (x, y).
     """
 
@@ -143,7 +145,7 @@ class Program:
     finish: Callable[[State], tuple[Tree, Tree]]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "stages", tuple(self.stages))  # what is charged can no longer be changed by the caller
+        object.__setattr__(self, "stages", tuple(self.stages))  # the caller cannot change it after the charge
         for stage in self.stages:
             if stage.release is not None and stage.release.uses != self.rounds * stage.uses_per_round:
                 raise InvalidProblem(
@@ -153,7 +155,7 @@ class Program:
         discretized = [_is_discretized(stage) for stage in self.stages if stage.release is not None]
         if any(discretized) and not all(discretized):
             raise InvalidProblem(
-                "stages: some have exact noise and others have not; `discretized` makes it all or none"
+                "stages: some have exact noise and others do not; use `discretized` on the whole program"
             )
 
     @property
@@ -163,16 +165,16 @@ class Program:
 
     @property
     def is_compiled(self) -> bool:
-        """Whether the whole loop is compiled: it is, unless a stage calls a black box."""
+        """Whether the whole loop is compiled, which it is unless a stage calls a black box."""
         return not any(isinstance(stage, Call) for stage in self.stages)
 
     @property
     def keys_per_round(self) -> int:
-        """Noise keys of one round, for the uses of all releases: each has an index of its own in the key schedule."""
+        """Number of noise keys per round. Each use of a release has its own index in the key schedule."""
         return sum(stage.keys_per_round for stage in self.stages)
 
     def take(self, receipt: Receipt, schedule: KeySchedule, rounds: int) -> int:
-        """Take the next rounds off a receipt; returns the index of their first use in the key schedule."""
+        """Redeem the next rounds on a receipt; returns the index of their first use in the key schedule."""
         for stage in self.stages:
             if stage.release is not None:
                 receipt.redeem(stage.release, rounds * stage.uses_per_round)
@@ -180,16 +182,16 @@ class Program:
 
     @property
     def is_exact(self) -> bool:
-        """Whether all noise is exact. A program that reads no records has none."""
+        """Whether the noise is exact; False for a program that reads no records."""
         return any(_is_discretized(stage) for stage in self.stages)
 
     def discretized(self, dimensions: Mapping[Release, int]) -> "Program":
-        """The same program with exact noise in every release, given how many numbers an answer of each has."""
+        """The same program with exact noise in every release, given the dimension of each release's answer."""
         stages = []
         for stage in self.stages:
             if not isinstance(stage, Stage):
                 raise InvalidArgument(
-                    f'noise="exact": does not reach into {stage.release.name!r}, a black box with noise of its own '
+                    f'noise="exact": does not apply to {stage.release.name!r}, a black box that draws its own noise '
                     '(leave noise="float")'
                 )
             release = stage.release
@@ -199,21 +201,21 @@ class Program:
         return replace(self, stages=stages)
 
     def randomness(self, schedule: KeySchedule, first: int, rounds: int) -> Randomness:
-        """What some rounds draw, from a first use on: exact noise, or keys of which noise is made."""
+        """The randomness of some rounds, from a first use on: exact noise, or keys from which noise is generated."""
         return self.draws(rounds) if self.is_exact else self.keys(schedule, first, rounds)
 
     def draws(self, rounds: int) -> tuple[npt.NDArray[np.uint32], ...]:
-        """Exact noise of some rounds, drawn now: for each stage integers of shape (rounds, uses, numbers).
+        """Draw the exact noise of some rounds: for each stage, integers of shape (rounds, uses, numbers).
 
-        Each is given as its two halves, for 64-bit integers would not survive code that is traced in 32 bits.
+        Each integer is given as two 32-bit halves, because code that is traced in 32 bits would truncate it.
         """
-        drawn = []
+        noise = []
         for stage, shape in zip(self.stages, self.draw_shapes(rounds), strict=True):
             integers = np.zeros(0, np.int64)
             if stage.keys_per_round and isinstance(stage.release, Release):
                 integers = discrete_gaussian(stage.release.scale, math.prod(shape[:-1]))
-            drawn.append(integers.astype("<i8").view("<u4").reshape(shape))
-        return tuple(drawn)
+            noise.append(integers.astype("<i8").view("<u4").reshape(shape))
+        return tuple(noise)
 
     def draw_shapes(self, rounds: int) -> tuple[tuple[int, ...], ...]:
         """The shapes of `draws`."""
@@ -226,13 +228,13 @@ class Program:
     def keys(self, schedule: KeySchedule, first: int, rounds: int) -> npt.NDArray[np.uint32]:
         """The noise and batch keys of some rounds, from a first use on: shape (rounds, uses per round, 2, 2)."""
         if self.is_exact:
-            raise InvalidArgument("program: has exact noise, which is drawn and not made from keys")
+            raise InvalidArgument("program: has exact noise, which is not generated from keys; use draws(rounds)")
         number = rounds * self.keys_per_round
         pairs = [schedule.keys(purpose, first, number) for purpose in ("noise", "batch")]
         return np.stack(pairs, axis=1).reshape(rounds, self.keys_per_round, 2, 2)
 
     def loop(self, answer: Answer, state: State, keys: Randomness, means: Means | None = None) -> tuple[State, Tree]:
-        """Run as many rounds as there are keys; returns the state and the history of these rounds."""
+        """Run one round per row of keys; returns the state and the history of these rounds."""
 
         def one_round(state: State, round_keys: Randomness) -> tuple[State, Tree]:
             first = 0
@@ -242,8 +244,8 @@ class Program:
                     state = stage.run(means, state)
                     continue
                 assert isinstance(stage, Stage), "a program with calls has no compiled loop"
-                mine = round_keys[index] if self.is_exact else round_keys[first : first + stage.keys_per_round]
-                state = stage.run(answer, state, mine)
+                own_keys = round_keys[index] if self.is_exact else round_keys[first : first + stage.keys_per_round]
+                state = stage.run(answer, state, own_keys)
                 first += stage.keys_per_round
             return state, self.observe(state)
 

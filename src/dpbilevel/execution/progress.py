@@ -1,6 +1,6 @@
-"""How far a run has come: a bar on terminals, plain lines where the command line asks for them, nothing otherwise.
+"""Progress of a run: a bar on terminals, plain lines where the command line requests them, nothing otherwise.
 
-Rounds are counted, which are public. Time is that of the machine; what records hold changes neither.
+The number of rounds is public. Neither it nor the time per round depends on the values of records.
 """
 
 import contextlib
@@ -16,82 +16,82 @@ Advance = Callable[[int], None]
 Display = Literal["bar", "lines", "none"]
 
 _DISPLAY: contextvars.ContextVar[Display] = contextvars.ContextVar("display", default="bar")
-_PATIENCE = 2.0  # seconds between two lines, and before the first
-_BLINK = 0.1  # seconds between two looks at the clock
+_INTERVAL = 2.0  # seconds between two lines, and before the first
+_POLLING = 0.1  # seconds between two checks of the clock
 _AT_WORK = "dpbilevel: still at work"
 
 
-class _Voice:
-    """Lines on stderr, and one for whatever takes long without a word: planning, or the compiler before round one."""
+class _LinePrinter:
+    """Lines on stderr, and one line for a long step without output: planning, or compilation before the first round."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._ended = threading.Event()
-        self._said = time.monotonic()
+        self._printed = time.monotonic()
         self._pending: str | None = _AT_WORK
-        # A thread, because nothing else runs while XLA compiles; a daemon, so that it outlives no run.
+        # A thread, because XLA's compilation blocks the main one; a daemon, so that it does not outlive the run.
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self._thread.start()
 
     def expect(self, line: str) -> None:
-        """What to say, once, when nothing else is said for a while."""
+        """Set the line to print once if nothing else is printed for a while."""
         with self._lock:
             self._pending = line
 
-    def say(self, line: str) -> None:
-        """Say it, unless something was said a moment ago."""
+    def write(self, line: str) -> None:
+        """Print a line, unless another was printed less than `_INTERVAL` ago."""
         with self._lock:
-            if time.monotonic() - self._said >= _PATIENCE:
+            if time.monotonic() - self._printed >= _INTERVAL:
                 self._print(line)
 
     def end(self) -> None:
-        """Say nothing any more."""
+        """Stop printing."""
         self._ended.set()
         self._thread.join()
 
     def _watch(self) -> None:
-        while not self._ended.wait(_BLINK):
+        while not self._ended.wait(_POLLING):
             with self._lock:
-                if self._pending is not None and time.monotonic() - self._said >= _PATIENCE:
+                if self._pending is not None and time.monotonic() - self._printed >= _INTERVAL:
                     self._print(self._pending)
 
     def _print(self, line: str) -> None:
-        self._said, self._pending = time.monotonic(), None
-        with contextlib.suppress(OSError, ValueError):  # stderr may be closed, and a run goes on without it
+        self._printed, self._pending = time.monotonic(), None
+        with contextlib.suppress(OSError, ValueError):  # stderr may be closed; the run continues without it
             print(line, file=sys.stderr, flush=True)
 
 
-_VOICE: contextvars.ContextVar[_Voice | None] = contextvars.ContextVar("voice", default=None)
+_PRINTER: contextvars.ContextVar[_LinePrinter | None] = contextvars.ContextVar("printer", default=None)
 
 
 @contextlib.contextmanager
 def displayed(display: Display) -> Iterator[None]:
-    """Choose, for all runs within: "bar" (on terminals only), "lines" (bars on terminals, lines elsewhere), "none"."""
-    voice = _Voice() if display == "lines" and not sys.stderr.isatty() else None
-    tokens = _DISPLAY.set(display), _VOICE.set(voice)
+    """Set the display of all runs inside: "bar" (on terminals), "lines" (bars on terminals, else lines) or "none"."""
+    printer = _LinePrinter() if display == "lines" and not sys.stderr.isatty() else None
+    tokens = _DISPLAY.set(display), _PRINTER.set(printer)
     try:
         yield
     finally:
         _DISPLAY.reset(tokens[0])
-        _VOICE.reset(tokens[1])
-        if voice is not None:
-            voice.end()
+        _PRINTER.reset(tokens[1])
+        if printer is not None:
+            printer.end()
 
 
 @contextlib.contextmanager
 def counted(title: str, total: int, unit: str = "rounds") -> Iterator[Advance]:
-    """Count up to a total, on stderr.
+    """Show progress up to a total on stderr; the returned function adds to the count.
 
     >>> with displayed("none"), counted("tuning", 20) as advance:
     ...     advance(5)
     """
-    voice = _VOICE.get()
-    if voice is not None:
-        voice.expect(f"{title}: 0 of {total:,} {unit} so far")
+    printer = _PRINTER.get()
+    if printer is not None:
+        printer.expect(f"{title}: 0 of {total:,} {unit} so far")
         try:
-            yield _lines(voice, title, total, unit)
+            yield _lines(printer, title, total, unit)
         finally:
-            voice.expect(_AT_WORK)
+            printer.expect(_AT_WORK)
     elif _DISPLAY.get() == "none" or not sys.stderr.isatty():
         yield lambda done: None
     else:
@@ -104,7 +104,7 @@ def _bar(title: str, total: int) -> Iterator[Advance]:
     try:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-    except ImportError:  # a machine with JAX and the accounting packages alone
+    except ImportError:  # rich is optional
         yield lambda done: None
         return
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
@@ -113,7 +113,7 @@ def _bar(title: str, total: int) -> Iterator[Advance]:
         yield lambda done: bar.advance(task, done)
 
 
-def _lines(voice: _Voice, title: str, total: int, unit: str) -> Advance:
+def _lines(printer: _LinePrinter, title: str, total: int, unit: str) -> Advance:
     last, finished = time.monotonic(), 0
     paces: list[float] = []
 
@@ -122,13 +122,13 @@ def _lines(voice: _Voice, title: str, total: int, unit: str) -> Advance:
         if done == 0:
             return
         now = time.monotonic()
-        if finished:  # what comes first is compiled first, which the rest is not
+        if finished:  # the time of the first rounds includes their compilation
             paces.append((now - last) / done)
         last, finished = now, finished + done
         if finished >= total:
             return
-        # The lower median: one step in which something was compiled does not count as the pace of all.
+        # The lower median is robust against a step whose time includes another compilation.
         left = f", about {statistics.median_low(paces) * (total - finished):.0f} s left" if paces else ""
-        voice.say(f"{title}: {finished:,} of {total:,} {unit}{left}")
+        printer.write(f"{title}: {finished:,} of {total:,} {unit}{left}")
 
     return advance

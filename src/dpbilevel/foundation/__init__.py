@@ -1,1 +1,1 @@
-"""What needs nothing else of the library: checks of arguments, files, tables of text, tracing, precision."""
+"""Helpers that depend on nothing else in the library: argument checks, files, text tables, tracing, precision."""

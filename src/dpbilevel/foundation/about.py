@@ -1,10 +1,10 @@
-"""Which version of the library this is: results and ledgers carry it."""
+"""The version of the library, which results and ledgers record."""
 
 import importlib.metadata
 
 
 def version() -> str:
-    """The version of the library, as a result carries it."""
+    """The version of the installed library."""
     try:
         return importlib.metadata.version("dpbilevel")
     except importlib.metadata.PackageNotFoundError:  # imported from source, not installed

@@ -1,4 +1,4 @@
-"""Checks of public arguments, all with one shape of message: ``name=value: rule; why (remedy)``."""
+"""Checks of public arguments, with messages of the form ``name=value: rule; why (remedy)``."""
 
 import contextlib
 import math
@@ -22,7 +22,7 @@ def positive(name: str, value: Any, why: str, *, infinite: bool = False) -> floa
 
 
 def non_negative(name: str, value: Any, why: str) -> float:
-    """Return ``value`` as a float, or raise unless it is a finite real number of at least zero."""
+    """Return ``value`` as a float, or raise unless it is a finite real number >= 0."""
     number = _real(name, value, why)
     if not 0 <= number < math.inf:
         raise InvalidArgument(f"{name}={value!r}: must be a finite number >= 0; {why}")
@@ -30,7 +30,7 @@ def non_negative(name: str, value: Any, why: str) -> float:
 
 
 def count(name: str, value: Any, why: str) -> int:
-    """Return ``value`` as an int, or raise unless it is a whole number of at least one."""
+    """Return ``value`` as an int, or raise unless it is a whole number >= 1."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 1:
         raise InvalidArgument(f"{name}={value!r}: must be a whole number >= 1; {why}")
     if int(value) > sys.float_info.max:
@@ -46,7 +46,7 @@ def one_of(name: str, value: Any, choices: tuple[str, ...], why: str) -> str:
 
 
 def printable(name: str, value: Any, why: str, *, longest: int = 200) -> str:
-    """Return ``value``, or raise unless it is a line of text that can be stored and shown."""
+    """Return ``value``, or raise unless it is one line of printable text."""
     if not isinstance(value, str) or not value.strip() or not value.isprintable() or len(value) > longest:
         raise InvalidArgument(f"{name}={value!r:.60}: must be one line of text of at most {longest} characters; {why}")
     return value
@@ -54,7 +54,7 @@ def printable(name: str, value: Any, why: str, *, longest: int = 200) -> str:
 
 @contextlib.contextmanager
 def in_the_form_of(name: str, example: str) -> Iterator[None]:
-    """Around the reading of content from elsewhere: whatever it lacks, one typed error says what it should be like."""
+    """Turn any error while reading foreign content into one typed error that names an example of the right form."""
     try:
         yield
     except DPBilevelError:
@@ -64,7 +64,7 @@ def in_the_form_of(name: str, example: str) -> Iterator[None]:
 
 
 def _real(name: str, value: Any, why: str) -> float:
-    # bool is a number to Python, but clip_norm=True is a mistake worth telling.
+    # bool is a number in Python, but clip_norm=True is a mistake.
     if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
         raise InvalidArgument(f"{name}={value!r}: must be a real number; {why}")
     try:

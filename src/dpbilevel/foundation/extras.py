@@ -1,4 +1,4 @@
-"""Packages that only some people need come as extras; where one is missing, an error names the extra that brings it."""
+"""Optional dependencies: if a package is missing, the error names the extra that installs it."""
 
 import contextlib
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from dpbilevel.errors import MissingExtra
 
 @contextlib.contextmanager
 def needing(extra: str, what: str) -> Iterator[None]:
-    """Around a late import: what is not installed becomes a `MissingExtra`.
+    """Turn a failed import of an optional dependency into a `MissingExtra`.
 
     >>> with needing("plot", "a picture"):
     ...     import no_such_package

@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all: a run that is cut off leaves no half of a result behind."""
+"""Atomic writes: an interrupted run leaves no incomplete file behind."""
 
 import contextlib
 import errno
@@ -7,16 +7,16 @@ from pathlib import Path
 
 
 def write_atomically(path: str | Path, text: str, *, owner_only: bool = False) -> Path:
-    """Write UTF-8 text to a temporary file beside ``path``, flush it to the disk, and put it in the place of ``path``.
+    """Write UTF-8 text to a temporary file beside ``path``, flush it to disk, and replace ``path`` by it.
 
-    Lines end as the text has them, on every system, so that the same text is the same bytes. With ``owner_only``, it is
-    readable by its owner alone, from its first byte on.
+    Line endings are written unchanged on every system, so that the same text gives the same bytes. With ``owner_only``,
+    the file is readable by its owner only, from the first byte on.
     """
     target = Path(path)
     part = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
         if owner_only:
-            part.unlink(missing_ok=True)  # of a process that was killed and had the same number
+            part.unlink(missing_ok=True)  # left by a killed process with the same process id
         with open(part, "w", encoding="utf-8", newline="", opener=_private if owner_only else None) as file:
             file.write(text)
             file.flush()
@@ -31,21 +31,21 @@ def write_atomically(path: str | Path, text: str, *, owner_only: bool = False) -
 
 
 class Reserved:
-    """Space on the disk for a file that is to be written later and must not fail then.
+    """Reserved disk space for a file whose later write must not fail.
 
-    The space is a file of its own, filled or allocated to its end. The text is written over it, into blocks that it has
-    already, and it is then put in the place of its target.
+    The space is held by a separate file, allocated or filled to its full size. `write` overwrites its allocated blocks
+    and then moves it to the target.
 
     Args:
-        path: of the file that holds the space, in the folder of the target.
-        size: bytes. A longer text needs more space, which the disk may have or not.
+        path: path of the file that holds the space, in the folder of the target.
+        size: size in bytes. A longer text needs more space, which the disk may not have.
     """
 
     def __init__(self, path: Path, size: int) -> None:
         self.path = path
         try:
             with open(path, "wb") as file:
-                if not _allocated(file.fileno(), size):
+                if not _allocate(file.fileno(), size):
                     file.write(bytes(size))
                 file.flush()
                 os.fsync(file.fileno())
@@ -55,7 +55,7 @@ class Reserved:
             raise
 
     def write(self, target: Path, text: str) -> None:
-        """Write UTF-8 text into the space, flush it to the disk, and put it in the place of ``target``."""
+        """Write UTF-8 text into the space, flush it to disk, and replace ``target`` by it."""
         content = text.encode()
         with open(self.path, "r+b", buffering=0) as file:
             written = 0
@@ -67,13 +67,13 @@ class Reserved:
         _flush_folder(target.parent)
 
     def release(self) -> None:
-        """Give the space back."""
+        """Free the space."""
         with contextlib.suppress(OSError):
             self.path.unlink()
 
 
-def _allocated(handle: int, size: int) -> bool:
-    """Whether the system has set blocks aside for a file; not every system, and not every disk, can."""
+def _allocate(handle: int, size: int) -> bool:
+    """Allocate blocks for a file; returns False where the system or the file system cannot."""
     if not hasattr(os, "posix_fallocate"):
         return False
     try:
@@ -90,7 +90,7 @@ def _private(path: str, flags: int) -> int:
 
 
 def _flush_folder(folder: Path) -> None:
-    """Make the new name last through a power cut, where the system can (Windows opens no folders)."""
+    """Make a rename durable against power loss, where the system allows it (Windows cannot open folders)."""
     with contextlib.suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:

@@ -1,4 +1,4 @@
-"""Plain tables, for terminals and for Markdown: what rich would do, where rich may not be installed."""
+"""Plain tables for terminals and Markdown, without rich, which is optional."""
 
 import unicodedata
 from collections.abc import Sequence
@@ -18,13 +18,13 @@ def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """The same as a Markdown table."""
+    """A Markdown table."""
     lines = [header, ["---"] * len(header), *rows]
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
 
 
 def short(value: Any) -> str:
-    """A number of a plan, or several, as people read them.
+    """A number of a plan, or several, rounded for display.
 
     >>> short((0.123456789, 3))
     '0.123457, 3'
@@ -35,8 +35,8 @@ def short(value: Any) -> str:
 
 
 def visible(text: str) -> str:
-    """Text that any page can hold: controls, halves of surrogate pairs and marks that turn the reading direction become
-    replacement characters. Names of columns and classes come from files that nobody has vetted.
+    """Text that is safe to display: control characters, lone surrogates and bidirectional marks become replacement
+    characters. Names of columns and classes come from untrusted files.
 
     >>> visible("a\\x00b") == "a\N{REPLACEMENT CHARACTER}b", visible("naïve, 名前")
     (True, 'naïve, 名前')
@@ -45,5 +45,5 @@ def visible(text: str) -> str:
 
 
 def _is_space(character: str) -> bool:
-    # The two joiners are needed to spell Persian and Hindi.
+    # The zero-width joiner and non-joiner are needed to write Persian and Hindi.
     return character in "\t\n\u200c\u200d" or unicodedata.category(character) == "Zs"

@@ -1,14 +1,14 @@
-"""What a loss reads, found by tracing it on shapes: no record is involved.
+"""Static analysis of losses, by tracing them on shapes without reading a record.
 
-Three questions are asked of every loss before anything is charged:
+Three properties of every loss are checked before anything is charged:
 
-* does it return a real scalar, without side effects (prints and callbacks would carry record values out)?
-* does it close over arrays? A closure over the data itself would escape clipping and noise altogether.
-* does its x-gradient depend on the record at all? If not, that part of the hypergradient is free (method of
-  regularisation tuning: only a term such as ``x * norm(y)**2`` depends on x).
+* it returns a real scalar and has no side effects (prints and callbacks would disclose values of records).
+* whether it closes over arrays. Data in a closure would bypass clipping and noise.
+* whether its x-gradient depends on the record. If not, that part of the hypergradient is free (as in tuning a
+  regulariser, where only a term such as ``x * norm(y)**2`` depends on x).
 
-The last verdict is used safely: a gradient judged free is evaluated at a dummy record of zeros, so that a wrong
-verdict can cost accuracy but never privacy.
+An error in the last check cannot affect privacy: a gradient that is found to be free is evaluated at a dummy record of
+zeros, so that a wrong result costs accuracy only.
 """
 
 import re
@@ -27,16 +27,15 @@ Tree = Any
 
 
 def trace_loss(name: str, loss: Callable[..., Any], *shapes: Tree) -> tuple[ClosedJaxpr, ...]:
-    """Trace a loss and its gradients on shapes; refuse it unless it is a real number without side effects.
+    """Trace a loss and its gradients on shapes; raise unless it returns a real number without side effects.
 
-    Both traces are looked at: rules of custom derivatives run only in gradients, and gradients drop what they do not
-    need.
+    Both traces are checked: custom derivative rules run only in gradients, and gradients drop unused operations.
     """
 
     def returning(*arguments: Tree) -> Tree:
         returned = loss(*arguments)
         if not _is_tree_of_arrays(returned):
-            raise InvalidProblem(f"{name}: must return one real number, not an object that is no array")
+            raise InvalidProblem(f"{name}: must return one real number, not an object that is not an array")
         return returned
 
     value, out = jax.make_jaxpr(returning, return_shape=True)(*shapes)
@@ -52,14 +51,14 @@ def trace_loss(name: str, loss: Callable[..., Any], *shapes: Tree) -> tuple[Clos
             whose = " for one record"
             remedy = "it is called with a single record (no leading axis), so reduce over features and classes"
         raise InvalidProblem(f"{name}: must return one real number{whose}, not {described}; {remedy}")
-    _refuse_side_channels(name, value)  # before gradients are taken, whose own complaint would be less clear
+    _refuse_side_channels(name, value)  # first, because JAX's error in the gradient would be less clear
     gradients = jax.make_jaxpr(jax.grad(loss, (0, 1)))(*shapes)
     _refuse_side_channels(name, gradients)
     return value, gradients
 
 
 def _is_tree_of_arrays(returned: Any) -> bool:
-    """Whether JAX can take it; asked apart, so that errors of the loss itself, which are its author's, come through."""
+    """Whether JAX accepts the value; checked separately, so that errors raised by the loss itself are not caught."""
     try:
         jax.make_jaxpr(lambda: returned)()
     except (TypeError, ValueError, OverflowError):
@@ -71,18 +70,18 @@ def _refuse_side_channels(name: str, traced: ClosedJaxpr) -> None:
     primitives = {equation.primitive.name for jaxpr, _ in _jaxprs(traced) for equation in jaxpr.eqns}
     if traced.effects or any("callback" in primitive for primitive in primitives):
         raise InvalidProblem(
-            f"{name}: must have no side effects; a print or a callback would carry record values out of the "
+            f"{name}: must have no side effects; a print or a callback would disclose values of records outside the "
             "accounting (remove jax.debug.print, jax.debug.callback, pure_callback or io_callback)"
         )
     if any("custom_vmap" in primitive for primitive in primitives):
         raise InvalidProblem(
-            f"{name}: must not use custom_vmap; its rule sees many records at once, and clipping bounds what one "
-            "record can do only where each is seen alone"
+            f"{name}: must not use custom_vmap; its rule processes many records at once, and clipping bounds the "
+            "influence of a record only if each is processed separately"
         )
 
 
 def closed_over_arrays(traced: tuple[ClosedJaxpr, ...], public: Sequence[Any]) -> bool:
-    """Whether the traced loss closes over an array that has not been declared public."""
+    """Whether the traced loss closes over an array that is not declared public."""
     constants = []
     for jaxpr, held in _jaxprs(traced):
         literals = [v.val for equation in jaxpr.eqns for v in equation.invars if isinstance(v, Literal)]
@@ -92,7 +91,7 @@ def closed_over_arrays(traced: tuple[ClosedJaxpr, ...], public: Sequence[Any]) -
     def harmless(constant: Any) -> bool:
         if jnp.issubdtype(getattr(constant, "dtype", np.float64), jax.dtypes.extended):
             return False  # random keys
-        # An array of one repeated value tells no more than a scalar does (and JAX makes such masks when indexing).
+        # An array of one repeated value reveals no more than a scalar (and JAX creates such masks when indexing).
         value = np.asarray(constant)
         if value.size <= 1 or np.all(value == value.flat[0]):
             return True
@@ -117,15 +116,15 @@ def gradient_reads_record(loss: Callable[..., Any], x: Tree, y: Tree, record: Tr
 
 
 def written_out(traced: ClosedJaxpr) -> Iterator[bytes]:
-    """All that a traced function does, as bytes: its operations, and every constant that it holds."""
+    """A traced function as bytes: its operations and all of its constants."""
     yield without_addresses(str(traced)).encode()
     for jaxpr, held in _jaxprs(traced):
         literals = [v.val for equation in jaxpr.eqns for v in equation.invars if isinstance(v, Literal)]
         for constant in (*held, *literals):
             if jnp.issubdtype(getattr(constant, "dtype", np.float64), jax.dtypes.extended):
                 raise InvalidProblem(
-                    "checkpoint: a loss closes over random keys, of which nobody can tell whether they are the same "
-                    "when the run resumes; leave checkpoint out"
+                    "checkpoint: a loss closes over random keys, and it cannot be checked that they are the same when "
+                    "the run resumes; leave checkpoint out"
                 )
             array = np.asarray(constant)
             yield f"{array.dtype.str} {array.shape}".encode()
@@ -133,7 +132,7 @@ def written_out(traced: ClosedJaxpr) -> Iterator[bytes]:
 
 
 def without_addresses(text: str) -> str:
-    """A description without addresses in memory, which differ from process to process.
+    """A description without memory addresses, which differ between processes.
 
     >>> without_addresses("<function loss at 0x7f31c2>")
     '<function loss>'
@@ -142,7 +141,7 @@ def without_addresses(text: str) -> str:
 
 
 def _jaxprs(value: Any) -> Iterator[tuple[Jaxpr, Sequence[Any]]]:
-    """A jaxpr and all inside it (of jit, scan, cond, custom derivatives), each with the constants that it holds."""
+    """A jaxpr and all nested ones (of jit, scan, cond, custom derivatives), each with its constants."""
     if isinstance(value, ClosedJaxpr):
         yield value.jaxpr, value.consts
         value = value.jaxpr

@@ -1,1 +1,1 @@
-"""The outer algorithms."""
+"""The outer algorithms, and what they share."""

@@ -1,4 +1,4 @@
-"""All that a method may know when it writes its program: public facts."""
+"""The public facts from which a method builds its program."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -15,11 +15,11 @@ class PublicContext:
     """The public facts of a run.
 
     Attributes:
-        problem: what to minimise.
-        inspection: what tracing found out about its losses.
-        sizes: how many records each role has, and what one looks like.
-        budget: what the run may spend.
-        point: shapes and types of x and y.
+        problem: the bilevel problem.
+        inspection: properties of its losses, found by tracing.
+        sizes: number of records in each role, and the shape of one record.
+        budget: privacy budget of the run.
+        point: shapes and dtypes of x and y.
     """
 
     problem: BilevelProblem

@@ -1,6 +1,6 @@
-"""What one record adds to each release of a penalty method, by level, and the merging of levels into roles.
+"""Per-record contributions to the releases of a penalty method: by level, then merged by role.
 
-A record's vector is clipped whole. Where a record feeds both levels, its vector is the sum of both parts.
+A record's contribution is clipped as a whole. For a record that feeds both levels, it is the sum of both parts.
 """
 
 import math
@@ -16,7 +16,7 @@ from dpbilevel.privacy.release import Contribution
 
 Tree = Any
 Vector = Callable[[Tree, Tree], Tree]
-Levels = dict[str, tuple[Vector, float]]  # level ("upper", "lower") -> per-record vector and its clip
+Levels = dict[str, tuple[Vector, float]]  # level ("upper", "lower") -> per-record contribution and its clip
 
 
 def lower_gradients(context: PublicContext, clip: float) -> Levels:
@@ -26,7 +26,7 @@ def lower_gradients(context: PublicContext, clip: float) -> Levels:
 
 
 def penalised_gradients(context: PublicContext, penalty_weight: float, clip: float, upper_clip: float) -> Levels:
-    """Gradients of f_i/penalty and g_i in y, at points (x, y): an upper record counts with 1/penalty only."""
+    """Gradients of f_i/penalty and g_i in y, at points (x, y): an upper record has a weight of 1/penalty."""
     levels = lower_gradients(context, clip)
     if context.problem.upper_loss is not None:
         gradient = jax.grad(context.problem.upper_loss, 1)
@@ -38,7 +38,7 @@ def penalised_gradients(context: PublicContext, penalty_weight: float, clip: flo
 
 
 def hypergradients(context: PublicContext, penalty_weight: float, clip: float, upper_clip: float) -> Levels:
-    """Parts of the hypergradient at points (x, y, z), of the levels whose x-gradient reads records at all."""
+    """Parts of the hypergradient at points (x, y, z), for the levels whose x-gradient depends on records."""
     levels: Levels = {}
     if "lower" in context.inspection.hypergradient_reads:
         lower_gradient = jax.grad(context.problem.lower_loss)
@@ -66,7 +66,7 @@ def by_role(levels: Levels, context: PublicContext) -> dict[str, Contribution]:
         merged.setdefault(role, {})[level] = part
     return {
         role: Contribution(
-            _summed([vector for vector, _ in parts.values()]),
+            _sum([vector for vector, _ in parts.values()]),
             sum(clip for _, clip in parts.values()) if context.budget.is_private else math.inf,
             context.sizes.count(role),
         )
@@ -77,7 +77,7 @@ def by_role(levels: Levels, context: PublicContext) -> dict[str, Contribution]:
 def shares_by_role(
     weights: Mapping[str, float], contributions: Mapping[str, Mapping[str, Contribution]]
 ) -> dict[str, dict[str, float]]:
-    """release -> role -> share of mu^2; each role's shares sum to one over the releases that it takes part in."""
+    """release -> role -> share of mu^2; the shares of a role sum to one over the releases that read its records."""
     totals: dict[str, float] = {}
     for release, parts in contributions.items():
         for role in parts:
@@ -87,7 +87,7 @@ def shares_by_role(
     }
 
 
-def _summed(vectors: list[Vector]) -> Vector:
+def _sum(vectors: list[Vector]) -> Vector:
     def vector(point: Tree, record: Tree) -> Tree:
         total = vectors[0](point, record)
         for other in vectors[1:]:

@@ -1,4 +1,4 @@
-"""Descent on released gradients: Adam with a falling step and an averaged iterate. Post-processing, so it is free."""
+"""Adam on released gradients, with a decreasing learning rate and an averaged iterate; post-processing, hence free."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -12,27 +12,27 @@ from dpbilevel.constraints import Domain, project
 Tree = Any
 State = Any
 
-_DECAY = 0.9  # of the average: about the last ten iterates, while steps are falling anyway
+_DECAY = 0.9  # decay of the averaged iterate: about the last ten, whose learning rates are small already
 
 
 def adam() -> optax.GradientTransformation:
-    """Adam's direction. Its second moments forget over a hundred steps, which is half of a usual run."""
+    """Adam's direction. Its second moments average over a hundred steps, half of a typical run."""
     return optax.scale_by_adam(b1=0.9, b2=0.99, eps=1e-12)
 
 
 def moved(y: Tree, direction: Tree, rate: Any) -> Tree:
-    """y - rate * direction, in y's type."""
+    """y - rate * direction, in the dtype of y."""
     return jax.tree.map(lambda leaf, step: (leaf - rate * step).astype(leaf.dtype), y, direction)
 
 
-def averaged(average: Tree, value: Tree, memory: float) -> Tree:
-    """A running average."""
-    return jax.tree.map(lambda a, v: (memory * a + (1 - memory) * v).astype(v.dtype), average, value)
+def averaged(average: Tree, value: Tree, decay: float) -> Tree:
+    """The running average after one more value."""
+    return jax.tree.map(lambda a, v: (decay * a + (1 - decay) * v).astype(v.dtype), average, value)
 
 
 @dataclass(frozen=True)
 class Descent:
-    """Steps of Adam that fall linearly to zero, inside a domain; the averaged iterate is what counts."""
+    """Projected Adam with a learning rate that decreases linearly to zero; its result is the averaged iterate."""
 
     steps: int
     learning_rate: float

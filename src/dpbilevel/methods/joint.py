@@ -1,10 +1,12 @@
-"""Several vectors of one record in one release: one pass over the records answers them all.
+"""Several vectors per record in one release, so that one pass over the records computes them all.
 
-Each vector is clipped to a bound of its own and scaled so that the whole has norm at most one. With vector j scaled by
-sqrt(share_j)/C_j, one Gaussian on the whole is, vector by vector, exactly the noise of separate releases that share
-mu^2 as given: joining costs no privacy and no accuracy, and saves passes. Privacy rests on the release's clip of the
-whole alone; what happens in here only decides how a record that is too long is shortened. A compiler may compute a part
-once for its norm and once more for its place in the whole, and the two may differ: the whole is measured after that.
+Each vector is clipped to its own bound and scaled so that the concatenation has norm at most one. With vector j scaled
+by sqrt(share_j)/C_j, one Gaussian on the concatenation gives each vector exactly the noise of separate releases with
+these shares of mu^2. Joining costs neither privacy nor accuracy, and saves passes.
+
+Privacy rests only on the release's clip of the concatenation. The code here only decides how a record with a large norm
+is shortened. A compiler may compute a vector twice, once for its norm and once for the concatenation, with different
+rounding; the release measures the norm of the result.
 """
 
 import math
@@ -26,8 +28,8 @@ class Part:
 
     Args:
         contribution: phi(point, record).
-        clip: its bound.
-        share: of mu^2, among the parts of the release; shares sum to one.
+        clip: bound on its norm.
+        share: its share of the release's mu^2; the shares of all parts sum to one.
     """
 
     contribution: PerRecord
@@ -36,12 +38,12 @@ class Part:
 
     @property
     def unit(self) -> float:
-        """What one unit of the joint answer stands for."""
+        """The value of one unit of the joint vector."""
         return self.clip / math.sqrt(self.share)
 
 
 def shared(contributions: Mapping[str, tuple[PerRecord, float]], weights: Mapping[str, float]) -> dict[str, Part]:
-    """Parts whose shares are the weights, brought to a sum of one."""
+    """Parts whose shares are the weights, normalised to a sum of one."""
     total = sum(weights[name] for name in contributions)
     return {
         name: Part(contribution, clip, weights[name] / total) for name, (contribution, clip) in contributions.items()
@@ -49,20 +51,20 @@ def shared(contributions: Mapping[str, tuple[PerRecord, float]], weights: Mappin
 
 
 def joined(parts: Mapping[str, Part], clipped: bool) -> PerRecord:
-    """The joint vector, as a dictionary of its parts; without privacy nothing is clipped."""
+    """The joint contribution, as a dictionary of its parts; without privacy nothing is clipped."""
 
     def contribution(point: Tree, record: Tree) -> dict[str, Tree]:
-        return {name: _scaled(part, part.contribution(point, record), clipped) for name, part in parts.items()}
+        return {name: _scale(part, part.contribution(point, record), clipped) for name, part in parts.items()}
 
     return contribution
 
 
-def separated(answer: Mapping[str, Tree], parts: Mapping[str, Part]) -> dict[str, Tree]:
-    """The parts of a joint answer, each in its own unit."""
-    return {name: optax.tree.scale(part.unit, answer[name]) for name, part in parts.items()}
+def separated(released: Mapping[str, Tree], parts: Mapping[str, Part]) -> dict[str, Tree]:
+    """The parts of a released joint vector, each in its own unit."""
+    return {name: optax.tree.scale(part.unit, released[name]) for name, part in parts.items()}
 
 
-def _scaled(part: Part, contribution: Tree, clipped: bool) -> Tree:
+def _scale(part: Part, contribution: Tree, clipped: bool) -> Tree:
     factor: Any = 1 / part.unit
     if clipped:
         factor = factor * jnp.minimum(1.0, part.clip / jnp.maximum(optax.tree.norm(contribution), part.clip))

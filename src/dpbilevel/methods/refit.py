@@ -1,12 +1,12 @@
-"""Tune, then train: hyperparameters need a small share of the budget, the model at the final x gets the rest.
+"""The final training: tuning gets a small share of the budget, and training the model at the final x gets the rest.
 
-The training objective is g(x, .) at the released x. Where the problem declares its upper loss to be a training loss,
-upper records take part, each with the weight of a lower record that counts fully. Every record stays in its role, so
-that roles still compose in parallel.
+The training objective is g(x, .) at the released x. If the problem declares its upper loss to be a training loss, upper
+records are used too, each with the weight of a lower record of full weight. Every record stays in its role, so that
+roles still compose in parallel.
 
-The clip follows the norms of records' gradients (Andrew et al. 2021): each pass also releases which part of the records
-is within it, for a hundredth of mu^2, and it moves until that is `_WITHIN`. A clip above all norms would add noise for
-nothing, one well below them bends the gradient towards the usual record.
+The clip adapts to the norms of per-record gradients (Andrew et al. 2021). Each step also releases the fraction of
+records within the clip, for a hundredth of mu^2, and the clip is adjusted until this fraction is `_WITHIN`. A clip
+above all norms would add unnecessary noise; a clip far below them biases the gradient towards typical records.
 """
 
 import math
@@ -39,25 +39,25 @@ Parameters = dict[str, tuple[Any, str]]
 TRAINING = "training"
 GRADIENT, WITHIN = "gradient", "within the clip"
 _SHARES = {GRADIENT: 0.99, WITHIN: 0.01}  # of mu^2
-_WITHIN = 0.99  # part of the records that the clip leaves as they are: those beyond it can be a class or a source
-_WANDERING = 0.3  # of the clip's logarithm, by noise over the whole run; its pace is at most one
-_NOISY = 0.006  # sqrt(d_y)/(mu n) at which the clip has fallen by a third
+_WITHIN = 0.99  # fraction of records that are not clipped: those above the clip may be a whole class or source
+_WANDERING = 0.3  # standard deviation of the log clip due to noise over the run; its pace is at most one
+_NOISY = 0.006  # sqrt(d_y)/(mu n) at which the clip is reduced by a third
 _LEAST_SHARE, _MOST_SHARE = 0.1, 0.2
-_PLENTY = 1000.0  # mu times records: a signal at which the share lies half-way
+_PLENTY = 1000.0  # mu times records at which tuning's share lies half-way between the two
 
 
 @dataclass(frozen=True, kw_only=True)
 class Refit:
-    """Private training of the model at the final hyperparameters: full-batch gradient descent by Adam.
+    """Private training of the model at the final hyperparameters: full-batch gradient descent with Adam.
 
     Args:
-        steps: gradient steps.
-        learning_rate: of Adam, in units of 1/C, falling linearly to zero.
-        clip_norm: C, where the clip starts before it follows the norms of records' gradients. Records are clipped to
-            less than that where noise in all of y's coordinates is large against the number of records, by a factor
-            of sqrt(1 + (v/0.006)^2) with v = sqrt(d_y)/(mu n).
-        share: of mu^2 that is left to *tuning*; between 0.1 and 0.2 by default, more where there are few records or a
-            small epsilon and the signal is faint.
+        steps: number of gradient steps.
+        learning_rate: initial learning rate of Adam in units of 1/C; it decreases linearly to zero.
+        clip_norm: C, the initial clip, which then adapts to the norms of per-record gradients. Where the noise over all
+            coordinates of y is large relative to the number of records, records are clipped to a smaller norm, by a
+            factor of sqrt(1 + (v/0.006)^2) with v = sqrt(d_y)/(mu n).
+        share: share of mu^2 for *tuning*. By default between 0.1 and 0.2: larger where there are few records or epsilon
+            is small, so that the signal-to-noise ratio is low.
     """
 
     steps: int = 200
@@ -70,12 +70,15 @@ class Refit:
         positive("learning_rate", self.learning_rate, "it is the step size of Adam (try 0.2)")
         positive("clip_norm", self.clip_norm, "it bounds each record's gradient (try 1.0)")
         if self.share is not None and not 0 < positive("share", self.share, "of mu^2 for tuning (try 0.15)") < 1:
-            raise InvalidArgument(f"share={self.share!r}: must lie between 0 and 1; it is what tuning gets (try 0.15)")
+            raise InvalidArgument(
+                f"share={self.share!r}: must lie between 0 and 1; it is tuning's share of mu^2 (try 0.15)"
+            )
 
     def budgets(self, budget: Budget, sizes: RecordShapes, gaussian: bool) -> tuple[Budget, Budget, float]:
         """The budgets of tuning and of training, and tuning's share.
 
-        Full-batch Gaussian runs share mu^2, which is exact. Anything else shares epsilon and delta, which always holds.
+        Full-batch Gaussian runs split mu^2, which is exact. All other runs split epsilon and delta, which is always
+        valid.
         """
         if not budget.is_private or budget.delta is None:
             return budget, budget, 1.0
@@ -90,13 +93,13 @@ class Refit:
         return tuning, training, share
 
     def program(self, context: PublicContext) -> tuple[Program, Parameters]:
-        """The training at the end of a run: noisy steps, or without a budget the minimiser itself."""
+        """The training program: noisy gradient steps, or the exact minimiser if epsilon is infinite."""
         if not context.budget.is_private:
             return noiseless_training(context, self._pools(context))
         return self.descent(context)
 
     def descent(self, context: PublicContext) -> tuple[Program, Parameters]:
-        """The training as steps along released gradients, also as a part of larger programs; reads no record."""
+        """The training program with noisy gradient steps, also used inside larger programs; reads no record."""
         contributions = by_role(self._levels(context), context)
         release = Release(
             name=TRAINING,
@@ -123,13 +126,13 @@ class Refit:
             "training: steps": (self.steps, "at the final x"),
             "training: learning rate": (
                 self.learning_rate / self.clip_norm,
-                f"{self.learning_rate:g}/C, by Adam, falling linearly to zero",
+                f"{self.learning_rate:g}/C, of Adam, decreasing linearly to zero",
             ),
             "training: records": (
                 ", ".join(contributions),
-                "upper records train too, as the problem declares"
+                "upper records are used for training too, as the problem declares"
                 if len(contributions) > 1
-                else "of the lower level alone",
+                else "of the lower level only",
             ),
             "training: noise": (
                 release.noise_std,
@@ -139,13 +142,16 @@ class Refit:
         ratio = release.noise_std * math.sqrt(context.y_dimension)
         parameters["training: noise to signal"] = (
             ratio,
-            "sigma sqrt(d)/(n C): noise of a step over what records can add",
+            "sigma sqrt(d)/(n C): noise of a step over the largest mean of records",
         )
         parameters["training: clip"] = (
             self.clip_norm,
-            f"to begin with; it then follows the norm that {_WITHIN:.0%} keep",
+            f"initially; it then adapts until {_WITHIN:.0%} of the records are within it",
         )
-        parameters["training: cut of the clip"] = (self._cut(context), "less where noise is large against n")
+        parameters["training: cut of the clip"] = (
+            self._cut(context),
+            "factor on the clip, smaller where noise is large relative to n",
+        )
         return program, parameters
 
     def _levels(self, context: PublicContext) -> Levels:
@@ -161,15 +167,15 @@ class Refit:
         total = self._records(context)
 
         def level(name: str) -> tuple[PerRecord, float]:
-            # A mean over all records together: each role's mean counts with its part of the records.
-            part = sizes.count(sizes.role_of(name) or name) / total
+            # A mean over all records: the mean of each role is weighted by its fraction of the records.
+            fraction = sizes.count(sizes.role_of(name) or name) / total
             contribution = joined(self._parts(context, loss_gradients[name]), clipped=context.budget.is_private)
-            return lambda point, record: optax.tree.scale(part, contribution(point, record)), part
+            return lambda point, record: optax.tree.scale(fraction, contribution(point, record)), fraction
 
         return {name: level(name) for name in loss_gradients}
 
     def _parts(self, context: PublicContext, loss_gradient: Callable[[Tree, Tree, Tree], Tree]) -> dict[str, Part]:
-        """What a record adds at points (x, y, clip): its gradient in units of the clip, and whether that is within."""
+        """A record's contribution at (x, y, clip): its gradient in units of the clip, and whether it is within it."""
         cut = self._cut(context)
 
         def gradient(point: Tree, record: Tree) -> Tree:
@@ -182,7 +188,7 @@ class Refit:
         return shared({GRADIENT: (gradient, 1.0), WITHIN: (within, 0.5)}, _SHARES)
 
     def _pools(self, context: PublicContext) -> bool:
-        """Whether upper records train too."""
+        """Whether upper records are used for training too."""
         return context.problem.upper_trains and context.problem.upper_loss is not None and context.sizes.both is None
 
     def _records(self, context: PublicContext) -> int:
@@ -190,23 +196,23 @@ class Refit:
         return sum(context.sizes.count(context.sizes.role_of(level) or level) for level in levels)
 
     def _cut(self, context: PublicContext) -> float:
-        """Of the clip: a smaller one saves noise in proportion, and bends the gradients of ever more records."""
+        """Factor on the clip. A smaller clip reduces the noise in proportion, but biases more records' gradients."""
         noise = math.sqrt(context.y_dimension) / (context.budget.mu * self._records(context))
         return 1 / math.sqrt(1 + (noise / _NOISY) ** 2)
 
     def _stage(self, context: PublicContext, release: Release) -> Stage:
         problem = context.problem
         descent, term, cut = self._descent(context), jax.grad(problem.term("lower"), 1), self._cut(context)
-        parts = self._parts(context, jax.grad(problem.lower_loss, 1))  # their units are those of every level
+        parts = self._parts(context, jax.grad(problem.lower_loss, 1))  # every level has the same units
         noise = parts[WITHIN].unit * release.noise_std * math.sqrt(self.steps)
         pace = 1 / math.hypot(1, noise / _WANDERING)
 
         def update(state: State, carry: Tree, answer: Tree, step: jax.Array) -> State:
             x, model, clip = carry["x"], carry["model"], carry["clip"]
-            told = separated(answer, parts)
+            means = separated(answer, parts)
             scale = problem.lower_scale(x) * cut * clip
-            gradient = optax.tree.add(optax.tree.scale(scale, told[GRADIENT]), term(x, model["y"]))
-            clip = clip * jnp.exp(pace * (_WITHIN - 0.5 - told[WITHIN]))
+            gradient = optax.tree.add(optax.tree.scale(scale, means[GRADIENT]), term(x, model["y"]))
+            clip = clip * jnp.exp(pace * (_WITHIN - 0.5 - means[WITHIN]))
             return carry | {"model": descent.move(model, gradient), "clip": clip.astype(jnp.float32)}
 
         return Stage(

@@ -1,1 +1,1 @@
-"""What a run returns, what is worth knowing of it, and what became of it."""
+"""The result of a run: released values, diagnostics, remarks, and the outcome in one sentence."""

@@ -1,4 +1,4 @@
-"""What the released history of a private run of `Tracking` tells: a gain, an x at rest, and on how much evidence."""
+"""Diagnostics of a private run of `Tracking` from its released history: gain, convergence, and evidence."""
 
 import math
 from collections.abc import Mapping
@@ -17,68 +17,73 @@ from dpbilevel.records import isolated_jax_config
 Tree = Any
 Numbers = npt.NDArray[np.float64]
 
-_DEVIATIONS = 2.0  # of noise, beyond which something is there: noise alone gets so far in one run of 44
-_AT_REST = 0.1  # of the largest hypergradient: on a quadratic, less than a hundredth of the gain is left
-_UNSETTLED = 1.0  # above it, the model and the difference are further from their solutions than they have come
-_QUARTERS = 4  # of the steps in which x moves: long enough to average noise, short against the run
-_BATCHES = 4  # of a quarter: their means scatter as the quarter's does, whatever lasts from one step to the next
-_ROUNDING = 1e-5  # of the start's norm: an average of float32 numbers that are all the same differs from them by less
+_DEVIATIONS = 2.0  # standard deviations of noise above which a change is significant: a false positive in 1 of 44 runs
+_AT_REST = 0.1  # hypergradient relative to the largest one at convergence: on a quadratic, 99% of the gain is made
+_UNSETTLED = 1.0  # above it, the model and the difference are farther from their solutions than from their start
+_QUARTERS = 4  # parts of the steps in which x moves: long enough to average out noise, short relative to the run
+_BATCHES = 4  # batches of a quarter, whose means give its standard error despite autocorrelation (batch means)
+_ROUNDING = 1e-5  # relative to the norm of the start: bound on the rounding error of an average in float32
 
 
 class Diagnostics:
-    """A run in numbers; all of it is post-processing.
+    """Diagnostics of a run, by post-processing of released values.
 
     Args:
-        method: of the run.
-        domain: of x.
-        start: where x started.
-        history: as released.
+        method: the method of the run.
+        domain: the domain of x.
+        start: the initial x.
+        history: the released history.
     """
 
     def __init__(self, method: Tracking, domain: Tree, start: Tree, history: Mapping[str, Tree]) -> None:
         self.steps, self.domain, self.start, self.history = method.steps, domain, start, history
-        self.measured = method.phase > 0  # shorter runs have no passes that judge
+        self.measured = method.phase > 0  # shorter runs have no validation steps
         self.change, self.noise = (float(history[name][-1]) for name in ("loss change", "loss change noise"))
-        # The last working step leaves the average of x behind, which the passes that judge keep.
-        working = np.arange(3 * method.phase, method.steps - method.phase - 1)
-        self.quarters = np.array_split(working, _QUARTERS)
+        # The last step before validation sets x to its average, and the validation steps keep it there.
+        moving = np.arange(3 * method.phase, method.steps - method.phase - 1)
+        self.quarters = np.array_split(moving, _QUARTERS)
         self.finite = all(np.isfinite(leaf).all() for name in ("x", "hypergradient") for leaf in leaves(history[name]))
         self.left = distance(start, jax.tree.map(lambda leaf: leaf[-1], history["x"])) > 0
 
     @property
     def fell(self) -> bool:
-        """Whether the loss fell by more than noise explains."""
+        """Whether the loss decreased by more than noise explains."""
         return self.measured and self.change < -_DEVIATIONS * self.noise
 
     @property
     def evidence(self) -> float:
-        """How much of model and difference was signal, in the best quarter: at a solution the latter vanishes."""
+        """Fraction of the model and the difference that is signal, in the best quarter.
+
+        The best and not the last one, because the difference may vanish at a solution.
+        """
         return max(float(np.median(self.history["evidence"][quarter])) for quarter in self.quarters)
 
     @property
     def settled(self) -> bool:
-        """Whether the model and the difference had settled, in the last quarter."""
+        """Whether the model and the difference had converged in the last quarter."""
         return float(np.median(self.history["unsettled"][self.quarters[-1]])) <= _UNSETTLED
 
     @cached_property
     def gradient_left(self) -> float:
-        """The last quarter's hypergradient against the largest of a quarter; 0 where noise explains it.
+        """The hypergradient of the last quarter relative to that of the largest quarter; 0 where noise explains it.
 
-        The largest over the arrays of x, which have units of their own. What leads out of the domain does not count.
+        It is the maximum over the arrays of x, which may have different units. Components that point out of the domain
+        are left out.
         """
         if not self.finite:
             return 1.0
-        found = [self._gradients(quarter) for quarter in self.quarters]
-        largest = np.max([[size for size, _ in parts] for parts in found], axis=0)
-        return max(beyond / most if most > 0 else 0.0 for (_, beyond), most in zip(found[-1], largest, strict=True))
+        gradients = [self._gradients(quarter) for quarter in self.quarters]
+        largest = np.max([[norm for norm, _ in parts] for parts in gradients], axis=0)
+        last = zip(gradients[-1], largest, strict=True)
+        return max(signal / norm if norm > 0 else 0.0 for (_, signal), norm in last)
 
     @property
     def at_rest(self) -> bool:
-        """Whether x was where its hypergradient vanishes, as far as noise shows."""
+        """Whether x had converged: the hypergradient vanished up to noise."""
         return self.gradient_left <= _AT_REST
 
     def _gradients(self, quarter: npt.NDArray[np.intp]) -> list[tuple[float, float]]:
-        """For each array of x: the size of its mean hypergradient, and what of it is not noise and in bounds."""
+        """For each array of x: the norm of its mean hypergradient, and the feasible part of it beyond noise."""
         gradients = [leaf[quarter].reshape(len(quarter), -1) for leaf in leaves(self.history["hypergradient"])]
         points = [leaf[quarter[-1]] for leaf in leaves(self.history["x"])]
         lengths = []
@@ -86,7 +91,7 @@ class Diagnostics:
             lengths.append(_norm(point - first) or _norm(point) or 1.0)
         means = [gradient.mean(axis=0) for gradient in gradients]
         units = [length / (_norm(mean) or 1.0) for length, mean in zip(lengths, means, strict=True)]
-        # A step as long as the way so far: which part of it the domain allows.
+        # The feasible part of a step that is as long as the distance so far.
         ahead = [
             point - unit * mean.reshape(point.shape) for point, unit, mean in zip(points, units, means, strict=True)
         ]
@@ -94,18 +99,18 @@ class Diagnostics:
             tree = jax.tree.unflatten(jax.tree.structure(self.start), ahead)
             tree = jax.tree.map(lambda leaf, first: jnp.asarray(leaf, first.dtype), tree, self.start)
             allowed = leaves(project(self.domain, tree))
-        found = []
-        for gradient, mean, point, unit, there in zip(gradients, means, points, units, allowed, strict=True):
-            size = min(_norm(mean), _norm(there - point) / unit)
+        norms = []
+        for gradient, mean, point, unit, target in zip(gradients, means, points, units, allowed, strict=True):
+            size = min(_norm(mean), _norm(target - point) / unit)
             batches = np.array([part.mean(axis=0) for part in np.array_split(gradient, min(_BATCHES, len(gradient)))])
             noise = float(batches.var(axis=0, ddof=1).sum()) / len(batches)
             share = max(0.0, 1 - noise * (1 + _DEVIATIONS * math.sqrt(2 / mean.size)) / (_norm(mean) ** 2 or 1.0))
-            found.append((_norm(mean), size * math.sqrt(share)))
-        return found
+            norms.append((_norm(mean), size * math.sqrt(share)))
+        return norms
 
 
 def distance(start: Tree, x: Tree) -> float:
-    """How far x is from its start: the largest distance of an array of it, and 0 where rounding explains them all."""
+    """Distance of x from its start: the maximum over its arrays, or 0 where rounding explains all of them."""
     far = [0.0]
     for first, last in zip(leaves(start), leaves(x), strict=True):
         moved = _norm(last - first)

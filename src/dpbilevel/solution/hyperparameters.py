@@ -1,4 +1,4 @@
-"""The x of a solution as people read it: a name for every number, and the trajectory that led to it."""
+"""The x of a solution in readable form: named numbers and their trajectory."""
 
 import itertools
 from dataclasses import dataclass
@@ -19,13 +19,13 @@ class Hyperparameters:
     """Named numbers.
 
     Attributes:
-        quantity: what each of them is, such as "penalty".
-        names: one for each number.
-        values: as returned, and exp(x) where x holds logarithms.
-        logarithmic: whether they spread over orders of magnitude.
-        trajectory: (rounds, numbers), what was released after every round; None where a method releases no trajectory.
-        chosen: the round, counted from one, whose iterate was returned; None where no single one was.
-        returned: in words, what the returned values are; empty where the method does not say.
+        quantity: the quantity that each number is, such as "penalty".
+        names: one name per number.
+        values: the returned values, or exp(x) if x holds logarithms.
+        logarithmic: whether a logarithmic scale is appropriate.
+        trajectory: array (rounds, numbers) of the values after every round; None if the method releases no trajectory.
+        chosen: the round, counted from one, whose iterate was returned; None if it was no single one.
+        returned: description of the returned values; empty if the method gives none.
     """
 
     quantity: str
@@ -38,7 +38,7 @@ class Hyperparameters:
 
 
 def hyperparameters(solution: Solution) -> Hyperparameters:
-    """The x of a solution, whatever pytree it is, in the words of its legend where there is one.
+    """The x of a solution, which may be any pytree, with the names of its legend if there is one.
 
     >>> from dpbilevel.solution.solution import Legend
     >>> import dpbilevel as dpb
@@ -53,8 +53,8 @@ def hyperparameters(solution: Solution) -> Hyperparameters:
     ...     version="",
     ...     legend=Legend("penalty", ("age", "sex"), logarithmic=True),
     ... )
-    >>> told = hyperparameters(solution)
-    >>> dict(zip(told.names, told.values.round(3).tolist()))
+    >>> penalties = hyperparameters(solution)
+    >>> dict(zip(penalties.names, penalties.values.round(3).tolist()))
     {'age': 1.0, 'sex': 2.0}
     """
     named = named_numbers("x", solution.x)
@@ -67,7 +67,7 @@ def hyperparameters(solution: Solution) -> Hyperparameters:
     chosen = None if trajectory is None or output == "average" else _round_of(trajectory, values)
 
     def shown(numbers: Numbers) -> Numbers:
-        with np.errstate(over="ignore"):  # an infinite penalty is one, and is shown as such
+        with np.errstate(over="ignore"):  # an infinite penalty is shown as such
             return np.exp(numbers) if logarithmic else numbers
 
     return Hyperparameters(
@@ -82,7 +82,7 @@ def hyperparameters(solution: Solution) -> Hyperparameters:
 
 
 def named_numbers(root: str, tree: Tree) -> list[tuple[str, float]]:
-    """Every number of a pytree with its place.
+    """Every number of a pytree with its path.
 
     >>> named_numbers("y", {"w": np.array([1.0, 2.0]), "b": 3.0})
     [("y['b']", 3.0), ("y['w'][0]", 1.0), ("y['w'][1]", 2.0)]
@@ -98,7 +98,7 @@ def named_numbers(root: str, tree: Tree) -> list[tuple[str, float]]:
 
 
 def _trajectory(history: Tree, numbers: int) -> Numbers | None:
-    """One row for each round, one column for each number of x, in the order of its leaves."""
+    """One row per round and one column per number of x, in the order of its leaves."""
     leaves = [np.asarray(leaf, np.float64) for leaf in jax.tree.leaves(history)]
     if not leaves or any(leaf.size == 0 or leaf.ndim == 0 for leaf in leaves) or len(set(map(len, leaves))) != 1:
         return None

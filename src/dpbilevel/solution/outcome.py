@@ -1,6 +1,6 @@
-"""What became of a run, in a sentence: whether it tuned anything, whether it is done, and what to try otherwise.
+"""The outcome of a run in one sentence: whether it tuned anything, whether it converged, and what to try if not.
 
-All of it follows from the plan, the starting point and released values: it is post-processing, and costs nothing.
+It follows from the plan, the starting point and released values, and is post-processing.
 """
 
 from collections.abc import Mapping
@@ -16,18 +16,18 @@ from dpbilevel.solution.remarks import result_remarks
 
 Tree = Any
 
-UNMEASURED = "this method does not measure whether it is done"
+UNMEASURED = "this method does not measure convergence"
 
-_EVIDENCE = 0.5  # below it, there is more noise than signal in the model and the difference that steer x
-_LITTLE = "more records, a larger epsilon or fewer hyperparameters"
+_EVIDENCE = 0.5  # below it, the model and the difference, which determine the steps of x, are mostly noise
+_ADVICE = "more records, a larger epsilon or fewer hyperparameters"
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a run.
+    """The outcome of a run.
 
     Args:
-        sentence: for people; the ``result`` of a solution.
+        sentence: the ``result`` of a solution.
         usable: whether the result can be used; otherwise `solve` warns.
     """
 
@@ -36,15 +36,15 @@ class Outcome:
 
 
 def outcome(planned: Plan, start: Tree, x: Tree, history: Mapping[str, Tree]) -> Outcome:
-    """What became of a run, from public and released values.
+    """The outcome of a run, from public and released values.
 
     Args:
         planned: the plan of the run.
-        start: where x started.
-        x: as returned.
-        history: as released.
+        start: the initial x.
+        x: the returned x.
+        history: the released history.
     """
-    with np.errstate(all="ignore"):  # whatever the numbers are: the result has been paid for, and must be returned
+    with np.errstate(all="ignore"):  # no numerical error may prevent the return of a result that has been paid for
         return _outcome(planned, start, x, history)
 
 
@@ -56,8 +56,8 @@ def _outcome(planned: Plan, start: Tree, x: Tree, history: Mapping[str, Tree]) -
         return Outcome(_without_diagnostics(planned, moved))
     if not planned.budget.is_private:
         return Outcome(_without_noise(planned, start, x, history["x"]))
-    told = Diagnostics(planned.method, planned.problem.domain, start, history)
-    return _tuned(planned, x, told) if moved else Outcome(_untuned(told), usable=False)
+    diagnostics = Diagnostics(planned.method, planned.problem.domain, start, history)
+    return _tuned(planned, x, diagnostics) if moved else Outcome(_untuned(diagnostics), usable=False)
 
 
 def _without_diagnostics(planned: Plan, moved: bool) -> str:
@@ -80,50 +80,53 @@ def _without_noise(planned: Plan, start: Tree, x: Tree, trajectory: Tree) -> str
     if last == 0:
         return f"Solved without noise: the starting point is stationary{_edge(planned, x)}."
     if last == rounds:
-        return f"Stopped without noise after all {rounds:,} rounds: x was still moving; try it as the next start."
+        return (
+            f"Stopped without noise after all {rounds:,} rounds: x was still moving; try a new run from the returned x."
+        )
     count = "1 round" if last == 1 else f"{last:,} rounds"
-    return f"Solved without noise: x came to rest after {count} of at most {rounds:,}{_edge(planned, x)}."
+    return f"Solved without noise: x converged after {count} of at most {rounds:,}{_edge(planned, x)}."
 
 
-def _untuned(told: Diagnostics) -> str:
-    advice = _LITTLE
-    if not told.finite:
-        why = "numbers of the run were not finite"
-    elif told.left and told.measured:
-        why = f"the {_loss(told)} did not fall ({_changed(told)})"
+def _untuned(diagnostics: Diagnostics) -> str:
+    advice = _ADVICE
+    if not diagnostics.finite:
+        why = "values of the run were not finite"
+    elif diagnostics.left and diagnostics.measured:
+        why = f"the {_loss(diagnostics)} did not fall ({_changed(diagnostics)})"
     else:
-        why, advice = "noise explains all of its movement", f"{_LITTLE}, or another starting point"
+        why, advice = "noise explains all of its movement", f"{_ADVICE}, or another starting point"
     return f"Not tuned: the returned x is the starting point, because {why}; try {advice}."
 
 
-def _tuned(planned: Plan, x: Tree, told: Diagnostics) -> Outcome:
-    if not told.measured:
+def _tuned(planned: Plan, x: Tree, diagnostics: Diagnostics) -> Outcome:
+    if not diagnostics.measured:
         return Outcome(
-            f"Moved: whether it helped is not measured in {told.steps} steps; try 20 or more, as Tracking(steps=200)."
+            f"Moved: a run of {diagnostics.steps} steps does not measure the gain; try 20 or more, as in "
+            "Tracking(steps=200)."
         )
-    if not told.fell:
-        change = f"the {_loss(told)} did not fall by more than its noise explains ({_changed(told)})"
-        return Outcome(f"Not to be relied on: x moved, but {change}; try {_LITTLE}.", usable=False)
-    fell = f"the {_loss(told)} fell by {_number(-told.change, told.noise)}"
-    if told.evidence < _EVIDENCE:
-        little = f"x moved on little evidence ({told.evidence:.2g} of 1)"
-        return Outcome(f"Not to be relied on: {fell}, but {little}; try {_LITTLE}.", usable=False)
+    if not diagnostics.fell:
+        change = f"the {_loss(diagnostics)} did not fall by more than its noise explains ({_changed(diagnostics)})"
+        return Outcome(f"Not to be relied on: x moved, but {change}; try {_ADVICE}.", usable=False)
+    fell = f"the {_loss(diagnostics)} fell by {_number(-diagnostics.change, diagnostics.noise)}"
+    if diagnostics.evidence < _EVIDENCE:
+        evidence = f"x moved on little evidence ({diagnostics.evidence:.2g} of 1)"
+        return Outcome(f"Not to be relied on: {fell}, but {evidence}; try {_ADVICE}.", usable=False)
     edge = _edge(planned, x)
-    if told.at_rest and told.settled:
-        return Outcome(f"Tuned: {fell}, and x had come to rest at the noise floor{edge}.")
-    still = f"x was still on its way, with a hypergradient of {told.gradient_left:.0%} of the largest,"
-    still = "the model had not settled" if told.at_rest else still
-    advice = f"try Tracking(steps={2 * told.steps})"
-    return Outcome(f"Tuned in part: {fell}, and {still} when the steps ran out{edge}; {advice}.")
+    if diagnostics.at_rest and diagnostics.settled:
+        return Outcome(f"Tuned: {fell}, and x converged to the noise floor{edge}.")
+    gradient = f"x (its hypergradient was {diagnostics.gradient_left:.0%} of the largest)"
+    missing = "the model" if diagnostics.at_rest else gradient
+    advice = f"try Tracking(steps={2 * diagnostics.steps})"
+    return Outcome(f"Tuned in part: {fell}, but {missing} had not converged after all steps{edge}; {advice}.")
 
 
-def _loss(told: Diagnostics) -> str:
-    """What was measured: on records and with noise, or neither."""
-    return "validation loss" if told.noise else "upper objective"
+def _loss(diagnostics: Diagnostics) -> str:
+    """The measured quantity: a loss on records, with noise, or the data-free objective, without."""
+    return "validation loss" if diagnostics.noise else "upper objective"
 
 
-def _changed(told: Diagnostics) -> str:
-    return f"it changed by {_number(told.change, told.noise)}"
+def _changed(diagnostics: Diagnostics) -> str:
+    return f"it changed by {_number(diagnostics.change, diagnostics.noise)}"
 
 
 def _number(value: float, noise: float) -> str:

@@ -1,6 +1,6 @@
-"""What a returned x alone does not tell: that it is at the edge of its range.
+"""Remarks on a returned x that lies on the boundary of its domain.
 
-Remarks are made of released values and public facts, the domain among them, so that they cost nothing.
+They follow from released values and public facts such as the domain, and are post-processing.
 """
 
 import math
@@ -19,10 +19,10 @@ from dpbilevel.solution.solution import Legend
 Tree = Any
 Numbers = npt.NDArray[np.float64]
 
-_NEAR = 1e-3  # of the width of a range: an average of iterates, most of which are at the edge, is there too
-_ZERO = 1e-6  # against the largest number of x, where a range has no width
+_NEAR = 1e-3  # relative to the width of a range: an average of iterates is near the bound if most of them are at it
+_ZERO = 1e-6  # relative to the largest number of x, for ranges of infinite width
 _NAMED = 3
-_MEANING = "; the best may lie beyond, or noise may have led there"
+_MEANING = "; the optimum may lie outside, or noise may have led there"
 
 
 def result_remarks(planned: Plan, x: Tree, legend: Legend | None = None) -> tuple[str, ...]:
@@ -30,8 +30,8 @@ def result_remarks(planned: Plan, x: Tree, legend: Legend | None = None) -> tupl
 
     Args:
         planned: the plan of the run.
-        x: as returned.
-        legend: what its numbers mean, where somebody knows.
+        x: the returned x.
+        legend: names of its numbers, if known.
     """
     remarks: list[str] = []
     names = [name for name, _ in named_numbers("x", x)]
@@ -42,13 +42,13 @@ def result_remarks(planned: Plan, x: Tree, legend: Legend | None = None) -> tupl
     jax.tree.map(lambda convex_set, part: parts.append((convex_set, part)), planned.problem.domain, x)
     for convex_set, part in parts:
         leaves = [np.asarray(leaf, np.float64) for leaf in jax.tree.leaves(part)]
-        mine, names = names[: (count := sum(leaf.size for leaf in leaves))], names[count:]
-        remarks += _edges(convex_set, leaves, mine, logarithmic)
+        own, names = names[: (count := sum(leaf.size for leaf in leaves))], names[count:]
+        remarks += _edges(convex_set, leaves, own, logarithmic)
     return tuple(remarks)
 
 
 def _edges(convex_set: ConvexSet, leaves: Sequence[Numbers], names: Sequence[str], logarithmic: bool) -> Iterator[str]:
-    """What is at the edge of a set; of sets that are not the library's own nothing is known."""
+    """Remarks on numbers at the boundary of a set; none for sets that are not the library's own."""
     values = np.concatenate([leaf.ravel() for leaf in leaves])
     if isinstance(convex_set, Box):
         low, high = (
@@ -57,7 +57,7 @@ def _edges(convex_set: ConvexSet, leaves: Sequence[Numbers], names: Sequence[str
         )
         bounded = np.isfinite(high - low)
         near = np.where(bounded, _NEAR * np.where(bounded, high - low, 0.0), _ZERO * np.maximum(np.abs(values), 1))
-        with np.errstate(invalid="ignore"):  # a range without an end
+        with np.errstate(invalid="ignore"):  # infinite bounds
             at_low, at_high = (values <= low + near) & (low < high), (values >= high - near) & (low < high)
         yield from _at("the lower end", at_low, low, names, logarithmic)
         yield from _at("the upper end", at_high, high, names, logarithmic)
@@ -67,13 +67,13 @@ def _edges(convex_set: ConvexSet, leaves: Sequence[Numbers], names: Sequence[str
     elif isinstance(convex_set, Ball) and math.hypot(*values) >= (1 - _NEAR) * convex_set.radius:
         yield f"At the edge of its ball, of radius {convex_set.radius:.4g}: x{_MEANING}"
     elif isinstance(convex_set, Simplex) and len(values) > 1 and values.max() >= (1 - _NEAR) * convex_set.total:
-        yield f"At a corner of its simplex: x; all but {names[int(values.argmax())]} count for nothing"
+        yield f"At a corner of its simplex: x; all weights but {names[int(values.argmax())]} are zero"
 
 
 def _at(
-    end: str, found: npt.NDArray[np.bool_], bounds: Numbers, names: Sequence[str], logarithmic: bool
+    end: str, mask: npt.NDArray[np.bool_], bounds: Numbers, names: Sequence[str], logarithmic: bool
 ) -> Iterator[str]:
-    places = np.flatnonzero(found).tolist()
+    places = np.flatnonzero(mask).tolist()
     if len(places) == 1:
         bound = np.exp(bounds[places[0]]) if logarithmic else bounds[places[0]]
         yield f"At {end} of its range, {bound:.4g}: {names[places[0]]}{_MEANING}"

@@ -1,4 +1,4 @@
-"""What a run leaves behind: released values and the spend. Safe to publish as a whole."""
+"""The released result of a run, with its privacy spend. It is safe to publish as a whole."""
 
 import json
 from collections.abc import Mapping
@@ -21,12 +21,12 @@ _FORMAT = "dpbilevel.solution/1"
 
 @dataclass(frozen=True)
 class Legend:
-    """What the numbers of x mean to people.
+    """The meaning of the numbers of x, for display.
 
     Args:
-        quantity: what each of them is, such as "penalty" or "weight".
-        names: one for each number, in their order.
-        logarithmic: whether x holds logarithms; people are shown exp(x).
+        quantity: the quantity that each number is, such as "penalty" or "weight".
+        names: one name per number, in their order.
+        logarithmic: whether x holds logarithms; exp(x) is then displayed.
     """
 
     quantity: str
@@ -41,17 +41,17 @@ class Solution:
     Attributes:
         x: hyperparameters (upper variable).
         y: model (lower variable), trained at ``x``.
-        privacy: what was spent, on whom, under which relation.
-        history: the released trajectory, one entry a round.
-        parameters: every number of the plan with the reason for it.
+        privacy: the spend for each role, the budget and the adjacency relation.
+        history: the released trajectory, one entry per round.
+        parameters: every parameter of the plan with the reason for its value.
         sizes: number of records by role (public).
-        method: the method and its settings, in words.
-        version: of the library.
-        legend: what the numbers of x mean; estimators know it, `solve` does not.
-        remarks: what is worth knowing of the result, in sentences: noise that dominates by plan, an x at the edge of
-            its range. They follow from released values and public facts.
-        result: what became of the run, in a sentence made of the same: whether it tuned anything, whether it was done,
-            and what to try otherwise. Empty in files of earlier versions.
+        method: the method and its settings, as text.
+        version: version of the library.
+        legend: names of the numbers of x; estimators set it, `solve` does not.
+        remarks: sentences on the result: noise that dominates by plan, an x at the edge of its range. They follow from
+            released values and public facts.
+        result: the outcome of the run in one sentence, from the same: whether it tuned anything, whether it converged,
+            and what to try if not. Empty in files of earlier versions.
     """
 
     x: Tree
@@ -67,7 +67,7 @@ class Solution:
     result: str = ""
 
     def summary(self) -> str:
-        """The guarantee, what became of the run, the spend by role and release, the size of x and y, and remarks."""
+        """The guarantee, the outcome of the run, the spend by role and release, the size of x and y, and remarks."""
         rows = [
             [
                 role,
@@ -93,7 +93,7 @@ class Solution:
         return write_atomically(path, json.dumps(self.to_json(), indent=1, allow_nan=False) + "\n")
 
     def to_json(self) -> dict[str, Any]:
-        """Everything as a value of standard JSON, exactly: floats keep every bit."""
+        """The solution as a value of standard JSON, without loss: floats keep every bit."""
         return {
             "format": _FORMAT,
             "version": self.version,
@@ -111,7 +111,7 @@ class Solution:
 
     @classmethod
     def load(cls, path: str | Path) -> "Solution":
-        """Read what `save` wrote; the spend is computed anew from the charges."""
+        """Read a file that `save` wrote; the spend is recomputed from the charges."""
         try:
             content = json.loads(Path(path).read_text(encoding="utf-8"))
         except (ValueError, RecursionError) as error:  # not JSON, or no text at all
@@ -150,7 +150,7 @@ class Solution:
         )
 
     def report(self, path: str | Path) -> Path:
-        """Write a report for a privacy review: one self-contained page, .html, or the same as .md or .json."""
+        """Write a report for a privacy review: one self-contained HTML page, or the same as .md or .json."""
         from dpbilevel.report.writing import write_report
 
         return write_report(self, path)

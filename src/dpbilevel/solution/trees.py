@@ -1,4 +1,4 @@
-"""Pytrees of arrays as JSON and back, exactly: floats keep every bit, tuples stay tuples."""
+"""Lossless conversion of pytrees of arrays to JSON and back: floats keep every bit, tuples stay tuples."""
 
 import math
 from typing import Any
@@ -13,8 +13,8 @@ Tree = Any
 def encoded(tree: Tree) -> Any:
     """A JSON value for a pytree of dicts, lists, tuples, strings, numbers and arrays.
 
-    Standard JSON has no word for non-finite numbers: they are written as strings inside a tag. Other containers become
-    a dict from the path of each leaf to the leaf.
+    Standard JSON has no non-finite numbers: they are written as tagged strings. Other containers become a dict from the
+    path of each leaf to the leaf.
     """
     if tree is None or isinstance(tree, str | bool | int):
         return tree
@@ -26,7 +26,7 @@ def encoded(tree: Tree) -> Any:
             raise TypeError(
                 f"arrays of dtype {array.dtype} cannot be saved; only real numbers, integers and booleans can"
             )
-        return {"array": _words(array.ravel().tolist()), "shape": list(array.shape), "dtype": str(array.dtype)}
+        return {"array": _finite_or_text(array.ravel().tolist()), "shape": list(array.shape), "dtype": str(array.dtype)}
     if isinstance(tree, dict):
         if all(isinstance(key, str) for key in tree):
             return {"dict": {key: encoded(value) for key, value in tree.items()}}
@@ -67,5 +67,5 @@ def decoded(value: Any) -> Tree:
 _KINDS = ("float", "array", "dict", "items", "tuple", "list")
 
 
-def _words(numbers: list[Any]) -> list[Any]:
+def _finite_or_text(numbers: list[Any]) -> list[Any]:
     return [str(x) if isinstance(x, float) and not math.isfinite(x) else x for x in numbers]

@@ -1,1 +1,1 @@
-"""Deterministic solves for runs without noise, which may stop on exact values."""
+"""Deterministic solvers for runs without noise, whose stopping rules may depend on exact values."""

@@ -1,9 +1,9 @@
-"""The lower level without noise: its minimiser by Newton's method, and how it moves with x by implicit differentiation.
+"""The lower level without noise: its minimiser by Newton's method, and the adjoint by implicit differentiation.
 
-Newton's directions come from conjugate gradients on Hessian-vector products, so that neither a Hessian nor a step size
-is needed, and conditioning costs iterations instead of accuracy. On a constrained set the minimiser is found by
-spectral projected gradients. There it satisfies y = P(y - eta grad g(y)) for every eta > 0, and differentiating *that*
-gives the adjoint for any projection; without constraints P is the identity, and u solves (grad^2 g) u = grad f.
+Newton directions come from conjugate gradients on Hessian-vector products. They need neither a Hessian nor a step size,
+and poor conditioning costs iterations instead of accuracy. On a constrained set, spectral projected gradients find the
+minimiser. It satisfies y = P(y - eta grad g(y)) for every eta > 0, and differentiating this equation gives the adjoint
+for any projection P. Without constraints P is the identity, and u solves (grad^2 g) u = grad f.
 """
 
 from collections.abc import Callable
@@ -21,10 +21,10 @@ Tree = Any
 Function = Callable[[Tree], jax.Array]
 
 _NEWTON_STEPS = 30
-_LENGTHS = 30  # tried in a line search
-_INEXACT = 1e-2  # relative residual of Newton's directions: what is left is for the next one
-_PRECISE = 1e-5  # of the size of y: a step that no longer matters; and the residual of the adjoint
-_PRODUCTS = 500  # of a Hessian with vectors, in one solve
+_LENGTHS = 30  # largest number of step lengths in a line search
+_INEXACT = 1e-2  # relative residual of a Newton direction; the next step corrects the rest
+_PRECISE = 1e-5  # relative step length at convergence, and relative residual of the adjoint
+_PRODUCTS = 500  # largest number of Hessian-vector products in one solve
 _PROJECTED_STEPS = 2000
 
 
@@ -41,7 +41,7 @@ def minimiser(loss: Function, domain: Domain, y: Tree) -> Tree:
 
 
 def adjoint(loss: Function, domain: Domain, y: Tree, pull: Tree, start: Tree) -> Tree:
-    """u with -(cross derivative of the loss) u = how the minimiser y hands the gradient ``pull`` on to x."""
+    """u such that -(cross derivative of the loss) u is the gradient in x of <pull, y*(x)>, for the minimiser y*."""
     flat, unravel = ravel_pytree(y)
     along = _products(lambda point: loss(unravel(point)), flat)
     right, guess = ravel_pytree(pull)[0], ravel_pytree(start)[0]
@@ -60,15 +60,15 @@ def adjoint(loss: Function, domain: Domain, y: Tree, pull: Tree, start: Tree) ->
     _, back = jax.vjp(projected, flat - eta * gradient)
 
     def operator(w: jax.Array) -> jax.Array:
-        kept = back(w)[0]
-        return w - kept + eta * along(kept)
+        tangent = back(w)[0]
+        return w - tangent + eta * along(tangent)
 
     w = bicgstab(operator, right, tol=_PRECISE, maxiter=limit)[0]
     return unravel(eta * back(w)[0])
 
 
 def _products(loss: Function, y: jax.Array) -> Callable[[jax.Array], jax.Array]:
-    """v -> (grad^2 loss) v, by reverse mode alone: losses may bring a gradient of their own."""
+    """v -> (grad^2 loss) v, by reverse mode only: losses with a custom VJP have no forward mode."""
     return lambda v: jax.grad(lambda point: jnp.vdot(jax.grad(loss)(point), v))(y)
 
 
@@ -76,11 +76,11 @@ def _newton(loss: Function, start: jax.Array) -> jax.Array:
     value_and_gradient = jax.value_and_grad(loss)
     limit = min(10 * start.size, _PRODUCTS)
 
-    def goes_on(carry: Any) -> jax.Array:
-        *_, taken, settled = carry
-        return ~settled & (taken < _NEWTON_STEPS)
+    def unfinished(carry: Any) -> jax.Array:
+        *_, taken, converged = carry
+        return ~converged & (taken < _NEWTON_STEPS)
 
-    def further(carry: Any) -> Any:
+    def step(carry: Any) -> Any:
         y, value, gradient, taken, _ = carry
         direction = cg(_products(loss, y), -gradient, tol=_INEXACT, maxiter=limit)[0]
         downhill = jnp.vdot(direction, gradient) < 0
@@ -89,17 +89,17 @@ def _newton(loss: Function, start: jax.Array) -> jax.Array:
         moved = jnp.linalg.norm(new - y)
         small = moved <= _PRECISE * jnp.maximum(jnp.linalg.norm(new), jnp.linalg.norm(new - start))
         better = jnp.linalg.norm(new_gradient) < 0.5 * jnp.linalg.norm(gradient)
-        # Rounding ends what precision allows: values and slopes no longer improve.
-        settled = small | (~better & ~(new_value < value))
+        # At the limit of floating-point precision, neither the value nor the gradient improves.
+        converged = small | (~better & ~(new_value < value))
         keep = jnp.isfinite(new_value) & (better | (new_value < value))
         y, value, gradient = (
             jnp.where(keep, a, b) for a, b in zip((new, new_value, new_gradient), (y, value, gradient), strict=True)
         )
-        return y, value, gradient, taken + 1, settled
+        return y, value, gradient, taken + 1, converged
 
     value, gradient = value_and_gradient(start)
     none = jnp.zeros((), jnp.int32)
-    return jax.lax.while_loop(goes_on, further, (start, value, gradient, none, jnp.zeros((), bool)))[0]
+    return jax.lax.while_loop(unfinished, step, (start, value, gradient, none, jnp.zeros((), bool)))[0]
 
 
 def _line_search(
@@ -109,16 +109,16 @@ def _line_search(
     gradient: jax.Array,
     direction: jax.Array,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """A length along the direction at which the value has fallen and the slope has flattened: by bisection."""
+    """A step length that satisfies the (weak) Wolfe conditions, by bisection."""
     steep = jnp.abs(jnp.vdot(gradient, direction))
     slack = 2 * jnp.finfo(value.dtype).eps * jnp.abs(value)
 
-    def is_bad(carry: Any) -> jax.Array:
+    def is_rejected(carry: Any) -> jax.Array:
         length, _, _, (_, new_value, new_gradient), tries = carry
         flat = jnp.vdot(new_gradient, direction) >= -0.9 * steep
         return (tries == 0) | (~(fell(new_value, length) & flat) & (tries < _LENGTHS))
 
-    def other(carry: Any) -> Any:
+    def bisect(carry: Any) -> Any:
         length, low, high, (_, new_value, _), tries = carry
         lower = fell(new_value, length)
         nearer, further = jnp.where(lower, length, low), jnp.where(lower, high, length)
@@ -134,4 +134,4 @@ def _line_search(
 
     one = jnp.ones_like(value)
     start = (one, jnp.zeros_like(value), jnp.full_like(value, jnp.inf), (y, value, gradient), jnp.zeros((), jnp.int32))
-    return jax.lax.while_loop(is_bad, other, start)[3]
+    return jax.lax.while_loop(is_rejected, bisect, start)[3]

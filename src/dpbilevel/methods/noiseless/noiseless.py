@@ -1,13 +1,13 @@
-"""A run without noise: the bilevel problem itself, solved until nothing moves.
+"""Runs without noise: the bilevel problem is solved to a stationary point.
 
-With an infinite epsilon a look at the data costs nothing, so that there is no reason to follow the minimiser of the
-lower level from afar. Each round solves the lower level at x, differentiates its solution, and takes one spectral
-projected step on the hyperobjective F(x) = f(x, y*(x)):
+With an infinite epsilon, access to the data is free, and the lower level can be solved exactly in each round. A round
+solves the lower level at x, differentiates its solution implicitly, and makes one spectral projected step on the
+hyperobjective F(x) = f(x, y*(x)):
 
     y = argmin g(x, .),   u solves (grad_yy g) u = grad_y f,   grad F = grad_x f - (grad_xy g) u
 
-This is the limit of an infinite penalty. Whatever is compared here, and when it stops, depends on records: a
-`NoiselessStage` refuses a release that has noise.
+This is the limit of an infinite penalty. Comparisons and stopping rules here depend on records. A `NoiselessStage`
+therefore refuses a release with noise.
 """
 
 import math
@@ -27,11 +27,11 @@ from dpbilevel.privacy.release import Contribution, Release
 Tree = Any
 Parameters = dict[str, tuple[Any, str]]
 
-_ROUNDS = 300  # at most: most problems are stationary after twenty
+_ROUNDS = 300  # at most; most problems are stationary after twenty
 
 
 def noiseless_tuning(context: PublicContext) -> tuple[Program, Parameters]:
-    """The whole bilevel problem, from a start to a stationary point of the hyperobjective."""
+    """The program that solves the bilevel problem to a stationary point of the hyperobjective."""
     problem = context.problem
 
     def run(means: Means, search: State) -> State:
@@ -40,7 +40,7 @@ def noiseless_tuning(context: PublicContext) -> tuple[Program, Parameters]:
 
     program = Program(
         rounds=_ROUNDS,
-        stages=[NoiselessStage(release=_everything(context, ("upper", "lower"), _ROUNDS), run=run)],
+        stages=[NoiselessStage(release=_exact_means(context, ("upper", "lower"), _ROUNDS), run=run)],
         start=lambda x, y: spectral.begin(problem.domain, x, (y, optax.tree.zeros_like(y))),
         observe=lambda search: {"x": search.x, "hypergradient": search.gradient},
         finish=lambda search: (search.best[0], search.best[2][0]),
@@ -48,12 +48,12 @@ def noiseless_tuning(context: PublicContext) -> tuple[Program, Parameters]:
     reason = "at most; without noise a run stops where the hyperobjective is stationary"
     return program, {
         "rounds": (_ROUNDS, reason),
-        "output": ("best", "the point with the smallest hyperobjective of all that were tried"),
+        "output": ("best", "the evaluated point with the smallest hyperobjective"),
     }
 
 
 def noiseless_training(context: PublicContext, pools: bool) -> tuple[Program, Parameters]:
-    """The model at the final x: the minimiser of the lower level, on upper records too where they train."""
+    """The program that trains the model at the final x to the minimiser, on upper records too if ``pools``."""
     problem, sizes = context.problem, context.sizes
     levels = ("lower", "upper") if pools else ("lower",)
     counts = {level: sizes.count(sizes.role_of(level) or level) for level in levels}
@@ -73,7 +73,7 @@ def noiseless_training(context: PublicContext, pools: bool) -> tuple[Program, Pa
 
     program = Program(
         rounds=1,
-        stages=[NoiselessStage(release=_everything(context, levels, 1), run=run)],
+        stages=[NoiselessStage(release=_exact_means(context, levels, 1), run=run)],
         start=lambda x, y: {"x": x, "y": y},
         observe=lambda state: {},
         finish=lambda state: (state["x"], state["y"]),
@@ -82,7 +82,7 @@ def noiseless_training(context: PublicContext, pools: bool) -> tuple[Program, Pa
 
 
 def _hyperobjective(context: PublicContext, means: Means) -> spectral.Evaluate:
-    """F and its gradient; the memory holds the lower level's solution and its adjoint, to start the next ones from."""
+    """F and its gradient; the memory holds the lower solution and its adjoint, as warm starts."""
     problem = context.problem
     lower = _level(context, means, "lower")
     upper = _level(context, means, "upper")
@@ -106,8 +106,8 @@ def _level(context: PublicContext, means: Means, level: str) -> Callable[[Tree, 
     return lambda x, y: mean(x, y) + term(x, y)
 
 
-def _everything(context: PublicContext, levels: tuple[str, ...], rounds: int) -> Release:
-    """What is charged: exact means, of which no epsilon is finite."""
+def _exact_means(context: PublicContext, levels: tuple[str, ...], rounds: int) -> Release:
+    """The release that is charged: exact means, whose epsilon is infinite."""
     sizes = context.sizes
     roles = {sizes.role_of(level) for level in levels if context.problem.loss(level) is not None}
 

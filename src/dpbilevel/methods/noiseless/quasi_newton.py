@@ -1,6 +1,6 @@
-"""Directions of the limited-memory BFGS method, on the coordinates of a mask alone.
+"""Limited-memory BFGS directions, restricted to the coordinates of a mask.
 
-Written by hand because optax's has no mask: bound coordinates must have no part in the curvature that free ones see.
+optax's implementation has no mask. Coordinates at a bound must not affect the curvature estimate of free coordinates.
 """
 
 from typing import NamedTuple
@@ -12,26 +12,26 @@ _PAIRS = 10
 
 
 class Pairs(NamedTuple):
-    """The last moves, newest first, and by how much they changed the gradient."""
+    """The last steps, newest first, and the changes of the gradient along them."""
 
     moved: jax.Array
     turned: jax.Array
 
 
 def none(size: int, dtype: jnp.dtype) -> Pairs:
-    """No moves yet."""
+    """The pairs before the first step."""
     return Pairs(jnp.zeros((_PAIRS, size), dtype), jnp.zeros((_PAIRS, size), dtype))
 
 
 def remember(pairs: Pairs, moved: jax.Array, turned: jax.Array) -> Pairs:
-    """The pairs with one more, which pushes the oldest out."""
+    """The pairs with one added and the oldest dropped."""
     return Pairs(*(jnp.roll(old, 1, axis=0).at[0].set(new) for old, new in zip(pairs, (moved, turned), strict=True)))
 
 
 def direction(pairs: Pairs, gradient: jax.Array, mask: jax.Array) -> jax.Array:
-    """-(inverse Hessian) gradient by the two-loop recursion (Nocedal 1980), zero outside of the mask.
+    """-(inverse Hessian) gradient by the two-loop recursion (Nocedal 1980), zero outside the mask.
 
-    Moves along which the loss was not convex are left out. Before the first move the direction is not finite.
+    Steps along which the loss was not convex are left out. Before the first step the direction is not finite.
     """
     moved, turned = (jnp.where(mask, rows, 0) for rows in pairs)
     products = jnp.sum(moved * turned, axis=1)
@@ -49,10 +49,10 @@ def direction(pairs: Pairs, gradient: jax.Array, mask: jax.Array) -> jax.Array:
 
 
 def _inverse_curvature(moved: jax.Array, turned: jax.Array) -> jax.Array:
-    """What the recursion starts from: of each coordinate by itself, so that flat ones go as far as steep ones.
+    """The diagonal initial inverse Hessian: one value per coordinate, so that each has its own scale.
 
-    Its absolute value: where a loss bends the other way, that says how far a step may go too.
+    Curvatures are taken in absolute value, because a negative one indicates a step length too.
     """
     squares, products = jnp.sum(moved**2, axis=0), jnp.sum(jnp.abs(moved * turned), axis=0)
-    usual = jnp.sum(squares) / jnp.sum(products)
-    return jnp.where((squares > 0) & (products > 0), squares / jnp.where(products > 0, products, 1), usual)
+    average = jnp.sum(squares) / jnp.sum(products)
+    return jnp.where((squares > 0) & (products > 0), squares / jnp.where(products > 0, products, 1), average)

@@ -1,15 +1,14 @@
-"""Projected steps along exact gradients, in any convex set and at any scale: for runs without a budget only.
+"""Projected steps along exact gradients, in any convex set and at any scale; only for runs with an infinite epsilon.
 
-A step goes along a direction, back into the domain by projection, and as far as a non-monotone line search allows:
+A step follows a direction, is projected onto the domain, and has a length from a non-monotone line search:
 
-* coordinates that are free one by one (no constraint, a box, non-negative numbers) take quasi-Newton directions, bound
-  ones stay (two-metric projection, Bertsekas 1982): flat and steep coordinates each find their own length.
-* other sets take spectral projected gradients (Birgin, Martínez and Raydan 2000): they go to the projection of
-  x - alpha * gradient, with the inverse curvature alpha that the last two gradients show (Barzilai and Borwein).
+* coordinates with separate constraints (none, a box, non-negativity) use quasi-Newton directions, and coordinates at a
+  bound stay there (two-metric projection, Bertsekas 1982). Each coordinate has its own scale.
+* other sets use spectral projected gradients (Birgin, Martínez and Raydan 2000): the step goes to the projection of
+  x - alpha * gradient, with the inverse curvature alpha from the last two gradients (Barzilai and Borwein).
 
-No length is in units of x or of the loss, so that rescaling either rescales the path. Only the first step needs a
-guess, which the line search shortens and the second step forgets. The search compares values of the loss and stops when
-it is done. Both depend on records.
+The method is invariant to the scale of x and of the loss. Only the first step needs a guess of its length, which the
+line search corrects. The search compares values of the loss and stops on convergence. Both depend on records.
 """
 
 from collections.abc import Callable
@@ -26,34 +25,34 @@ from dpbilevel.methods.noiseless import quasi_newton
 Tree = Any
 Evaluate = Callable[[Tree, Tree], tuple[jax.Array, Tree, Tree]]  # (x, memory) -> value, gradient, memory
 
-_RECENT = 10  # values among which the largest must be improved on
-_SLACK = 0.01  # of all that was gained: how far above the best a step may end
-_GROWTH = 10.0  # of alpha, from one step to the next
-_SUFFICIENT = 1e-4  # of the decrease that the gradient promises (Armijo)
-_SHORTENINGS = 40  # of one step; each is at least by half
-_FIRST = 0.1  # of the size of x, or of one: the length of the first step, before any curvature is known
-_TOLERANCE = 1e-6  # of all that was gained: what a step must promise for the search to go on
-_PATIENCE = 3  # steps in a row that promise less
+_RECENT = 10  # a step must improve on the largest of this many recent values
+_SLACK = 0.01  # a step may end above the best value by this fraction of the total decrease
+_GROWTH = 10.0  # largest factor of alpha from one step to the next
+_SUFFICIENT = 1e-4  # required fraction of the decrease that the gradient predicts (Armijo)
+_SHORTENINGS = 40  # most backtracks of one step; each shortens it at least by half
+_FIRST = 0.1  # length of the first step relative to the norm of x (or to one), before a curvature is known
+_TOLERANCE = 1e-6  # predicted decrease of a step, relative to the total decrease, at which the search stops
+_PATIENCE = 3  # consecutive steps below the tolerance before it stops
 
 
-_SEPARABLE = (Unconstrained, Box, NonNegative)  # sets that bound each coordinate by itself, or none
+_SEPARABLE = (Unconstrained, Box, NonNegative)  # sets that constrain each coordinate separately, or not at all
 
 
 class Search(NamedTuple):
     """The state of a search.
 
     Attributes:
-        x: the point.
-        value: of the loss there.
-        gradient: likewise.
-        memory: what `Evaluate` keeps from one evaluation to the next, such as a solution to start from.
-        steps: alpha, by set.
-        pairs: the last moves and what they changed the gradient by, all coordinates in a row.
+        x: the current point.
+        value: the loss at x.
+        gradient: its gradient at x.
+        memory: what `Evaluate` passes from one evaluation to the next, such as a warm start.
+        steps: alpha of each set.
+        pairs: the last steps and the changes of the gradient along them, as flat vectors.
         recent: the last values.
         first: the value at the start.
         best: the point with the smallest value so far, that value, and the memory there.
-        idle: how many steps in a row promised next to nothing.
-        stuck: whether no point along the last direction was good enough.
+        idle: number of consecutive steps below the tolerance.
+        stuck: whether the last line search failed.
     """
 
     x: Tree
@@ -70,12 +69,12 @@ class Search(NamedTuple):
 
     @property
     def done(self) -> jax.Array:
-        """Whether the point is stationary, as far as rounding lets one see."""
+        """Whether the point is stationary up to rounding."""
         return (self.idle >= _PATIENCE) | self.stuck
 
 
 def begin(domain: Domain, x: Tree, memory: Tree) -> Search:
-    """The state before the first step, which stays at x and finds out value and gradient there."""
+    """The state before the first step, which stays at x and evaluates the loss and its gradient there."""
     real = jnp.result_type(*jax.tree.leaves(x))
     unknown = jnp.full((), jnp.inf, real)
     return Search(
@@ -94,10 +93,10 @@ def begin(domain: Domain, x: Tree, memory: Tree) -> Search:
 
 
 def step(evaluate: Evaluate, domain: Domain, search: Search) -> Search:
-    """One step: a direction within the domain, a line search, and the curvature that both gradients show."""
+    """One step: a feasible direction, a line search, and an update of the curvature from both gradients."""
     sets = _Sets(domain)
     direction = sets.direction(search)
-    promise = -optax.tree.vdot(search.gradient, direction)
+    predicted = -optax.tree.vdot(search.gradient, direction)
     rounding = jnp.finfo(search.value.dtype).eps
     unknown = jnp.isinf(search.value)
     gain = jnp.where(unknown, jnp.inf, search.first - search.best[1])
@@ -112,9 +111,9 @@ def step(evaluate: Evaluate, domain: Domain, search: Search) -> Search:
 
     def shorten(carry: Any) -> Any:
         length, (_, value, *_), tries = carry
-        # The bottom of the parabola through the value, its slope and the new value; at most a half, at least a tenth.
-        bottom = length * promise / (2 * (value - search.value + length * promise))
-        shorter = length * jnp.clip(jnp.where(jnp.isfinite(bottom), bottom, 0.1), 0.1, 0.5)
+        # The minimum of the parabola through the value, its slope and the new value, clipped to [0.1, 0.5].
+        minimum = length * predicted / (2 * (value - search.value + length * predicted))
+        shorter = length * jnp.clip(jnp.where(jnp.isfinite(minimum), minimum, 0.1), 0.1, 0.5)
         length = jnp.where(tries == 0, length, shorter)
         x = jax.tree.map(lambda leaf, by: leaf + length.astype(leaf.dtype) * by, search.x, direction)
         x = jax.tree.map(lambda new, old: jnp.where(unknown, old, new), project(domain, x), search.x)
@@ -128,7 +127,7 @@ def step(evaluate: Evaluate, domain: Domain, search: Search) -> Search:
     inputs = (*map(sets.parts, (x, search.x, gradient, search.gradient)), search.steps)
     first = jnp.where(unknown, value, search.first)
     best = jax.tree.map(lambda new, old: jnp.where(value < search.best[1], new, old), (x, value, memory), search.best)
-    small = promise <= _TOLERANCE * (first - best[1]) + 0.01 * rounding * jnp.abs(value)
+    small = predicted <= _TOLERANCE * (first - best[1]) + 0.01 * rounding * jnp.abs(value)
     after = Search(
         x=x,
         value=value,
@@ -146,21 +145,21 @@ def step(evaluate: Evaluate, domain: Domain, search: Search) -> Search:
 
 
 def minimise(evaluate: Evaluate, domain: Domain, x: Tree, memory: Tree, steps: int) -> Search:
-    """Search until done, for at most so many steps."""
+    """Search until converged, for at most ``steps`` steps."""
 
-    def goes_on(carry: tuple[jax.Array, Search]) -> jax.Array:
+    def unfinished(carry: tuple[jax.Array, Search]) -> jax.Array:
         taken, search = carry
         return (taken < steps) & ~search.done
 
-    def further(carry: tuple[jax.Array, Search]) -> tuple[jax.Array, Search]:
+    def advance(carry: tuple[jax.Array, Search]) -> tuple[jax.Array, Search]:
         return carry[0] + 1, step(evaluate, domain, carry[1])
 
     start = (jnp.zeros((), jnp.int32), begin(domain, x, memory))
-    return jax.lax.while_loop(goes_on, further, start)[1]
+    return jax.lax.while_loop(unfinished, advance, start)[1]
 
 
 class _Sets:
-    """A domain as a list of sets, and points as lists of the parts that lie in them."""
+    """A domain as a list of sets, and a point as the list of its parts in them."""
 
     def __init__(self, domain: Domain) -> None:
         self.sets: list[Any]
@@ -171,7 +170,7 @@ class _Sets:
         return self.structure.flatten_up_to(point)
 
     def direction(self, search: Search) -> Tree:
-        """Spectral projected gradients set by set, and quasi-Newton directions for coordinates that are free."""
+        """Spectral projected gradients for each set, and quasi-Newton directions for free coordinates."""
         inputs = list(zip(self.sets, self.parts(search.x), self.parts(search.gradient), search.steps, strict=True))
         spectral = [_spectral(*each) for each in inputs]
         free = [
@@ -186,7 +185,7 @@ class _Sets:
 
 
 def _spectral(convex_set: Any, point: Tree, gradient: Tree, alpha: jax.Array) -> Tree:
-    """From a point to the projection of point - alpha * gradient. A bound coordinate that is pushed outwards stays."""
+    """From a point to the projection of point - alpha * gradient. A coordinate at a bound does not move outwards."""
     target = jax.tree.map(lambda leaf, by: leaf - alpha.astype(leaf.dtype) * by, point, gradient)
     return optax.tree.sub(convex_set.project(target), point)
 
@@ -201,13 +200,13 @@ def _first(part: Tree, gradient: Tree) -> jax.Array:
 
 
 def _next_step(new: Tree, old: Tree, new_gradient: Tree, old_gradient: Tree, before: jax.Array) -> jax.Array:
-    """The inverse curvature along the last move: the longer estimate, or the shorter where the two disagree."""
+    """The inverse curvature along the last step: the longer estimate, or the shorter where the two disagree."""
     moved, turned = optax.tree.sub(new, old), optax.tree.sub(new_gradient, old_gradient)
     square, product = optax.tree.vdot(moved, moved), optax.tree.vdot(moved, turned)
     long = square / product
     short = product / optax.tree.vdot(turned, turned)
     alpha = jnp.where(short < 0.5 * long, short, long)
-    # Along a direction in which the loss is not convex, the next step is longer; where nothing moved, a first one.
+    # Where the loss is not convex along the step, the next step is longer; where x did not move, it is a first step.
     curved = (product > 0) & jnp.isfinite(alpha)
     alpha = jnp.where(curved, jnp.minimum(alpha, _GROWTH * before), _GROWTH * before)
     return jnp.where(square > 0, alpha, _first(new, new_gradient)).astype(before.dtype)

@@ -1,1 +1,1 @@
-"""Difference tracking: one pass over records per step, and how hyperparameters move."""
+"""Difference tracking: the default method, with one pass over the records per step."""

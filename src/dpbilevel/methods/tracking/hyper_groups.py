@@ -1,4 +1,4 @@
-"""Which hyperparameters move together: the sets of the domain, on flat vectors."""
+"""Groups of hyperparameters that share a step rule, one or more per set of the domain, on flat vectors."""
 
 import math
 from collections.abc import Callable
@@ -14,19 +14,19 @@ from dpbilevel.constraints import Ball, Box, NonNegative, Simplex, Unconstrained
 
 Tree = Any
 
-_MANY = 4  # coordinates, that their mean says something of each (Efron and Morris 1973)
+_MANY = 4  # coordinates from which on shrinking each towards their mean helps (Efron and Morris 1973)
 
 
 @dataclass(frozen=True)
 class Group:
-    """Coordinates of x that share a distance.
+    """Coordinates of x whose steps share one distance.
 
     Args:
-        place: in the flat x.
-        kind: "weights" of a simplex, "separate" coordinates, or a "round" set.
-        project: onto the set, of the flat coordinates.
-        total: of the weights.
-        width: of the set, where it is bounded.
+        place: the coordinates, as a slice of the flat x.
+        kind: "weights" of a simplex, "separate" coordinates, or a "round" set, whose coordinates depend on each other.
+        project: the projection of the flat coordinates onto the set.
+        total: sum of the weights.
+        width: width of the set; infinite where it is unbounded.
     """
 
     place: slice
@@ -37,18 +37,18 @@ class Group:
 
     @property
     def size(self) -> int:
-        """How many coordinates."""
+        """Number of coordinates."""
         return self.place.stop - self.place.start
 
     @property
     def follows_path(self) -> bool:
-        """Whether the coordinates say something of each other."""
+        """Whether `move_by_path` applies: the coordinates inform each other."""
         return self.kind == "weights" or (self.kind == "separate" and self.size >= _MANY)
 
 
 def groups(domain: Tree, x: Tree) -> tuple[Group, ...]:
-    """The groups of x, by the sets of its domain; arrays of separate coordinates are groups of their own."""
-    found: list[Group] = []
+    """The groups of x: one per set of its domain, or one per array where a set bounds each coordinate separately."""
+    collected: list[Group] = []
     first = 0
 
     def add(convex_set: Any, part: Tree, kind: str) -> None:
@@ -60,22 +60,22 @@ def groups(domain: Tree, x: Tree) -> tuple[Group, ...]:
             return ravel_pytree(convex_set.project(unravel(point)))[0].astype(point.dtype)
 
         total = getattr(convex_set, "total", 1.0)
-        found.append(Group(slice(first, first + flat.size), kind, project, total, _width(convex_set)))
+        collected.append(Group(slice(first, first + flat.size), kind, project, total, _width(convex_set)))
         first += flat.size
 
-    def of_set(convex_set: Any, part: Tree) -> None:
+    def add_set(convex_set: Any, part: Tree) -> None:
         if isinstance(convex_set, Box | NonNegative | Unconstrained):
             for leaf in jax.tree.leaves(part):
                 add(convex_set, leaf, "separate")
         else:
             add(convex_set, part, "weights" if isinstance(convex_set, Simplex) else "round")
 
-    jax.tree.map(of_set, domain, x)
-    return tuple(found)
+    jax.tree.map(add_set, domain, x)
+    return tuple(collected)
 
 
 def _width(convex_set: Any) -> float:
-    """Nothing in a bounded set needs a longer first distance than the set allows."""
+    """The width of a set, which bounds the first distance; infinite where it is unknown."""
     if isinstance(convex_set, Box):
         widths = np.asarray(convex_set.upper, float) - np.asarray(convex_set.lower, float)
         return float(widths.max())

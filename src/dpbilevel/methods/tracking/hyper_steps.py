@@ -1,9 +1,9 @@
-"""How hyperparameters move: post-processing of released hypergradients, by the set that they live in.
+"""Steps of the hyperparameters: post-processing of released hypergradients, with a rule for each set of the domain.
 
-Steps follow the mean of the last ten hypergradients, with lengths of distance over gradients (DoG, Ivgi, Hinder and
-Carmon 2023): the largest distance from the start so far, over the root of all squared gradients. They need no unit. The
-first distance is a twentieth of what would move the model by its own size. What noise explains is not done
-(`hyper_rules`).
+Steps follow a running average of about ten hypergradients. The learning rate is distance over gradients (DoG; Ivgi,
+Hinder and Carmon 2023): the largest distance from the start so far, divided by the root of the sum of squared
+gradients. It is invariant to the scale of x and of the loss. The first distance is a twentieth of the natural length,
+which changes the model by its own norm. Steps that noise alone can explain are not made (`hyper_rules`).
 """
 
 from typing import Any
@@ -16,29 +16,29 @@ from dpbilevel.methods.tracking.hyper_rules import Estimate, move_by_gain, move_
 
 State = Any
 
-_DECAY = 0.9  # of mean and noise of hypergradients: ten passes
-_FIRST = 0.05  # of the natural length
-_SLOWEST = 0.01  # rate: noise of y and d lasts no longer than a hundred passes
+_DECAY = 0.9  # decay of the running averages of hypergradients and their noise: ten steps
+_FIRST = 0.05  # first distance relative to the natural length
+_SLOWEST = 0.01  # smallest convergence rate: noise in y and d persists for at most a hundred steps
 _TINY = 1e-30
 
 
-def start(found: tuple[Group, ...], x: jax.Array) -> State:
-    """Before the first hypergradient."""
-    zero, nothing = jnp.zeros_like(x), jnp.zeros((), x.dtype)
+def start(groups: tuple[Group, ...], x: jax.Array) -> State:
+    """The state before the first hypergradient."""
+    zeros, zero = jnp.zeros_like(x), jnp.zeros((), x.dtype)
     return {
-        "mean": zero,
-        "noise": zero,
-        "lasting": zero,
-        "last": zero,
-        "before": zero,
-        "number": nothing,
+        "mean": zeros,
+        "noise": zeros,
+        "lasting": zeros,
+        "last": zeros,
+        "before": zeros,
+        "number": zero,
         "first": x,
-        "groups": [start_path(group, x) if group.follows_path else start_gain(group, x) for group in found],
+        "groups": [start_path(group, x) if group.follows_path else start_gain(group, x) for group in groups],
     }
 
 
 def move(
-    found: tuple[Group, ...],
+    groups: tuple[Group, ...],
     state: State,
     x: jax.Array,
     gradient: jax.Array,
@@ -50,18 +50,22 @@ def move(
     sampling_variance: float,
     has_hypergradient: Any,
 ) -> tuple[State, jax.Array]:
-    """One step, inside the domain.
+    """One step; the new point lies in the domain.
 
     Args:
-        natural: for each group, the distance that would move the model by its own size.
-        length: of the step, against that of DoG: evidence, schedule; zero before x may move.
-        persistent_noise: variance of the noise that the hypergradient has from y and d, nearly the same in every pass.
-        rate: by which y comes nearer to its solution in a step.
-        sampling_variance: variance by which a mean over records strays, on each coordinate of a simplex.
-        has_hypergradient: whether this pass has a hypergradient at all.
+        groups: the groups of x.
+        state: the state after the step before.
+        x: the current point.
+        gradient: the hypergradient at x.
+        natural: natural length of each group, the distance that changes the model by its own norm.
+        length: factor on the learning rate of DoG, from evidence and schedule; zero before x may move.
+        persistent_noise: variance of the hypergradient due to noise in y and d, which hardly changes between steps.
+        rate: convergence rate of y.
+        sampling_variance: sampling variance of a mean over records, on each coordinate of a simplex.
+        has_hypergradient: whether this step has a new hypergradient.
     """
     number = state["number"] + has_hypergradient
-    # Second differences of independent noise have six times its variance, and none of a trend.
+    # Second differences of independent noise have six times its variance, and cancel a linear trend.
     change = (gradient - 2 * state["last"] + state["before"]) ** 2 / 6
     new = {
         "mean": _DECAY * state["mean"] + (1 - _DECAY) * gradient,
@@ -71,26 +75,28 @@ def move(
         "before": state["last"],
         "number": number,
     }
-    kept = _chosen(has_hypergradient, new, {name: state[name] for name in new})
-    started, differed = (jnp.maximum(1 - _DECAY**passes, _TINY) for passes in (number, number - 2))
-    noise = jnp.where(number > 2, kept["noise"] / differed, gradient**2)
+    averages = _select(has_hypergradient, new, {name: state[name] for name in new})
+    # Corrections of the bias of the first running averages, as in Adam.
+    of_mean, of_noise = (jnp.maximum(1 - _DECAY**passes, _TINY) for passes in (number, number - 2))
+    noise = jnp.where(number > 2, averages["noise"] / of_noise, gradient**2)
     rate = jnp.maximum(rate, _SLOWEST)
-    averaged = (1 - _DECAY) / (1 + _DECAY)
+    reduction = (1 - _DECAY) / (1 + _DECAY)  # of the variance, by a running average
     moving = has_hypergradient & (length > 0)
     parts, rules = [], []
-    for group, rule, unit in zip(found, state["groups"], natural, strict=True):
+    for group, rule, unit in zip(groups, state["groups"], natural, strict=True):
         at = group.place
-        mean, first = kept["mean"][at] / started, state["first"][at]
-        estimate = Estimate(gradient[at], mean, noise[at], averaged * noise[at], kept["lasting"][at] / started, rate)
+        mean, first = averages["mean"][at] / of_mean, state["first"][at]
+        lasting = averages["lasting"][at] / of_mean
+        estimate = Estimate(gradient[at], mean, noise[at], reduction * noise[at], lasting, rate)
         distance = _FIRST * jnp.minimum(unit, group.width)
         if group.follows_path:
             new, part = move_by_path(group, rule, x[at], first, estimate, length, distance, unit, sampling_variance)
         else:
             new, part = move_by_gain(group, rule, x[at], first, estimate, length, distance)
-        rules.append(_chosen(moving, new, rule))
+        rules.append(_select(moving, new, rule))
         parts.append(part.astype(x.dtype))
-    return state | kept | {"groups": rules}, jnp.where(moving, jnp.concatenate(parts), x)
+    return state | averages | {"groups": rules}, jnp.where(moving, jnp.concatenate(parts), x)
 
 
-def _chosen(condition: Any, yes: State, no: State) -> State:
+def _select(condition: Any, yes: State, no: State) -> State:
     return jax.tree.map(lambda new, old: jnp.where(condition, new, old).astype(old.dtype), yes, no)

@@ -1,4 +1,4 @@
-"""What a step of difference tracking asks, and what it makes of the answers; on flat vectors."""
+"""The loop of difference tracking: the query points of a step and the update from its releases, on flat vectors."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -19,23 +19,25 @@ Tree = Any
 
 MODEL, CURVATURE, CROSS = "model gradient", "curvature", "cross derivative"
 PULL, HYPERGRADIENT = "validation gradient", "hypergradient"
-_PHASE = 0.05  # of the steps: to find clips, then the largest curvature, then to let y and d settle before x moves
-# What the history keeps of a step besides x and its hypergradient; the last two are filled by passes that validate.
+# Fraction of the steps in each phase: find the clips, then the largest curvature, then let y and d converge before x
+# moves; at the end, validate.
+_PHASE = 0.05
+# Entries of the history besides x and its hypergradient; the validation steps fill in the last two.
 _HISTORY = ("evidence", "unsettled", "loss change", "loss change noise")
-_TOP = "largest curvature"  # its clip in power passes
-_CHANCE = 2.0  # mean square of a cross derivative, against its median's square
-_POWER = 10  # every tenth pass looks for the largest curvature again, which moves with x
-_SURE = 1.0  # standard deviations of noise, by which the validation loss must have fallen
-_AVERAGED = 10  # a running average of x over one in so many of the steps: over the last twenty of two hundred
+_TOP = "largest curvature"  # the clip of the curvature in power iteration steps
+_CHANCE = 2.0  # assumed ratio of the mean square of a cross derivative to its squared median
+_POWER = 10  # every tenth step is a power iteration step, because the largest curvature changes with x
+_SURE = 1.0  # the validation loss must fall by this many standard deviations of its noise
+_AVERAGED = 10  # the running average of x covers about the last tenth of the steps: 20 of 200
 
 
 def phase_of(steps: int) -> int:
-    """How many of the steps each of the phases has that search, look for curvature, settle and validate."""
+    """Number of steps in each phase: clip search, largest curvature, convergence of y and d, and validation."""
     return int(_PHASE * steps)
 
 
 class Loop:
-    """What a step asks, and what it makes of the answers; on flat vectors."""
+    """State, query points and updates of the loop, on flat vectors."""
 
     def __init__(self, context: PublicContext, passes: Mapping[str, Pass], steps: int, clip_norm: float) -> None:
         self.passes, self.problem = passes, context.problem
@@ -51,6 +53,7 @@ class Loop:
         self.records = context.sizes.count(lower) if lower is not None else 1
 
     def start(self, x: Tree, y: Tree) -> State:
+        """The state before the first step."""
         flat_x, flat_y = flat(x), flat(y)
         clips = {level: one.start(self.clip_norm) for level, one in self.passes.items()}
         clips["lower"][_TOP] = clips["lower"][CURVATURE]
@@ -67,21 +70,21 @@ class Loop:
             "rules": hyper_steps.start(self.groups, flat_x),
             "clips": clips,
             "farthest": jnp.zeros((), flat_y.dtype),
-            "lower": self._nothing("lower", flat_x, flat_y),
+            "lower": self._zeros("lower", flat_x, flat_y),
             "seen": {"hypergradient": x} | {name: jnp.zeros((), jnp.float32) for name in _HISTORY},
         }
 
-    def _nothing(self, level: str, x: jax.Array, y: jax.Array) -> Tree:
+    def _zeros(self, level: str, x: jax.Array, y: jax.Array) -> Tree:
         one = self.passes[level]
         zeros = {name: jnp.zeros(size, x.dtype if name == CROSS else y.dtype) for name, size in one.dimensions.items()}
         return one.empty(zeros)
 
     def _power(self, state: State) -> jax.Array:
-        """Whether a pass looks for the largest curvature."""
+        """Whether a step is a power iteration step, which estimates the largest curvature."""
         return (state["step"] < 2 * self.phase) | (state["step"] % _POWER == _POWER - 1)
 
-    def ask(self, state: State) -> Tree:
-        """The point of both passes of a step."""
+    def query(self, state: State) -> Tree:
+        """The query point of both releases of a step."""
         power, d = self._power(state), state["d"]["point"]
         length = jnp.sqrt(jnp.sum(d**2))
         along = power | (length == 0)
@@ -90,23 +93,23 @@ class Loop:
         at = {"x": self.to_x(state["x"]), "y": self.to_y(state["y"]["point"]), "u": u, "first": first}
         medians = {name: clip["median"] for clips in state["clips"].values() for name, clip in clips.items()}
         medians[CURVATURE] = jnp.where(power, medians.pop(_TOP), medians[CURVATURE])
-        step, few = state["step"], self.phase
-        phase = jnp.where(step < few, SEARCH, jnp.where(step < self.steps - few, TRACK, VALIDATE))
+        step, last = state["step"], self.steps - self.phase
+        phase = jnp.where(step < self.phase, SEARCH, jnp.where(step < last, TRACK, VALIDATE))
         return {"at": at, "medians": medians, "power": power, "phase": phase}
 
     def update(self, state: State, upper: Tree | None) -> State:
-        """What a step does with the answers of both passes."""
-        point = self.ask(state)
+        """The state after a step, given the released values of both levels."""
+        point = self.query(state)
         (x, y, u), power = (point["at"][name] for name in ("x", "y", "u")), point["power"]
         lower, lower_counts = self.passes["lower"].released_means(state["lower"], point)
         means, counts = lower, {"lower": lower_counts}
         if upper is not None:
-            more, counts["upper"] = self.passes["upper"].released_means(upper, point)
-            means = means | more
+            upper_means, counts["upper"] = self.passes["upper"].released_means(upper, point)
+            means = means | upper_means
         noise = {name: one.noise_of(name, point) for one in self.passes.values() for name in one.names}
-        searching, few = point["phase"] == SEARCH, self.phase
+        searching, phase = point["phase"] == SEARCH, self.phase
         validating = point["phase"] == VALIDATE
-        # Data-free terms are exact and cost nothing.
+        # The derivatives of data-free terms are exact and cost no budget.
         term = jax.grad(self.problem.term("lower"), 1)
         gradient, curved = (flat(part) for part in jax.jvp(lambda y: term(x, y), (y,), (self.to_y(u),)))
         cross = flat(jax.jvp(lambda y: self.free["lower"](x, y), (y,), (self.to_y(u),))[1])
@@ -121,28 +124,32 @@ class Loop:
         bound = jnp.exp(point["medians"][CURVATURE])
         released = (means[CURVATURE], by_term, noise[CURVATURE], bound)
         curvatures = lower_steps.curvature(state["curvature"], power, u, *released)
-        curvatures = _chosen(searching, state["curvature"], curvatures)
-        by = lower_steps.preconditioner(
+        curvatures = _select(searching, state["curvature"], curvatures)
+        preconditioner = lower_steps.preconditioner(
             curvatures,
             lambda v: flat(jax.jvp(lambda y: term(x, y), (y,), (self.to_y(v),))[1]),
             _signs(state["step"], gradient.size),
         )
         size, length = gradient.size, jnp.sqrt(jnp.sum(state["d"]["point"] ** 2))
-        moving = (state["step"] >= 2 * few) & ~validating
+        moving = (state["step"] >= 2 * phase) & ~validating
         variance = size * noise[MODEL] ** 2
-        new_y = lower_steps.step(state["y"], gradient, variance, curvatures, by, moving, self._into_lower_domain)
+        new_y = lower_steps.step(
+            state["y"], gradient, variance, curvatures, preconditioner, moving, self._project_lower
+        )
         variance = size * ((length * noise[CURVATURE]) ** 2 + (noise[PULL] ** 2 if PULL in noise else 0.0))
-        new_d = lower_steps.step(state["d"], length * curved + pull, variance, curvatures, by, moving & ~power)
-        new_d = new_d | {"point": self._tangent(state, by.apply(gradient), new_d["point"])}
+        new_d = lower_steps.step(
+            state["d"], length * curved + pull, variance, curvatures, preconditioner, moving & ~power
+        )
+        new_d = new_d | {"point": self._tangent(state, preconditioner.apply(gradient), new_d["point"])}
 
         hypergradient = jnp.where(power, state["rules"]["last"], direct + length * cross)
-        # How large y is: its own numbers, or how far it went from where it began.
+        # The scale of y: its norm, or its distance from the start, whichever is larger.
         sizes = (jnp.sum(part**2) for part in (state["y"]["point"], state["y"]["point"] - state["origin"]))
         travelled = jnp.sqrt(jnp.maximum(*sizes))
         farthest = jnp.maximum(state["farthest"], travelled)
-        proof = lower_steps.evidence(new_y, travelled) * lower_steps.evidence(new_d, length)
-        behind = lower_steps.unsettled(new_y, curvatures, travelled) + lower_steps.unsettled(new_d, curvatures, length)
-        left = jnp.where(state["step"] >= 3 * few, 1 - state["step"] / self.steps, 0.0)
+        evidence = lower_steps.evidence(new_y, travelled) * lower_steps.evidence(new_d, length)
+        lag = lower_steps.unsettled(new_y, curvatures, travelled) + lower_steps.unsettled(new_d, curvatures, length)
+        schedule = jnp.where(state["step"] >= 3 * phase, 1 - state["step"] / self.steps, 0.0)
         steepest = curvatures["largest"] + jnp.sqrt(jnp.sum(by_term**2))
         rules, moved = hyper_steps.move(
             self.groups,
@@ -150,27 +157,27 @@ class Loop:
             state["x"],
             hypergradient,
             natural=self._natural(x, y, hypergradient, cross, farthest * steepest),
-            length=left * proof / jnp.sqrt(1 + behind),
+            length=schedule * evidence / jnp.sqrt(1 + lag),
             persistent_noise=self._persistent_noise(state, x, y, (new_y["error"], new_d["error"])),
             rate=lower_steps.rate(curvatures),
             sampling_variance=self._sampling_variance(point["medians"], length),
             has_hypergradient=moving & ~power,
         )
         new_x = flat(project(self.problem.domain, self.to_x(moved))).astype(moved.dtype)
-        memory = max(0.0, 1 - _AVERAGED / self.steps)
-        average = jnp.where(validating, state["average"], memory * state["average"] + (1 - memory) * new_x)
+        decay = max(0.0, 1 - _AVERAGED / self.steps)
+        average = jnp.where(validating, state["average"], decay * state["average"] + (1 - decay) * new_x)
         validation = self._validation(state, means, noise, point)
         passes = jnp.maximum(validation["passes"], 1)
-        values = (proof, behind, validation["sum"] / passes, jnp.sqrt(validation["variance"]) / passes)
+        values = (evidence, lag, validation["sum"] / passes, jnp.sqrt(validation["variance"]) / passes)
         history = {name: value.astype(jnp.float32) for name, value in zip(_HISTORY, values, strict=True)}
         history |= {"hypergradient": self.to_x(hypergradient)}
         return state | {
             "step": state["step"] + 1,
-            # The last passes validate what is returned.
-            "x": jnp.where(state["step"] == self.steps - few - 1, average, new_x).astype(new_x.dtype),
+            # The validation steps evaluate the point that is returned, the average.
+            "x": jnp.where(state["step"] == self.steps - phase - 1, average, new_x).astype(new_x.dtype),
             "average": average.astype(new_x.dtype),
-            # y goes on settling at the first x for as long as x has not left it: what it gains there is not x's.
-            "first": _chosen(jnp.all(new_x == state["first"][0]), (new_x, new_y["point"]), state["first"]),
+            # Until x moves, the reference point follows y: a loss that y alone reduces is not a gain of tuning x.
+            "first": _select(jnp.all(new_x == state["first"][0]), (new_x, new_y["point"]), state["first"]),
             "judged": validation,
             "y": new_y,
             "d": new_d,
@@ -182,22 +189,22 @@ class Loop:
         }
 
     def _natural(self, x: Tree, y: Tree, gradient: jax.Array, cross: jax.Array, force: jax.Array) -> list[jax.Array]:
-        """For each group of x, the distance that would move y by its own size, or turn its own gradient."""
+        """The natural length of each group of x: the distance that changes y, or the gradient, by its own norm."""
         size = jnp.sqrt(jnp.sum(gradient**2))
         along = self.to_x(gradient / jnp.maximum(size, 1e-30))
-        bent = flat(jax.jvp(lambda x: self.free["upper"](x, y), (x,), (along,))[1])
+        curved = flat(jax.jvp(lambda x: self.free["upper"](x, y), (x,), (along,))[1])
         lengths = []
         for group in self.groups:
-            through, itself = (jnp.sqrt(jnp.sum(part[group.place] ** 2)) for part in (cross, bent))
-            inverse = through / jnp.maximum(force, 1e-30) + itself / jnp.maximum(size, 1e-30)
+            indirect, direct = (jnp.sqrt(jnp.sum(part[group.place] ** 2)) for part in (cross, curved))
+            inverse = indirect / jnp.maximum(force, 1e-30) + direct / jnp.maximum(size, 1e-30)
             lengths.append(jnp.where(inverse > 0, 1 / jnp.maximum(inverse, 1e-30), 1.0))
         return lengths
 
     def _persistent_noise(self, state: State, x: Tree, y: Tree, errors: tuple[jax.Array, jax.Array]) -> jax.Array:
-        """Variance that the noise of y and d makes in the free part of a hypergradient.
+        """Variance of the data-free part of a hypergradient that is due to the noise in y and d.
 
-        It is the change along random signs of their size. Second differences do not see it, since y and d are nearly
-        the same in the next pass.
+        It is estimated by the derivative along random signs, scaled to the size of that noise. Second differences of
+        hypergradients miss this noise, because y and d hardly change from one step to the next.
         """
 
         def hypergradient(y: Tree, d: Tree) -> jax.Array:
@@ -209,13 +216,13 @@ class Loop:
         return jax.jvp(hypergradient, (y, self.to_y(d)), tuple(along))[1] ** 2
 
     def _sampling_variance(self, medians: Mapping[str, jax.Array], length: jax.Array) -> Any:
-        """Variance of a sum over a simplex's derivatives by the choice of the records, which is alike in every pass."""
+        """Sampling variance of the derivatives on a simplex: full batches repeat the same error in every step."""
         if CROSS not in medians:
             return 0.0
         return _CHANCE * (length * jnp.exp(medians[CROSS])) ** 2 / self.records
 
     def _validation(self, state: State, means: Tree, noise: Tree, point: Tree) -> Tree:
-        """The change of the validation loss since x began to move, added up over the passes that validate."""
+        """The change of the validation loss since x started to move, summed over the validation steps."""
         (x, y), first = (point["at"][name] for name in ("x", "y")), point["at"]["first"]
         term = self.problem.term("upper")
         change = jnp.asarray(term(x, y) - term(*first), jnp.float32)
@@ -227,67 +234,69 @@ class Loop:
         return {name: (value + more[name]).astype(jnp.float32) for name, value in state["judged"].items()}
 
     def finish(self, state: State) -> tuple[Tree, Tree]:
-        """What is returned: where the loop ended, if the validation loss is lower there by more than its noise.
+        """The returned (x, y): the final point if its validation loss is lower by more than the noise, else the first.
 
-        By one deviation s. A loss that is D higher in truth is then taken for lower with probability Phi(-1 - D/s): at
-        most D Phi(-1 - D/s) = 0.03 s is lost on average. One that is D lower is missed with probability Phi(1 - D/s),
-        which forgoes at most 0.5 s. Two deviations would forgo 1.1 s, and without any margin 0.17 s could be lost.
+        The margin is one standard deviation s of the noise. If the true loss is higher by D, the final point is still
+        returned with probability Phi(-1 - D/s); the expected loss is at most D Phi(-1 - D/s) = 0.03 s. If it is lower
+        by D, the first point is returned with probability Phi(1 - D/s), which forgoes at most 0.5 s. A margin of two
+        standard deviations would forgo up to 1.1 s, and no margin could lose 0.17 s.
         """
         last = (state["average"], state["y"]["main"])
         finite = jnp.isfinite(jnp.sum(last[0]) + jnp.sum(last[1]))
         fell = state["judged"]["sum"] < -_SURE * jnp.sqrt(state["judged"]["variance"])
         worse = ~(finite & fell)
         pairs = zip(state["first"], last, strict=True)
-        x, y = (jnp.where(worse, first, last) for first, last in pairs)
+        x, y = (jnp.where(worse, first, final) for first, final in pairs)
         return self.to_x(x), self.to_y(y)
 
     def _clips(self, state: State, counts: Any, means: Any, point: Tree) -> Tree:
-        """Clips after a pass; the curvature has one for each of its two directions, which start alike."""
+        """The clips after a step. The curvature has two, along d and for power iteration, which start equal."""
         before, power, searching = state["clips"], point["power"], point["phase"] == SEARCH
-        used = before["lower"] | {CURVATURE: _chosen(power, before["lower"][_TOP], before["lower"][CURVATURE])}
+        used = before["lower"] | {CURVATURE: _select(power, before["lower"][_TOP], before["lower"][CURVATURE])}
         after = self.passes["lower"].update_clips(used, counts["lower"], means, point)
         early = state["step"] < 2 * self.phase
         clips = {
             MODEL: after[MODEL],
-            CURVATURE: _chosen(power & ~early, before["lower"][CURVATURE], after[CURVATURE]),
-            _TOP: _chosen(power, after[CURVATURE], before["lower"][_TOP]),
+            CURVATURE: _select(power & ~early, before["lower"][CURVATURE], after[CURVATURE]),
+            _TOP: _select(power, after[CURVATURE], before["lower"][_TOP]),
         }
         if CROSS in after:
-            clips[CROSS] = _chosen(power & ~searching, before["lower"][CROSS], after[CROSS])
+            clips[CROSS] = _select(power & ~searching, before["lower"][CROSS], after[CROSS])
         new = {"lower": clips}
         if "upper" in counts:
             new["upper"] = self.passes["upper"].update_clips(before["upper"], counts["upper"], means, point)
-            # Before x moves there is no change whose scale could be followed.
-            still = state["step"] < 3 * self.phase
-            new["upper"][LOSS_CHANGE] = _chosen(still, before["upper"][LOSS_CHANGE], new["upper"][LOSS_CHANGE])
+            # Before x moves, the loss does not change, and its clip has nothing to adapt to.
+            frozen = state["step"] < 3 * self.phase
+            new["upper"][LOSS_CHANGE] = _select(frozen, before["upper"][LOSS_CHANGE], new["upper"][LOSS_CHANGE])
         return new
 
-    def _into_lower_domain(self, y: jax.Array) -> jax.Array:
+    def _project_lower(self, y: jax.Array) -> jax.Array:
         return flat(project(self.problem.lower_domain, self.to_y(y))).astype(y.dtype)
 
     def _tangent(self, state: State, step: jax.Array, d: jax.Array) -> jax.Array:
-        """d where y can move: at an edge of y's own domain the solution does not follow x."""
-        return jax.jvp(self._into_lower_domain, (state["y"]["point"] - step,), (d,))[1]
+        """d restricted to directions in which y can move: on the boundary of its domain, y* does not follow x."""
+        return jax.jvp(self._project_lower, (state["y"]["point"] - step,), (d,))[1]
 
 
 def flat(tree: Tree) -> jax.Array:
-    """All numbers of a pytree."""
+    """A pytree as one flat vector."""
     return ravel_pytree(tree)[0]
 
 
 def unravel(shapes: Tree) -> Callable[[jax.Array], Tree]:
-    """The way back from flat numbers to a pytree of some shapes."""
+    """The function that turns a flat vector into a pytree of the given shapes."""
     return ravel_pytree(jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes))[1]
 
 
 def _signs(step: jax.Array, size: int) -> jax.Array:
-    """Signs without a pattern: multiples of the golden ratio modulo one, below and above a half.
+    """Pseudo-random signs: multiples of the golden ratio modulo one, below or above a half.
 
-    In whole numbers, as those of large models have no fraction in float32 (Knuth's multiplicative hashing).
+    Integer arithmetic (Knuth's multiplicative hashing), because the products of large models have no fractional part
+    left in float32.
     """
     places = jnp.arange(1, size + 1, dtype=jnp.uint32) * (step + 1).astype(jnp.uint32)
     return jnp.where(places * jnp.uint32(round(lower_steps.GOLDEN * 2**32)) >= jnp.uint32(2**31), 1.0, -1.0)
 
 
-def _chosen(condition: Any, yes: Tree, no: Tree) -> Tree:
+def _select(condition: Any, yes: Tree, no: Tree) -> Tree:
     return jax.tree.map(lambda a, b: jnp.where(condition, a, b), yes, no)

@@ -1,21 +1,21 @@
-"""What one record adds to a pass: several vectors in one release, each with a clip that finds its own scale.
+"""The per-record contribution to one step: several vectors in one release, each with an adaptive clip.
 
-A record's vectors v_j are clipped to C_j and joined, (sqrt(s_j)/C_j v_j)_j, with shares s_j of mu^2 that sum to one:
-one Gaussian on the whole is, vector by vector, the noise of separate releases that share mu^2 as given, in one pass.
+A record's vectors v_j are clipped to C_j and concatenated, (sqrt(s_j)/C_j v_j)_j, with shares s_j of mu^2 that sum to
+one. One Gaussian on the concatenation gives each vector the same noise as separate releases with these shares of mu^2.
 
-With them goes a count for each vector: whether its norm is above the *median* that the clip is built on (Andrew et al.
-2021 follow a quantile of norms this way). A median is visible from both sides, where a high quantile cannot follow
-norms that fall. The clip is a multiple of it.
+The contribution also holds a count per vector: whether its norm exceeds the estimated *median* norm. The clip is a
+multiple of this median (Andrew et al. 2021 track a quantile of norms in the same way). A median can be tracked in both
+directions, whereas a high quantile cannot follow norms that decrease.
 
-Following norms down is dangerous where what a clip cuts off does not cancel. Take two classes, one of them rare: as the
-model learns the others, their gradients vanish, and a clip that follows them makes all gradients equally small, so that
-the model unlearns the rare class. So the clip of a model's gradients has a *floor* where less noise would be of no use.
+Decreasing a clip is harmful where the clipping bias does not cancel. Take a common and a rare class. As the model
+learns the common class, its gradients vanish. A clip that follows them makes all gradients equally small, and the model
+unlearns the rare class. The clip of the model's gradients therefore has a *floor*, below which less noise is no gain.
 
-Passes differ in what they send, at the same cost. The first ones *search*: nothing but counts, at the whole of mu^2,
-which halve sixteen decades of norms until clips have their scale. Most of them *track*. The last ones *validate*: they
-send nothing but the change of each record's loss since the start.
+Steps release different vectors at the same cost. The first steps *search*: they release only the counts, with all of
+mu^2, and bisect sixteen decades of norms to find the scale of each clip. Most steps *track*. The last steps *validate*:
+they release only the change of each record's loss since the start.
 
-Privacy rests on none of this: whatever is in the vector, the release clips the whole to norm one.
+Privacy does not depend on any of this: the release clips the whole contribution to norm one.
 """
 
 import math
@@ -27,33 +27,33 @@ import jax
 import jax.numpy as jnp
 
 Tree = Any
-Clips = dict[str, dict[str, jax.Array]]  # of each vector: the logarithm of its median norm, and how that moves
+Clips = dict[str, dict[str, jax.Array]]  # for each vector: the logarithm of its median norm, and its update state
 
-SEARCH, TRACK, VALIDATE = range(3)  # what a pass is for
-LOSS_CHANGE = "change of the loss"  # the vector of passes that validate
+SEARCH, TRACK, VALIDATE = range(3)  # the phase of a step
+LOSS_CHANGE = "change of the loss"  # the vector that validation steps release
 ABOVE = "above the median"
-_COUNTS = 0.05  # of mu^2, for the counts of a pass that tracks
-_RANGE = math.log(1e8)  # clips are searched up to this far from where they begin, in logarithms
-_NARROWING = 0.6  # of the search, from pass to pass: more than a half, so that a turn that noise made can be undone
+_COUNTS = 0.05  # share of mu^2 for the counts in a tracking step
+_RANGE = math.log(1e8)  # the clip search covers this range on either side of the initial clip, in logarithms
+_NARROWING = 0.6  # search interval ratio per step: above one half, so that a wrong turn due to noise can be undone
 _DOUBT = 2.0  # standard deviations of noise that do not count as signal
-_ENOUGH = 0.003  # noise over a run, against the largest mean gradient, that is small enough: 1e-5 of what is gained
-_PACES = (0.25, 4.0)  # slowest and fastest that a median moves in one pass, in logarithms
-_QUICKENING = 0.4  # of the pace's logarithm, in a pass in which all records are on one side, as in the pass before
-_BALANCE = 0.01  # noise over a run, against the clip, at which the clip is one median
+_ENOUGH = 0.003  # acceptable noise over a run relative to the largest mean gradient: 1e-5 of the gain
+_PACES = (0.25, 4.0)  # smallest and largest change of a log median in one step
+_QUICKENING = 0.4  # increase of the log pace in a step whose records are all on the same side, as in the step before
+_BALANCE = 0.01  # noise over a run relative to the clip at which the clip equals one median
 _MOST_MEDIANS = 3.0
 _TINY = 1e-30
 
 
 @dataclass(frozen=True, eq=False)
 class Pass:
-    """The vectors of one level's records.
+    """The vectors that the records of one level contribute.
 
     Args:
         contributions: (point, record) -> flat vectors by name.
-        dimensions: of each vector; one of them may be `LOSS_CHANGE`.
-        noise_std: of the release, on a whole of norm one; zero until it is known.
+        dimensions: dimension of each vector; one of them may be `LOSS_CHANGE`.
+        noise_std: noise standard deviation of the release, for contributions of norm one; zero until calibrated.
         steps: uses of the release in the run.
-        floored: the vector whose clip falls no lower than where its noise is small enough; None for none.
+        floored: the vector whose clip has a floor, at which its noise is small enough; None for none.
     """
 
     contributions: Callable[[Tree, Tree], dict[str, jax.Array]]
@@ -64,41 +64,44 @@ class Pass:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the vectors."""
+        """Names of the vectors."""
         return tuple(self.dimensions)
 
     @property
     def share(self) -> float:
-        """Of mu^2, for each vector in a pass that tracks: equal ones, and the rest for the counts."""
+        """Share of mu^2 of each vector in a tracking step: equal for all vectors, with the rest for the counts."""
         return (1 - _COUNTS) / sum(name != LOSS_CHANGE for name in self.names)
 
     def _phase(self, point: Tree) -> jax.Array:
-        # A level that has nothing to validate goes on tracking.
+        # A level without a loss to validate keeps tracking.
         return point["phase"] if LOSS_CHANGE in self.names else jnp.minimum(point["phase"], TRACK)
 
     def _root_share(self, name: str, phase: Any) -> jax.Array:
-        """The root of a vector's share in a pass."""
+        """The square root of a vector's share of mu^2 in a step."""
         if name == LOSS_CHANGE:
             return jnp.where(phase == VALIDATE, 1.0, 0.0)
         return jnp.where(phase == TRACK, math.sqrt(self.share), 0.0)
 
     def _count_share(self, phase: Any) -> jax.Array:
-        """The root of the counts' share, over their norm: each is -1/2 or 1/2."""
+        """The square root of the counts' share, divided by the norm of the counts, each of which is -1/2 or 1/2."""
         root = jnp.where(phase == SEARCH, 1.0, jnp.where(phase == TRACK, math.sqrt(_COUNTS), 0.0))
         return root / (math.sqrt(len(self.names)) / 2)
 
     def multiple(self, name: str) -> float:
-        """The clip, in medians: few where noise is large. What a clip cuts off falls about with its square, so that
-        noise and cut together are least where the clip is about the inverse root of the noise."""
-        return min(max(math.sqrt(_BALANCE / max(self._whole_run(name), _TINY)), 1.0), _MOST_MEDIANS)
+        """The ratio of the clip to the median norm, which is smaller where noise is larger.
 
-    def _whole_run(self, name: str) -> float:
-        """Noise of a mean vector over the run, against its clip."""
+        The clipping bias decreases roughly with the square of the clip. Bias and noise together are smallest where the
+        clip is proportional to the inverse square root of the noise.
+        """
+        return min(max(math.sqrt(_BALANCE / max(self._run_noise(name), _TINY)), 1.0), _MOST_MEDIANS)
+
+    def _run_noise(self, name: str) -> float:
+        """Noise of a mean vector, averaged over the run, relative to its clip."""
         noise = self.noise_std / math.sqrt(1 if name == LOSS_CHANGE else self.share)
         return noise * math.sqrt(self.dimensions[name] / self.steps)
 
     def contribution(self, point: Tree, record: Tree) -> dict[str, Any]:
-        """What one record adds, at points {"at", "medians", "phase"}; of norm at most one."""
+        """The contribution of one record at a point {"at", "medians", "phase"}, of norm at most one."""
         medians, phase = point["medians"], self._phase(point)
         raw = self.contributions(point["at"], record)
         joint: dict[str, Any] = {}
@@ -110,11 +113,11 @@ class Pass:
             above.append(jnp.where(size > median, 0.5, -0.5))
         return joint | {ABOVE: (self._count_share(phase) * jnp.stack(above)).astype(jnp.float32)}
 
-    def released_means(self, answer: Tree, point: Tree) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
-        """The mean vectors of an answer, and the share of records above each median, less one half."""
+    def released_means(self, released: Tree, point: Tree) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
+        """The mean vectors of a released value, and the fraction of records above each median minus one half."""
         phase = self._phase(point)
-        means = {name: (self._unit(name, point) * answer[name]).astype(answer[name].dtype) for name in self.names}
-        counts = answer[ABOVE] / jnp.maximum(self._count_share(phase), _TINY)
+        means = {name: (self._unit(name, point) * released[name]).astype(released[name].dtype) for name in self.names}
+        counts = released[ABOVE] / jnp.maximum(self._count_share(phase), _TINY)
         return means, dict(zip(self.names, counts, strict=True))
 
     def noise_of(self, name: str, point: Tree) -> jax.Array:
@@ -122,7 +125,7 @@ class Pass:
         return self._unit(name, point) * self.noise_std
 
     def _unit(self, name: str, point: Tree) -> jax.Array:
-        """What one unit of the answer stands for; zero in passes that do not send the vector."""
+        """The value of one unit of the released vector; zero in steps that do not release it."""
         root = self._root_share(name, self._phase(point))
         return jnp.where(root > 0, self._clip(name, point) / jnp.where(root > 0, root, 1.0), 0.0)
 
@@ -130,25 +133,25 @@ class Pass:
         return self.multiple(name) * jnp.exp(point["medians"][name])
 
     def empty(self, zeros: Mapping[str, jax.Array]) -> dict[str, Any]:
-        """An answer of zeros, given those of its vectors."""
+        """A released value of zeros, given zero vectors."""
         return {**zeros, ABOVE: jnp.zeros(len(self.names), jnp.float32)}
 
     def start(self, clip_norm: float) -> Clips:
-        """Clips before the first pass."""
+        """Clips before the first step."""
         start, pace = math.log(clip_norm), _RANGE * (1 - _NARROWING)
         clips = {}
         for name in self.names:
-            numbers = {"median": start, "pace": pace, "last": 0.0} | ({"largest": 0.0} if name == self.floored else {})
-            clips[name] = {key: jnp.asarray(value, jnp.float32) for key, value in numbers.items()}
+            values = {"median": start, "pace": pace, "last": 0.0} | ({"largest": 0.0} if name == self.floored else {})
+            clips[name] = {key: jnp.asarray(value, jnp.float32) for key, value in values.items()}
         return clips
 
     def update_clips(
         self, clips: Clips, counts: Mapping[str, jax.Array], means: Mapping[str, jax.Array], point: Tree
     ) -> Clips:
-        """Clips after a pass: halved while searching, then with steps that quicken while all counts agree."""
+        """Clips after a step: by bisection in the search, then by increments that grow while the counts agree."""
         phase = self._phase(point)
         noise = self.noise_std / jnp.maximum(self._count_share(phase), _TINY)
-        new = {name: _follow(name, clips[name], counts[name], noise, phase) for name in self.names}
+        new = {name: _update_clip(name, clips[name], counts[name], noise, phase) for name in self.names}
         if self.floored is not None:
             new[self.floored] |= self._floor_clip(clips[self.floored], new[self.floored], means[self.floored], point)
         return new
@@ -156,31 +159,31 @@ class Pass:
     def _floor_clip(
         self, before: dict[str, jax.Array], after: dict[str, jax.Array], mean: jax.Array, point: Tree
     ) -> dict[str, jax.Array]:
-        """A clip that falls no lower than where its noise over the run is small against the largest mean so far."""
+        """The clip with its floor: where its noise over the run is small relative to the largest mean so far."""
         name, dimension = str(self.floored), self.dimensions[str(self.floored)]
         noise = dimension * self.noise_of(name, point) ** 2 * (1 + _DOUBT * math.sqrt(2 / dimension))
         largest = jnp.maximum(before["largest"], jnp.sqrt(jnp.maximum(jnp.sum(mean**2) - noise, 0)))
-        enough = _ENOUGH * largest / max(self._whole_run(name) * self.multiple(name), _TINY)
+        enough = _ENOUGH * largest / max(self._run_noise(name) * self.multiple(name), _TINY)
         lowest = jnp.minimum(jnp.log(jnp.maximum(enough, _TINY)), before["median"])
         median = jnp.where(self._phase(point) == TRACK, jnp.maximum(after["median"], lowest), after["median"])
         return {"median": median.astype(jnp.float32), "largest": largest.astype(jnp.float32)}
 
 
-def _follow(
+def _update_clip(
     name: str, clip: dict[str, jax.Array], count: jax.Array, noise: jax.Array, phase: Any
 ) -> dict[str, jax.Array]:
-    searching = (phase == SEARCH) & (name != LOSS_CHANGE)  # nothing has changed yet whose scale could be found
+    searching = (phase == SEARCH) & (name != LOSS_CHANGE)  # the loss has not changed yet, so that it has no scale
     slowest, fastest = _PACES
-    damping = jnp.minimum(1.0, 0.5 / jnp.maximum(noise, _TINY))  # a count that is noise should not move the clip
-    lean = 2 * jnp.clip(count, -0.5, 0.5)
-    agreement = lean * clip["last"]
-    quicker = jnp.exp(damping * _QUICKENING * jnp.where(agreement < 0, 2.0, 1.0) * agreement)
-    pace = jnp.clip(clip["pace"] * quicker, slowest, fastest)
+    damping = jnp.minimum(1.0, 0.5 / jnp.maximum(noise, _TINY))  # a count that is mostly noise hardly moves the clip
+    balance = 2 * jnp.clip(count, -0.5, 0.5)
+    agreement = balance * clip["last"]
+    acceleration = jnp.exp(damping * _QUICKENING * jnp.where(agreement < 0, 2.0, 1.0) * agreement)
+    pace = jnp.clip(clip["pace"] * acceleration, slowest, fastest)
     side = jnp.where(count > 0, 1.0, -1.0)
     new = {
-        "median": clip["median"] + jnp.where(searching, side * clip["pace"], pace * damping * lean),
+        "median": clip["median"] + jnp.where(searching, side * clip["pace"], pace * damping * balance),
         "pace": jnp.where(searching, _NARROWING * clip["pace"], pace),
-        "last": jnp.where(searching, 0.0, lean),
+        "last": jnp.where(searching, 0.0, balance),
     }
-    still = (phase == VALIDATE) | ((phase == SEARCH) & (name == LOSS_CHANGE))
-    return {key: jnp.where(still, clip[key], value).astype(jnp.float32) for key, value in new.items()}
+    frozen = (phase == VALIDATE) | ((phase == SEARCH) & (name == LOSS_CHANGE))
+    return {key: jnp.where(frozen, clip[key], value).astype(jnp.float32) for key, value in new.items()}

@@ -1,17 +1,18 @@
-"""Difference tracking: one loop for the model y, the difference d and the hyperparameters x, one pass a step.
+"""Difference tracking: one loop for the model y, the difference d and the hyperparameters x, one pass per step.
 
-The hypergradient of F(x) = f(x, y*(x)) is grad_x f + (grad^2_xy g) d with (grad^2_yy g) d = -grad_y f. Tracking follows
-y* and d by noisy steps while x moves. With u = d/|d|, one pass asks
+The hypergradient of F(x) = f(x, y*(x)) is grad_x f + (grad^2_xy g) d with (grad^2_yy g) d = -grad_y f. Tracking updates
+y and d by noisy steps towards their solutions while x moves. With u = d/|d|, each step releases means over
 
-    lower records for   grad_y g(x, y),   H u,   B u      (H = grad^2_yy g, B = grad^2_xy g: derivatives of gradients
-    upper records for   grad_y f(x, y),   grad_x f(x, y)   along one direction, as cheap as a gradient)
+    lower records of   grad_y g(x, y),   H u,   B u      (H = grad^2_yy g, B = grad^2_xy g: derivatives of gradients
+    upper records of   grad_y f(x, y),   grad_x f(x, y)   along one direction, as cheap as a gradient)
 
-and moves y by the first, d by |d| H u + grad_y f, x by grad_x f + |d| B u. Noise on H u and B u is multiplied by |d|,
-which is public: no penalty lambda multiplies it, and there is none whose bias would stay.
+It updates y by the first, d by |d| H u + grad_y f, and x by grad_x f + |d| B u. Noise on H u and B u is multiplied by
+|d|, which is public. No penalty weight lambda multiplies it, and there is no bias of a finite penalty.
 
-Nothing has a unit: clips find their scale (`passes`), steps of y and d come from the largest curvature and the known
-noise (`lower_steps`), those of x from distances and gradients (`hyper_steps`). The three speeds are coupled: x moves as
-far as y and d stand out of noise and have settled. All of it is post-processing of released values, and free.
+All steps are scale-free: clips adapt to the norms of records' vectors (`passes`), learning rates of y and d follow from
+the largest curvature and the known noise (`lower_steps`), those of x from distances and gradients (`hyper_steps`). The
+three rates are coupled: x moves only as far as y and d have converged and exceed their noise. All of this is
+post-processing of released values, which costs no privacy.
 """
 
 import math
@@ -36,7 +37,7 @@ from dpbilevel.privacy.sampling import FullBatch, Sampling, check_sampling
 
 Tree = Any
 Parameters = dict[str, tuple[Any, str]]
-Passes = Mapping[str, Pass]  # level -> what its records add
+Passes = Mapping[str, Pass]  # level -> the vectors that its records contribute
 
 _PASSES = {"lower": "training pass", "upper": "validation pass"}
 
@@ -49,10 +50,10 @@ class Tracking:
     stated neighbouring relation, whatever the losses and records are.
 
     Args:
-        steps: T.
-        clip_norm: C, where the clips of records' vectors begin; about the norm of rows. They find their scale within a
-            tenth of the run from anywhere within eight decades.
-        sampling: of each release's batch.
+        steps: T, number of steps.
+        clip_norm: C, the initial clip of all per-record vectors; about the norm of a row. Clips adapt within a tenth of
+            the run, even if they are off by eight orders of magnitude.
+        sampling: how the batch of each release is sampled.
     """
 
     steps: int = 200
@@ -61,7 +62,7 @@ class Tracking:
 
     @property
     def default_refit(self) -> Refit:
-        """What ``refit="auto"`` means: tracking finds x, and the model is trained anew at it."""
+        """The meaning of ``refit="auto"``: tracking finds x, and a new model is then trained at x."""
         return Refit(clip_norm=self.clip_norm)
 
     def __post_init__(self) -> None:
@@ -70,16 +71,16 @@ class Tracking:
         check_sampling(self.sampling)
 
     def program(self, context: PublicContext) -> tuple[Program, Parameters]:
-        """Declare all releases and write the algorithm out as a program; no record is involved."""
+        """Declare all releases and build the program of the algorithm, without reading a record."""
         if not context.budget.is_private:
             return noiseless_tuning(context)
-        passes, releases = self._calibrated(context)
+        passes, releases = self._calibrate(context)
         loop = Loop(context, passes, self.steps, self.clip_norm)
         program = Program(
             rounds=self.steps,
             stages=[
-                self._stage(releases["lower"], loop.ask, lambda state, answer: state | {"lower": answer}),
-                self._stage(releases.get("upper"), loop.ask, loop.update),
+                self._stage(releases["lower"], loop.query, lambda state, released: state | {"lower": released}),
+                self._stage(releases.get("upper"), loop.query, loop.update),
             ],
             start=loop.start,
             observe=lambda state: state["seen"] | {"x": loop.to_x(state["x"])},
@@ -87,14 +88,14 @@ class Tracking:
         )
         return program, self._parameters(context, passes, releases)
 
-    def _calibrated(self, context: PublicContext) -> tuple[dict[str, Pass], dict[str, Release]]:
-        """The passes with their noise, and the releases that make it."""
+    def _calibrate(self, context: PublicContext) -> tuple[dict[str, Pass], dict[str, Release]]:
+        """The passes with their noise, and the calibrated releases."""
         passes = self._passes(context)
-        # A release's noise follows from its norm of one, whatever is in it; clips then follow from the noise.
+        # Contributions have norm one, so that the noise does not depend on the clips; the clips depend on the noise.
         contributions = {level: self._contributions(context, level, one) for level, one in passes.items()}
-        working = {level: float(sum(name != LOSS_CHANGE for name in one.names)) for level, one in passes.items()}
-        shares = shares_by_role(working, contributions)
-        declared = [self._declared(context, level, contributions[level], shares[level]) for level in passes]
+        weights = {level: float(sum(name != LOSS_CHANGE for name in one.names)) for level, one in passes.items()}
+        shares = shares_by_role(weights, contributions)
+        declared = [self._declare(context, level, contributions[level], shares[level]) for level in passes]
         releases = dict(zip(passes, calibrate(declared, context.budget), strict=True))
         passes = {level: replace(one, noise_std=releases[level].noise_std) for level, one in passes.items()}
         for level, one in passes.items():
@@ -104,7 +105,7 @@ class Tracking:
     def _contributions(self, context: PublicContext, level: str, one: Pass) -> Any:
         return by_role({level: (one.contribution, 1.0)}, context)
 
-    def _declared(self, context: PublicContext, level: str, contributions: Any, shares: Any) -> Release:
+    def _declare(self, context: PublicContext, level: str, contributions: Any, shares: Any) -> Release:
         release = Release(
             name=_PASSES[level],
             contributions=contributions,
@@ -144,25 +145,31 @@ class Tracking:
             passes["upper"] = Pass(upper, dimensions, 0.0, self.steps)
         return passes
 
-    def _stage(self, release: Release | None, ask: Callable[[State], Tree], update: Any) -> Stage:
+    def _stage(self, release: Release | None, query: Callable[[State], Tree], update: Any) -> Stage:
         return Stage(
             release=release,
-            query=lambda state, carry, step: ask(carry),
+            query=lambda state, carry, step: query(carry),
             update=lambda state, carry, answer, step: update(carry, answer),
         )
 
     def _parameters(self, context: PublicContext, passes: Passes, releases: Mapping[str, Release]) -> Parameters:
         parameters: Parameters = {
-            "steps": (self.steps, "fewer leave the difference behind, more only divide the budget"),
+            "steps": (self.steps, "with fewer the difference lags behind, more only divide the budget"),
             "steps before x moves": (3 * self.phase, "to find clips, the largest curvature, and a first y and d"),
-            "clips begin at": (self.clip_norm, "and find their scale, a multiple of records' median norm"),
+            "clips begin at": (self.clip_norm, "and adapt to a multiple of the records' median norm"),
         }
         for level, one in passes.items():
             name = releases[level].name
-            parameters[f"{name}: noise"] = (one.noise_std, "on a vector of norm one, spends the budget over all steps")
+            parameters[f"{name}: noise"] = (
+                one.noise_std,
+                "standard deviation for vectors of norm one; spends the budget",
+            )
             for part in (part for part in one.names if part != LOSS_CHANGE):
-                parameters[f"{name}: clip of the {part}"] = (one.multiple(part), "in medians of records' norms")
-                parameters[f"{name}: share of the {part}"] = (one.share, "of the pass's mu^2; the rest counts norms")
+                parameters[f"{name}: clip of the {part}"] = (
+                    one.multiple(part),
+                    "multiples of the records' median norm",
+                )
+                parameters[f"{name}: share of the {part}"] = (one.share, "of the mu^2 of a pass; the rest adapts clips")
             read = {name: (PULL if level == "upper" else CURVATURE, context.y_dimension)}
             if CROSS in one.names or HYPERGRADIENT in one.names:
                 part = CROSS if level == "lower" else HYPERGRADIENT
@@ -170,14 +177,14 @@ class Tracking:
             for title, (part, dimension) in read.items():
                 parameters[f"{title}: noise to signal"] = (
                     one.noise_std * math.sqrt(dimension / one.share),
-                    f"of the {part}: noise of a step over what records can add; steps are averaged",
+                    f"of the {part}: noise of a step over the largest mean of records; steps are averaged",
                 )
         parameters["output"] = ("average", "the average of x over about the last tenth of the steps: post-processing")
         if not any(part in one.names for one in passes.values() for part in (CROSS, HYPERGRADIENT)):
-            parameters[HYPERGRADIENT] = (0, "free: no x-gradient reads a record, so that its step needs no noise")
+            parameters[HYPERGRADIENT] = (0, "free: no x-gradient depends on a record, so that it needs no noise")
         return parameters
 
     @property
     def phase(self) -> int:
-        """How many steps each of the phases has that search, look for curvature, settle and validate."""
+        """Number of steps in each phase: clip search, largest curvature, convergence of y and d, and validation."""
         return phase_of(self.steps)
