@@ -53,8 +53,8 @@ chosen to be as visible as possible to an attack: at the clip norm and its oppos
 source, or removed (zero-out); in fixed-size batches all others point in the opposite direction. The method runs {runs}
 times on each. Half of these runs choose a test on everything that is released, x, y and history; the other half
 evaluates it. δ = {delta:g}. All {total} bounds hold simultaneously with {confidence:.1f}% confidence (exact binomial
-limits, each with an error probability of {error:.2g} or less).
-Made by `benchmarks/audits.py` at commit {commits}, on {machines}, seed 0.
+limits, each with an error probability of {error:.2g} or less). Made by `benchmarks/audits.py` at commit {commits}, on
+{machines}, seed 0.
 
 **{verdict}** {teeth}
 

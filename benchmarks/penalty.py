@@ -38,10 +38,8 @@ PAGE = """# Error of a hypergradient and penalty weight
 The double loop estimates the hypergradient by λ times the difference of two private solutions: a larger λ means less
 bias, about 1/λ, and λ times the noise. Difference tracking releases curvatures along one direction and tracks the
 scaled difference itself: it has no λ. Both spend ε = {epsilon:g} at δ = {delta:g}, replace-one, on the same {n:,}
-records
-of the problem of the [measured rates](rates.md), with d_x = d_y = {dimension}: its hypergradient, of norm {size:.2f},
-is
-known in closed form. x is fixed, so that all steps of a run estimate the same hypergradient.
+records of the problem of the [measured rates](rates.md), with d_x = d_y = {dimension}: its hypergradient, of norm
+{size:.2f}, is known in closed form. x is fixed, so that all steps of a run estimate the same hypergradient.
 
 - *{step}*: the norm of the error of one step's estimate, root mean square over the steps of a run.
 - *{mean}*: the norm of the error of the mean of a run's estimates, which uses the whole budget.
@@ -50,8 +48,7 @@ Tracking uses its default of {tracking_steps} steps, of which the second half is
 default of {double_steps}, all of which are evaluated; each of them gets a larger share of the budget, and is therefore
 more accurate at small λ. Its clip norm is 1 + λ/10: a constant one would clip the noisy difference, and the signal with
 it. Tracking has no λ: its numbers are the same in every row. The error of its mean is noise and clipping bias, from
-clip
-norms at a few medians of the records' norms.
+clip norms at a few medians of the records' norms.
 
 ![Error of the hypergradient against the penalty weight](penalty.svg)
 

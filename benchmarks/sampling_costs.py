@@ -16,9 +16,8 @@ TARGET = Path(__file__).parent.parent / "docs" / "results" / "sampling_costs.md"
 PAGE = """# Cost of each sampling scheme
 
 Epsilon at delta = {delta:g} of 500 steps on batches of the given fraction of n = {records:,} records, for the same
-noise
-on the sum of a batch. Made by `python benchmarks/sampling_costs.py`; no randomness is involved. Poisson batches are
-accounted for by dp_accounting's privacy loss distribution, fixed-size batches by their privacy profiles
+noise on the sum of a batch. Made by `python benchmarks/sampling_costs.py`; no randomness is involved. Poisson batches
+are accounted for by dp_accounting's privacy loss distribution, fixed-size batches by their privacy profiles
 (`privacy/profiles.py`).
 
 {table}

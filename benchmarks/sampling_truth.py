@@ -141,10 +141,9 @@ PAGE = """# True and claimed δ of every sampling scheme
 Is the δ of the accountant large enough? This page compares it, for one step, with the true δ, computed by brute force:
 an integral over two mixtures of Gaussians, with a component for each batch, that shares no code with the accountant.
 There are n = {records} records, batches of {size} (Poisson: {size} on average), and contributions of norm at most C.
-The
-record is at angle 0°. All *other records* are at one point, the worst of {others} that were tried in a plane: at 180°
-they point in the opposite direction. Made by `python benchmarks/sampling_truth.py`, without randomness, and repeated by
-`tests/test_sampling_truth.py`. *Before* is the δ that the library stated before this was measured.
+The record is at angle 0°. All *other records* are at one point, the worst of {others} that were tried in a plane: at
+180° they point in the opposite direction. Made by `python benchmarks/sampling_truth.py`, without randomness, and
+repeated by `tests/test_sampling_truth.py`. *Before* is the δ that the library stated before this was measured.
 
 **{verdict}**
 

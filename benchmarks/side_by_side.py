@@ -37,8 +37,7 @@ PEER = Path(__file__).with_name("side_by_side_peer.py")
 PAGE = """# Estimators compared with scikit-learn and diffprivlib
 
 All settings are defaults, except for ε, δ = {delta:g} and the required declarations. Mean and 95% interval (Student's
-t)
-over {seeds} seeds, the worst in brackets.
+t) over {seeds} seeds, the worst in brackets.
 
 ## Adult: accuracy on the 16,281 test rows
 
