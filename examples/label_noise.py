@@ -1,8 +1,8 @@
 """Label noise: learn how often classes are confused from a few verified records, and correct for it.
 
 Four kinds of animals are labelled by volunteers who mistake the first for the second in two cases of five, and the
-third for the fourth in one of four. The confusion matrix is a hyperparameter: the lower level trains a softmax regression
-that explains labels by it, the upper level evaluates the model on verified records.
+third for the fourth in one of four. The confusion matrix is a hyperparameter: the lower level trains a softmax
+regression that explains labels by it, the upper level evaluates the model on verified records.
 
     python examples/label_noise.py [--out label_noise.svg]
 

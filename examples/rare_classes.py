@@ -1,6 +1,6 @@
 """Class weights for a rare failure that is expensive to miss, tuned by cost under one privacy budget.
 
-One machine in twenty fails soon. A false alarm costs 1, a missed failure costs 20. A model of the unweighted loss hardly
+One machine in twenty fails soon. A false alarm costs 1, a missed failure costs 20. A model of the plain loss hardly
 ever predicts a failure. Here the weights of the two classes are hyperparameters, and validation records are weighted by
 the cost of their mistakes. The baseline needs no tuning: weights in proportion to known costs.
 
