@@ -48,19 +48,20 @@ ONE_RUNS = ("one run, DPBilevel, one step", "one run, Tracking and Refit, 20 ste
 
 PAGE = """# Audits
 
-What [audits](../audit.md) of every method prove. For each, two data sets of at most 50 records differ in one record,
-chosen so that an attack sees as much of it as possible: at the clip bound against its opposite, with the opposite
-label, alone in its source, or gone (zero-out); in batches of fixed size all others point the other way. The method
-runs {runs} times on each. Half of these runs choose a test that sees all that is released, x, y and history; the other
-half judge it. δ = {delta:g}. All {total} bounds hold together with {confidence:.1f}% (exact binomial limits, each at
-{error:.2g} or less). Made by `benchmarks/audits.py` at commit {commits}, on {machines}, seed 0.
+Results of [audits](../audit.md) of every method. For each, two data sets of at most 50 records differ in one record,
+chosen to be as visible as possible to an attack: at the clip norm and its opposite, with a flipped label, alone in its
+source, or removed (zero-out); in fixed-size batches all others point in the opposite direction. The method runs {runs}
+times on each. Half of these runs choose a test on everything that is released, x, y and history; the other half
+evaluates it. δ = {delta:g}. All {total} bounds hold simultaneously with {confidence:.1f}% confidence (exact binomial
+limits, each with an error probability of {error:.2g} or less). Made by `benchmarks/audits.py` at commit {commits}, on
+{machines}, seed 0.
 
 **{verdict}** {teeth}
 
-- *claimed ε*: what the accountant states.
-- *proved ε ≥*: the lower bound. Above the claim it would refute it.
-- *at most*: what this attack can prove, however often it is repeated. A better attack may prove more.
-- *in reach*: what the best attack there can be would prove on average with as many runs, if exactly the claimed
+- *claimed ε*: the ε of the accountant.
+- *proved ε ≥*: the lower bound. A bound above the claim would refute it.
+- *at most*: the most that this attack can prove, with any number of runs. A better attack may prove more.
+- *in reach*: the bound that the optimal attack would prove on average with this number of runs, if exactly the claimed
   privacy were spent.
 
 ![Claimed and proved epsilon, at ε = 4](audits.svg)
@@ -69,13 +70,13 @@ half judge it. δ = {delta:g}. All {total} bounds hold together with {confidence
 
 {methods}
 
-## With the record gone (zero-out)
+## With the record removed (zero-out)
 
 {zero_out}
 
 ## Estimators
 
-`fit` with all that it does to a table of {rows} rows up to the run, then many runs. *One step* trains once at the
+These audits include all preprocessing that `fit` applies to a table of {rows} rows. *One step* trains once at the
 starting hyperparameters (`method=dpb.Refit(steps=1)`); *defaults* are 200 steps of tuning and 200 of training.
 `DPMultiTaskRidge` trains for 200 steps after either.
 
@@ -83,17 +84,16 @@ starting hyperparameters (`method=dpb.Refit(steps=1)`); *defaults* are 200 steps
 
 ## One run
 
-{records:,} records, {canaries:,} of them canaries in directions of their own, δ = {one_run_delta:g}, one run each. *In
-reach* is what would be proved if every coin were guessed right as often as pure ε allows.
+{records:,} records, {canaries:,} of them orthogonal canaries, δ = {one_run_delta:g}, one run each. *In reach* is the
+bound that would be proved if every coin were guessed correctly as often as pure ε allows.
 
 {one_runs}
 
 ## What it does not show
 
-Several steps hide more than one: the final output is all that is attacked, and the accountant charges for every
-intermediate answer. That a bound is low does not show that less is spent. `PrivateRandomSearch` (a secret number of
-runs, which is no compiled program), `BlackBox` (a trainer from elsewhere) and `OracleHyperparameters` (not private) are
-left out.
+Several steps hide more than one: only the final output is attacked, while the accountant charges for every intermediate
+release. A low bound does not show that less is spent. `PrivateRandomSearch` (a secret number of runs, which cannot be
+compiled as one program), `BlackBox` (an external trainer) and `OracleHyperparameters` (not private) are not audited.
 """
 
 

@@ -15,17 +15,18 @@ from dpbilevel.foundation.tables import markdown_table
 TARGET = Path(__file__).parent.parent / "docs" / "results"
 N, DIMENSION, TRIALS, DELTA = 100, 3, 20_000, 1e-3
 
-PAGE = """# The leak
+PAGE = """# The membership attack
 
-The paper's warm-up: f(x, y) = |x + y|²/2, g(x, y) the mean of |y − ξ_i|²/2. The exact hypergradient at 0 is the mean of
-the data, so one release of it gives membership away. An adversary who knows all other records attacks {trials:,} runs
-with and {trials:,} without the target, n = {n}, δ = {delta:g}, replace-one; the rule is chosen on one half of the runs
-and judged on the other. Intervals hold with 99%. Made by `python benchmarks/leak.py`, seed 0.
+The paper's warm-up example: f(x, y) = |x + y|²/2, and g(x, y) is the mean of |y − ξ_i|²/2. The exact hypergradient at 0
+is the mean of the data, so that a single release of it reveals membership. An adversary who knows all other records
+attacks {trials:,} runs with and {trials:,} runs without the target, n = {n}, δ = {delta:g}, replace-one; the decision
+rule is chosen on one half of the runs and evaluated on the other. Intervals have 99% confidence. Made by
+`python benchmarks/leak.py`, seed 0.
 
 {table}
 
-"Allowed" is the largest advantage that any attack on any mechanism of that kind can have: tight for Gaussian noise,
-then for (ε, δ)-DP in general.
+"Allowed" is the largest advantage of any attack: the tight bound for Gaussian noise, and the bound for any (ε, δ)-DP
+mechanism.
 
 ![Advantage of the attack against ε](leak.svg)
 """

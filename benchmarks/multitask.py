@@ -28,10 +28,10 @@ SHAPES = ((20, 500, 20), (50, 400, 30), (10, 2000, 20))  # tasks, rows of each, 
 EPSILONS, SEEDS = (3.0, 8.0, math.inf), tuple(range(81, 86))
 DELTA, TEST_ROWS, RANGE = 1e-6, 200, (-3.0, 3.0)
 
-PAGE = """# A shared representation beside separate models
+PAGE = """# Shared representation and separate models
 
-R² on new rows, mean over {seeds} draws of tasks and noise (seeds {first} to {last}). *Ahead by* is the mean of the
-differences on the same draw, with a 95% confidence interval (Student). Rows have norm one, and all tasks' targets
+R² on new rows, mean over {seeds} draws of tasks and noise (seeds {first} to {last}). *Ahead by* is the mean
+difference on the same draw, with a 95% confidence interval (Student's t). Rows have norm one, and all tasks' targets
 depend on one plane of their columns. `DPMultiTaskRidge(dimension=2)` learns the plane and a head for each task within
 one ε. Separate models are a `DPRidgeCV` for each task with the same ε (each row is in one of them), and scikit-learn's
 `RidgeCV` without privacy.

@@ -33,35 +33,35 @@ POSED = problem(SETTING.d_x, SETTING.d_y, SETTING.coupled)
 HELD = replace(POSED, domain=dpb.Box(START[0], START[0] + STILL))
 STEP, MEAN = "one step", "mean of a run"  # whose error
 
-PAGE = """# The error of a hypergradient against the penalty
+PAGE = """# Error of a hypergradient and penalty weight
 
-The double loop estimates the hypergradient by λ times a difference of two private solutions, noise and all: a larger λ
-means less bias, about 1/λ, and λ times the noise. Difference tracking releases curvatures along one direction and
-follows the scaled difference itself: it has no λ. Both spend ε = {epsilon:g} at δ = {delta:g}, replace-one, on the
-same {n:,} records of the problem that [measured rates](rates.md) has, with d_x = d_y = {dimension}: its hypergradient,
-of norm {size:.2f}, is known in closed form. x is held still, so that all steps of a run estimate the same one.
+The double loop estimates the hypergradient by λ times the difference of two private solutions: a larger λ means less
+bias, about 1/λ, and λ times the noise. Difference tracking releases curvatures along one direction and tracks the
+scaled difference itself: it has no λ. Both spend ε = {epsilon:g} at δ = {delta:g}, replace-one, on the same {n:,}
+records of the problem of the [measured rates](rates.md), with d_x = d_y = {dimension}: its hypergradient, of norm
+{size:.2f}, is known in closed form. x is fixed, so that all steps of a run estimate the same hypergradient.
 
-- *{step}*: the norm by which one step's estimate is off, rms over the steps of a run.
-- *{mean}*: the norm by which the mean of a run's estimates is off: all that the budget buys.
+- *{step}*: the norm of the error of one step's estimate, root mean square over the steps of a run.
+- *{mean}*: the norm of the error of the mean of a run's estimates, which uses the whole budget.
 
-Tracking takes its default of {tracking_steps} steps, of which the second half counts. The double loop takes its default
-of {double_steps}, all of which count; a larger share of the budget goes into each of them, which is why one of them is
-the more exact at small λ. Its clip is 1 + λ/10: a constant one would cut the noisy difference off, and the signal with
-it. Tracking has no λ: its numbers are the same in every row. What its mean of a run is off by is noise, and what its
-clips, at some medians of records' norms, cut off.
+Tracking uses its default of {tracking_steps} steps, of which the second half is evaluated. The double loop uses its
+default of {double_steps}, all of which are evaluated; each of them gets a larger share of the budget, and is therefore
+more accurate at small λ. Its clip norm is 1 + λ/10: a constant one would clip the noisy difference, and the signal with
+it. Tracking has no λ: its numbers are the same in every row. The error of its mean is noise and clipping bias, from
+clip norms at a few medians of the records' norms.
 
-![Error of the hypergradient against the penalty](penalty.svg)
+![Error of the hypergradient against the penalty weight](penalty.svg)
 
 {table}
 
 Geometric means over {seeds} seeds (0, 1, 2 and so on; each has its own records and its own noise) with Student's 95%
-intervals. *Bias* is what the penalty costs without any noise, exactly, on the records of seed 0. The last row has the
+intervals. *Bias* is the exact error of the penalty method without noise, on the records of seed 0. The last row has the
 exponents in λ from {first:g} to {last:g}: least-squares slopes on logarithms, one for each seed, with the same
-interval. Over these two decades one step's error changes by a factor of {tracking_growth:.2f} with tracking, and of
-{double_growth:.3g} with the double loop.
+interval. Over these two orders of magnitude the error of one step changes by a factor of {tracking_growth:.2f} with
+tracking, and of {double_growth:.3g} with the double loop.
 
-All raw numbers: [penalty.json](penalty.json). Seeds are fixed so that the numbers repeat, so that none of these runs is
-private itself.
+All raw numbers: [penalty.json](penalty.json). Seeds are fixed for reproducibility, so that none of these runs is
+itself private.
 
 {made}
 """

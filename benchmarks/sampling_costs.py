@@ -14,17 +14,18 @@ RECORDS, DELTA = 1000, 1e-6
 TARGET = Path(__file__).parent.parent / "docs" / "results" / "sampling_costs.md"
 
 
-PAGE = """# What each sampling costs
+PAGE = """# Cost of each sampling scheme
 
-Epsilon at delta = {delta:g} of 500 steps on batches of the given share of n = {records:,} records, for the same noise
-on the sum of a batch. Made by `python benchmarks/sampling_costs.py`; no randomness is involved. Poisson by
-dp_accounting's loss distribution, the fixed-size schemes by their profiles (`privacy/profiles.py`).
+Epsilon at delta = {delta:g} of 500 steps on batches of the given fraction of n = {records:,} records, for the same
+noise on the sum of a batch. Made by `python benchmarks/sampling_costs.py`; no randomness is involved. Poisson batches
+are accounted for by dp_accounting's privacy loss distribution, fixed-size batches by their privacy profiles
+(`privacy/profiles.py`).
 
 {table}
 
-A Poisson batch is far cheaper than a batch of fixed size, under both relations: where a record leaves a batch of fixed
-size, another one takes its place and may point the other way ([true and claimed δ](sampling_truth.md)). Draws with
-replacement (the paper's scheme) cost most: a record may be drawn several times, and pays for it.
+A Poisson batch is far cheaper than a fixed-size batch, under both relations: if a record leaves a fixed-size batch,
+another one takes its place and may point in the opposite direction ([true and claimed δ](sampling_truth.md)). Sampling
+with replacement (the paper's scheme) is the most expensive: a record may be drawn several times.
 """
 
 

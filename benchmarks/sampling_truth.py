@@ -24,13 +24,13 @@ from dpbilevel.privacy.profiles import with_replacement, without_replacement
 TARGET = Path(__file__).parent.parent / "docs" / "results" / "sampling_truth.md"
 RECORDS, SIZE = 100, 20
 SAMPLINGS = {
-    "everybody": dpb.FullBatch(),
+    "full batch": dpb.FullBatch(),
     "Poisson": dpb.Poisson(SIZE / RECORDS),
     "without replacement": dpb.WithoutReplacement(SIZE),
     "with replacement": dpb.WithReplacement(SIZE),
 }
 RELATIONS = {"replace-one": 2.0, "zero-out": 1.0}  # to how many clips one record moves a batch that holds it
-DIRECTIONS = {"replace-one": ("is replaced", "is put back"), "zero-out": ("leaves", "comes in")}
+DIRECTIONS = {"replace-one": ("is replaced", "is restored"), "zero-out": ("is removed", "is added")}
 SETTINGS = ((1.0, 1.0), (2.0, 0.25))  # noise over clip, and epsilon
 ERROR = 1e-5  # of the integrals, at most
 FIXED = {"without replacement": without_replacement, "with replacement": with_replacement}
@@ -43,7 +43,7 @@ def at(degrees, radius=1.0):
 
 
 RECORD, NOWHERE = at(0), at(0, 0.0)
-OTHERS = {"nowhere": NOWHERE} | {
+OTHERS = {"at zero": NOWHERE} | {
     f"at {degrees}°{', halfway' if radius < 1 else ''}": at(degrees, radius)
     for radius, degrees in itertools.product((1.0, 0.5), range(0, 181, 30))
 }
@@ -131,33 +131,35 @@ def table(found):
     """Rows as the page shows them."""
     header = ["sampling", "relation", "the record …", "other records", "true δ", "claimed δ", "before"]
     cells = [
-        [*words, f"{true:.4f}", f"{mine:.4f}", f"{old:.4f}{' (too little)' if old < true - ERROR else ''}"]
+        [*words, f"{true:.4f}", f"{mine:.4f}", f"{old:.4f}{' (too small)' if old < true - ERROR else ''}"]
         for *words, true, mine, old in found
     ]
     return markdown_table(header, cells)
 
 
-PAGE = """# True and claimed δ of every sampling
+PAGE = """# True and claimed δ of every sampling scheme
 
-Does the accountant state enough? Here its δ for one step stands beside the true one, by brute force: an integral over
-two mixtures of Gaussians, with a component for each batch, that shares no code with the accountant. There are
-n = {records} records, batches of {size} (Poisson: of {size} in the mean), and vectors of norm at most C. The record is
-at angle 0°. All *other records* are at one point, the most adverse of {others} that were tried in a plane: at 180°
-they point the other way. Made by `python benchmarks/sampling_truth.py`, without randomness, and repeated by
-`tests/guarantees/test_sampling_truth.py`. *Before* is what the library stated before this was measured.
+Is the δ of the accountant large enough? This page compares it, for one step, with the true δ, computed by brute force:
+an integral over two mixtures of Gaussians, with a component for each batch, that shares no code with the accountant.
+There are n = {records} records, batches of {size} (Poisson: {size} on average), and contributions of norm at most C.
+The record is at angle 0°. All *other records* are at one point, the worst of {others} that were tried in a plane: at
+180° they point in the opposite direction. Made by `python benchmarks/sampling_truth.py`, without randomness, and
+repeated by `tests/guarantees/test_sampling_truth.py`. *Before* is the δ that the library stated before this was
+measured.
 
 **{verdict}**
 
 {tables}
-- **Fixed-size batches under zero-out.** Where the record leaves a batch, another one has its place, and if that points
-  the other way the sum moves by 2C and not by C. Before, C was counted: too little, by a factor of up to {factor:.1f}.
-  Without replacement the claim is met exactly now, in both directions.
-- **With replacement** claims are upper bounds: the proof takes the worst of each number of draws.
+- **Fixed-size batches under zero-out.** If the record is removed from a batch, another one takes its place, and if that
+  points in the opposite direction the sum moves by 2C instead of C. Before, C was assumed: too small, by a factor of up
+  to {factor:.1f}. Without replacement the claim is now exact, in both directions.
+- **With replacement**, claims are upper bounds: the proof takes the worst case for each number of draws.
 - **Replace-one** and **Poisson** claims were right, and have not changed.
-- *comes in* is the direction from the data without the record to the data with it. What is stated for one step is the
-  larger of both δ; over several steps each direction composes by itself.
+- *is added* is the direction from the data without the record to the data with it. The stated δ of one step is the
+  larger of both; over several steps each direction is composed separately.
 
-[The proof](../methods/accounting.md#fixed-size-batches-under-zero-out). [What each sampling costs](sampling_costs.md).
+[The proof](../methods/accounting.md#fixed-size-batches-under-zero-out). [Cost of each sampling
+scheme](sampling_costs.md).
 """
 
 
@@ -170,7 +172,7 @@ def main():
         size=SIZE,
         others=len(OTHERS),
         factor=max(row[4] / row[6] for row in everything),
-        verdict="No claim is below the truth." if not short else f"TOO LITTLE IS CLAIMED: {', '.join(short)}.",
+        verdict="No claim is below the truth." if not short else f"CLAIMS THAT ARE TOO SMALL: {', '.join(short)}.",
         tables="\n".join(f"σ = {noise:g} C, ε = {e:g}:\n\n{table(mine)}\n" for (noise, e), mine in found.items()),
     )
     TARGET.write_text(page, encoding="utf-8")

@@ -34,15 +34,15 @@ EPSILONS, SEEDS, REPETITIONS = (0.5, 1.0, 3.0), 5, 10
 CALIFORNIA_TEST = 4128  # a fifth of the rows
 PEER = Path(__file__).with_name("side_by_side_peer.py")
 
-PAGE = """# Estimators beside scikit-learn and diffprivlib
+PAGE = """# Estimators compared with scikit-learn and diffprivlib
 
-All settings at their defaults but ε, δ = {delta:g} and what must be declared. Mean and 95% interval (Student's t) over
-{seeds} seeds, the worst in brackets.
+All settings are defaults, except for ε, δ = {delta:g} and the required declarations. Mean and 95% interval (Student's
+t) over {seeds} seeds, the worst in brackets.
 
 ## Adult: accuracy on the 16,281 test rows
 
-{rows:,} training rows, {columns} columns by `BoundedEncoder` (five numbers by public ranges, eight categories by the
-code book, rows of norm at most one): the same features for everybody.
+{rows:,} training rows, {columns} columns from `BoundedEncoder` (five numbers with public ranges, eight categories from
+the code book, rows of norm at most one): the same features for all models.
 
 {adult}
 
@@ -50,22 +50,22 @@ code book, rows of norm at most one): the same features for everybody.
 tuning of the penalty as well. diffprivlib: pure ε-DP (δ = 0), the stronger notion, when one row is replaced; its C
 is fixed beforehand, and choosing it by test accuracy, as the last column does, is not covered by its ε.
 
-scikit-learn's `LogisticRegressionCV` without privacy has {reference:.4f}. At ε = 1 `DPLogisticRegressionCV` is
+scikit-learn's `LogisticRegressionCV` without privacy reaches {reference:.4f}. At ε = 1 `DPLogisticRegressionCV` is
 {points:.2f} points below it.
 
 ## California: R² on {california_test:,} test rows
 
-Eight columns by public ranges, targets by a public range.
+Eight columns with public ranges, targets with a public range.
 
 {california}
 
-scikit-learn's `RidgeCV` without privacy has {ridge:.3f}.
+scikit-learn's `RidgeCV` without privacy reaches {ridge:.3f}.
 
-## The adult-sources task of the utility benchmark, through `DPSourceWeightedClassifier`
+## The adult-sources task of the utility benchmark, with `DPSourceWeightedClassifier`
 
 Test log-loss over the {repetitions} repetitions of the [utility benchmark](utility.md), same rows, sources, wrong
-labels and validation rows. *Benchmark*: what `dpb.solve` has there; *bad weight*: the sum of the released weights of
-the eight bad sources of twelve.
+labels and validation rows. *Benchmark*: the result of `dpb.solve` there; *bad weight*: the sum of the released
+weights of the eight bad sources of twelve.
 
 {sources}
 
@@ -234,8 +234,8 @@ def main() -> None:
     content |= {"peers": peers(options.data, options.peer), "ours": ours(options.data)}
     minutes = (time.perf_counter() - begin) / 60
     content["made"] = (
-        f"Made by `make bench-estimators`, {made_on}, in {minutes:.1f} minutes. Seeds are fixed so that the numbers "
-        "repeat, so that none of these runs is private itself."
+        f"Made by `make bench-estimators`, {made_on}, in {minutes:.1f} minutes. Seeds are fixed for "
+        "reproducibility, so that none of these runs is itself private."
     )
     target = ROOT / "docs" / "results"
     (target / "estimators.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")

@@ -30,23 +30,23 @@ UNITS = (Units(x=1e-3), Units(x=1e3), Units(y=1e-3), Units(y=1e3), Units(upper=1
 
 PAGE = """# Does the default solve the problem it is given?
 
-{number} bilevel problems with known solutions, without noise (`Budget(float("inf"))`), with defaults alone: quadratics
-with conditions up to 1,000, penalties of linear models, weights of sources, meta-learning and a shared representation,
-in every domain, and with x, y and the losses multiplied by 10⁻³ to 10³. *Left* is the share of $F(x_0) - F^*$ that is
-left, the largest of {seeds} seeds; $F^*$ is what an independent solver finds from the same start (dense implicit
-differentiation and SLSQP in float64), so that a negative number means that the default went further. *Rounds* are those
-in which x moved, the most of the seeds.
+{number} bilevel problems with known solutions, without noise (`Budget(float("inf"))`), with default settings:
+quadratics with condition numbers up to 1,000, penalties of linear models, weights of sources, meta-learning and a
+shared representation, in every domain, and with x, y and the losses multiplied by 10⁻³ to 10³. *Left* is the remaining
+fraction of $F(x_0) - F^*$, the largest of {seeds} seeds; $F^*$ is the value found by an independent solver from the
+same starting point (dense implicit differentiation and SLSQP in float64), so that a negative number means that the
+default found a better solution. *Rounds* is the number of rounds in which x moved, the largest over the seeds.
 
-**The largest share left is {worst:.1e}**; {solved} of {number} problems are solved to one part in a thousand.
+**The largest fraction left is {worst:.1e}**; {solved} of {number} problems are solved to one part in a thousand.
 
-![Share left, by problem](solver.svg)
+![Fraction left, by problem](solver.svg)
 
 {table}
 
 ## The same problem in other units
 
-A quadratic in a ball, and the largest distance between its solution and that of the rescaled problem in the plain
-units, over the size of the solution: {units}.
+For a quadratic in a ball, the largest distance between its solution and that of a rescaled problem, in the original
+units and relative to the norm of the solution, is {units}.
 
 {made} Seeds {seed_list}, {records:,} lower and half as many upper records, float32.
 """

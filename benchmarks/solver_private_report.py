@@ -32,35 +32,35 @@ POWERS = {10**3: "10³", 10**4: "10⁴", 10**5: "10⁵", 10**6: "10⁶"}
 PAGE = """# Does the default solve the problem it is given, with noise?
 
 The {number} problems of [the benchmark without noise](solver.md) at ε = 1 and 3 (δ = {delta:g}), on 10³ to 10⁶ lower
-and half as many upper records. *Left* is the share of $F(x_0) - F^*$ that is left, the mean of {seeds} seeds of the
-noise: 1 is where the run started, 0 what the non-private reference finds on the same records.
+and half as many upper records. *Left* is the remaining fraction of $F(x_0) - F^*$, the mean over {seeds} seeds of the
+noise: 1 is the starting point, 0 the solution of the non-private reference on the same records.
 
 **The mean falls from 10³ to 10⁶ records in {falls} of {compared[falls]} cases** (a problem at one ε) and rises in
-{rises}. **{above} of {compared[above]} means lie above $F(x_0)$.** Of {compared[differs]} comparisons of a rescaled
-problem with its twin in plain units, {differs} show a difference. Each count is of significant results, at a
+{rises}. **{above} of {compared[above]} means lie above $F(x_0)$.** Of {compared[differs]} comparisons of a
+rescaled problem with the original one, {differs} show a difference. Each count is of significant results, at a
 family-wise error rate of 5% over all of its cells, adjusted by Holm's method. Means with few and with many records are
-compared by permutation tests over seeds, which are exact whatever the distribution; Welch's t test, which asks for
-normal means, finds that {falls_if_normal} fall. The other questions are t tests over seeds. Twins are compared by the
-logarithms of what is left, under noise of their own.
+compared by permutation tests over seeds, which are exact for any distribution; Welch's t test, which assumes normal
+means, finds that {falls_if_normal} fall. The other comparisons are t tests over seeds. Rescaled problems are compared
+by the logarithms of the fraction left, with independent noise.
 {listed}
-![Share left, against records](solver_private.svg)
+![Fraction left against the number of records](solver_private.svg)
 
 {table}
 
 ## The paper's double loop
 
-`DPBilevel` with penalty, step, radii and clips from certified constants, on the problems of the table that have them:
-quadratics in a ball, whose records are declared to have norm at most {norm:g}. It has the whole budget, since it
-returns the model of its last solve, and its own defaults for all other numbers.
+`DPBilevel` with penalty weight, step size, radii and clip norms from certified constants, on the problems of the table
+that have them: quadratics in a ball, whose records are declared to have norm at most {norm:g}. It spends the whole
+budget, since it returns the model of its last solve, and uses defaults for all other settings.
 
 {double_loop}
 
 ## How it was run
 
-With defaults alone, but without the final training, which has no part in x: tuning has exactly the budget that
-`dpb.solve` leaves to it. All sizes take their records from the front of one draw. $F$ and $F^*$ are those of the run's
-own records, of the first {reference:,} where there are more: there the solution of all records leaves something too,
-about 10⁻⁴, and nearly 10⁻² for weights of sources.
+All settings are defaults, but the final training, which does not affect x, is skipped: tuning has exactly the budget
+that `dpb.solve` would give it. All sizes use the first records of one draw. $F$ and $F^*$ are evaluated on the records
+of the run, or on the first {reference:,} if there are more: then the solution on all records also has a positive
+fraction left, about 10⁻⁴, and nearly 10⁻² for weights of sources.
 
 Made by `python benchmarks/solver_private.py` ({devices}); page from {made}.
 Data seed {data_seed}, noise seeds from {plain} on, for rescaled problems from {rescaled} on; float32.

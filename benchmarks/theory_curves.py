@@ -33,19 +33,19 @@ GRIDS = {
     "d_y": [10**power for power in range(7)],
 }
 
-PAGE = """# What the theorems guarantee
+PAGE = """# Guarantees of the theorems
 
-The smallest α, the norm of the projected hypergradient that Theorems 1 to 3 promise with probability {certain}, with
+The smallest α, the norm of the projected hypergradient that Theorems 1 to 3 guarantee with probability {certain}, with
 explicit constants (`dpb.paper.plan`; each constant names its lemma in `paper/bounds.py`). Constants: L0f = 1,
-L1f = 0.25, L0g = 1, L1g = 0.75, L2g = 0.1, mu_g = 0.5, ΔF = 1, a mild problem; n = {n:,}, d_x = {d_x}, d_y = {d_y},
-ε = 1, δ = {delta:g}, replace-one, batches of {batch:,}, unless on an axis. No randomness is involved. Made by
+L1f = 0.25, L0g = 1, L1g = 0.75, L2g = 0.1, mu_g = 0.5, ΔF = 1, a benign problem; n = {n:,}, d_x = {d_x}, d_y = {d_y},
+ε = 1, δ = {delta:g}, replace-one, batches of {batch:,}, unless varied. No randomness is involved. Made by
 `python benchmarks/theory_curves.py`.
 
 {table}
 
-α says something only below C = L0f (1 + L1g/mu_g) = {vacuous:g}: every hypergradient is smaller than that anyway. **The
-theorems are worst-case statements: they need about {needed:,} records before they say anything here**, where the method
-itself works with thousands (`rates.md` has measurements). The planner says "vacuous" wherever that is so.
+The bound is informative only if α is below C = L0f (1 + L1g/mu_g) = {vacuous:g}: every hypergradient is smaller than C
+anyway. **The theorems are worst-case statements: they need about {needed:,} records to be informative here**, while the
+method itself works with thousands (`rates.md` has measurements). The planner reports "vacuous" in all other cases.
 
 ![Alpha against n, epsilon, d_x and d_y](theory_curves.svg)
 """

@@ -50,27 +50,27 @@ FAIR = ["charged"] + ["refused"] * (RACERS - 1)
 
 PAGE = """# Trust
 
-What was done to break it, and what came of it. Made by `make trust` on {hardware}, Python {python}.
+Attempts to break the library's promises, and their outcomes. Made by `make trust` on {hardware}, Python {python}.
 
 {table}
 
 - **Kills.** Whole runs of `dpbilevel tune` with a ledger in SQLite, killed with `kill -9` at chosen phases and at
-  random moments. *Under-counted* is a run that had touched records and whose charge the ledger did not know afterwards.
+  random moments. A budget is *under-counted* if a run had read records but its charge is not in the ledger afterwards.
 - **Resumed.** Runs of `solve` with a checkpoint, killed at chosen and random moments (start, charge, loop, checkpoint
-  write, report) and resumed until they end; their results are compared bit by bit with that of a run left alone.
-- **Signals.** Whole runs of `dpbilevel tune` that get Ctrl-C or SIGTERM, a quarter of them twice, at random moments
-  from their first line on, imports included, and at chosen moments where Python's own handler is not heard. *Answered*
-  is a signal after which the process ended with exit code 130 and the documented message, and the message was true of
-  the ledger and the files.
-- **Full disks.** Runs whose disk fails once, fails from then on, or is filled to the last byte (a small file system),
-  at every single write, flush and renaming, the ledger on the same disk included. *Lost* is what was charged, released
-  and cannot be read afterwards with what the command says to do.
-- **Races.** {racers} processes race for the last slice of a budget. Fair is a race with exactly one winner and
+  write, report) and resumed until they finish; their results are compared bit by bit with an uninterrupted run.
+- **Signals.** Whole runs of `dpbilevel tune` that receive Ctrl-C or SIGTERM, a quarter of them twice, at random moments
+  from their first line, including imports, and at chosen moments at which Python's own handler does not run. A signal
+  is *handled* if the process ended with exit code 130 and the documented message, and the message agreed with the
+  ledger and the files.
+- **Full disks.** Runs whose disk fails once, fails permanently, or is full to the last byte (a small file system), at
+  every single write, flush and rename, including those of a ledger on the same disk. A run is *lost* if it was charged
+  and released, but cannot be read afterwards by following the instructions of the command.
+- **Races.** {racers} processes compete for the last part of a budget. A race is fair if it has exactly one winner and
   {losers} refusals, none of which was lost.
-- **Inputs at random.** Every public entry point and file format, with arguments of any kind and damaged files
-  (hypothesis). An input that was refused met a typed error, and nothing was charged or written. What is accepted is
-  valid by accident.
-- **Inputs that coverage chose.** Damaged files of every format; what reaches new code is damaged further (atheris).
+- **Random inputs.** Every public entry point and file format, with arguments of any kind and damaged files
+  (hypothesis). A refused input raised a typed error, and nothing was charged or written. Accepted inputs happened to be
+  valid.
+- **Coverage-guided inputs.** Damaged files of every format; inputs that reach new code are damaged further (atheris).
 
 {kills}
 
@@ -207,21 +207,21 @@ def machine() -> dict[str, str]:
 
 
 def page(told: dict[str, Any]) -> str:
-    """The results for people."""
+    """The results as a page."""
     killed, raced, tried = told["kills"], told["races"], told["inputs"]
     rows = [
         ["runs killed", f"{killed['kills']:,}", f"{killed['under-counted budgets']} under-counted budgets, "
          f"{killed['unreadable ledgers']} unreadable ledgers", killed["commit"]],
         ["kills of runs with a checkpoint", f"{told['resumes']['kills']:,}", f"{told['resumes']['runs']} runs resumed "
-         f"to their end, {len(told['resumes']['faults'])} of them charged twice or not, or with other bits",
+         f"and finished, {len(told['resumes']['faults'])} of them with a wrong charge or different bits",
          told["resumes"]["commit"]],
-        ["signals to runs", *_parted(told.get("signals"), "signals", lambda found: f"{found['answered']} answered, "
+        ["signals to runs", *_parted(told.get("signals"), "signals", lambda found: f"{found['answered']} handled, "
          f"{len(found['faults'])} lost or wrong")],
         ["runs on disks that fail or are full", *_parted(told.get("disks"), "runs", lambda found: "at every write of a "
          f"run whose disk {', '.join(found['ways'])}: {len(found['faults'])} lost or wrong")],
         *([f"races on {name}", *_raced_well(raced[name]), raced["commit"]] for name in ("SQLite", "PostgreSQL")),
-        ["inputs at random", f"{tried['inputs']:,}", _told(tried), tried["commit"]],
-        ["inputs that coverage chose", f"{told['guided'].get('inputs', 0):,}", _told(told["guided"]),
+        ["random inputs", f"{tried['inputs']:,}", _told(tried), tried["commit"]],
+        ["coverage-guided inputs", f"{told['guided'].get('inputs', 0):,}", _told(told["guided"]),
          told["guided"]["commit"]],
     ]  # fmt: skip
     phases = [[phase, *map(str, counts.values())] for phase, counts in killed["phases"].items()]
@@ -232,8 +232,8 @@ def page(told: dict[str, Any]) -> str:
         python=told["inputs"]["python"],
         racers=RACERS,
         losers=RACERS - 1,
-        table=markdown_table(["what", "how often", "what came of it", "commit"], rows),
-        kills=markdown_table(["killed", "runs", "had touched records", "were charged", "had finished"], phases),
+        table=markdown_table(["test", "number", "outcome", "commit"], rows),
+        kills=markdown_table(["killed", "runs", "had read records", "were charged", "had finished"], phases),
         inputs=markdown_table(["inputs to", *kinds], targets),
     )
 
@@ -257,7 +257,7 @@ def _told(tried: dict[str, Any]) -> str:
 
 
 def well(told: dict[str, Any]) -> bool:
-    """Whether nothing broke."""
+    """Whether all tests passed."""
     raced = [told["races"][name] for name in ("SQLite", "PostgreSQL")]
     fair = all(found.get("fair") == found.get("races") for found in raced)
     misbehaved = [*told["inputs"]["misbehaved"], *told["guided"].get("misbehaved", ())]

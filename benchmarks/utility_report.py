@@ -12,15 +12,14 @@ from dpbilevel.foundation.tables import markdown_table
 PAGE = """# Utility: how much of the tuning gap each method closes
 
 Made by `python benchmarks/utility.py`; tasks are in `benchmarks/tasks.py`. Every method spends the same ε in total at
-δ = {delta:g}, replace-one, with one set of settings for all tasks: no method is told which task it works on. *Untuned*
-trains at the starting hyperparameters with the whole budget. *Oracle* trains with the whole budget at hyperparameters
-that are known or were found without privacy, and its clip and learning rate are chosen on test data: a ceiling and no
-method. Repetitions draw splits, corruption and noise anew; {repetitions}
-(seeds {first} to {last}). Noise has fixed seeds so that the numbers repeat, so that none of these runs is private
-itself.
+δ = {delta:g}, replace-one, with one set of settings for all tasks, independent of the task. *Untuned* trains at
+the starting hyperparameters with the whole budget. *Oracle* trains with the whole budget at hyperparameters that are
+known or were found without privacy, and its clip norm and learning rate are chosen on test data: an upper bound, not a
+method. Each repetition draws new splits, corruption and noise; {repetitions} (seeds {first} to {last}). Noise has fixed
+seeds for reproducibility, so that none of these runs is itself private.
 
-Gap closed = (untuned − method)/(untuned − oracle). Cells: mean ± half of the 95% interval (worst repetition). Tasks
-where oracle and untuned differ by less than {least:.0%} are not counted: their losses are reported, marked †.
+Gap closed = (untuned − method)/(untuned − oracle). Cells: mean ± half-width of the 95% interval (worst repetition).
+Tasks on which oracle and untuned differ by less than {least:.0%} are not counted: their losses are marked †.
 
 ## Targets
 
@@ -34,8 +33,8 @@ where oracle and untuned differ by less than {least:.0%} are not counted: their 
 
 ## Cost
 
-Median over tasks, repetitions and ε of passes over the data (each use of a release reads its records once) and of wall
-seconds (with compilation, where it was needed; devices: {devices}).
+Median over tasks, repetitions and ε of the passes over the data (each use of a release reads its records once) and of
+the wall time in seconds (including compilation, if needed; devices: {devices}).
 
 {costs}
 
@@ -53,7 +52,7 @@ def report(results: Results, target: Path) -> None:
     counts = sorted({len(cell) for cell in table.cells.values()})
     page = PAGE.format(
         delta=DELTA,
-        repetitions=f"{counts[0]} of them" if len(counts) == 1 else f"{counts[0]} to {counts[-1]} of them by cell",
+        repetitions=f"{counts[0]} per cell" if len(counts) == 1 else f"{counts[0]} to {counts[-1]} per cell",
         first=min(outcome["seed"] for outcome in results.values()),
         last=max(outcome["seed"] for outcome in results.values()),
         least=LEAST_GAP,

@@ -1,9 +1,9 @@
-"""Columns that give the answer away in the archive, and not at the bedside: a penalty for each group of columns.
+"""One penalty per group of columns, for columns that are predictive in the archive but not at the bedside.
 
-A hospital trains a classifier on its archive. There, settings of a device tell who is ill, because the ill were sent to
-one machine; where the model will be used, patients are scanned wherever there is room. A few thousand recent patients
-show this. One penalty for all columns must keep the device or lose the laboratory. A penalty for each group, tuned on
-the recent patients, shuts the device out. Synthetic data; epsilon = 1 in total for each row of the table.
+A hospital trains a classifier on its archive. There, the settings of a device reveal who is ill, because ill patients
+were sent to one machine. In practice, patients are scanned on any free machine, as a few thousand recent records show.
+A single penalty either keeps the device settings or loses the laboratory values. One penalty per group, tuned on the
+recent patients, excludes the device settings. Synthetic data; epsilon = 1 in total for each row of the table.
 
     python examples/grouped_penalties.py [--out grouped_penalties.svg]
 """
@@ -22,19 +22,19 @@ from dpbilevel.applications import regularization
 from dpbilevel.baselines import FixedDefault, UpperRecordsOnly
 
 WIDTHS = {"vital signs": 10, "laboratory": 60, "device settings": 4}
-TOLD = {"vital signs": 0.7, "laboratory": 0.8, "device settings": 2.5}  # how far apart the ill and the well are
+SEPARATION = {"vital signs": 0.7, "laboratory": 0.8, "device settings": 2.5}  # distance between the class means
 BUDGET = dpb.Budget(epsilon=1.0, delta=1e-6)
 
 Patients = tuple[np.ndarray, np.ndarray]
 
 
 def patients(number: int, draws: np.random.Generator, *, archive: bool) -> Patients:
-    """Rows of norm at most one, and who is ill. Device settings tell it in the archive alone."""
+    """Rows of norm at most one, and who is ill. Device settings are informative in the archive only."""
     ill = draws.random(number) < 0.5
-    apart = {name: told * (archive or name != "device settings") for name, told in TOLD.items()}
+    apart = {name: distance * (archive or name != "device settings") for name, distance in SEPARATION.items()}
     shift = np.concatenate([np.full(width, apart[name] / np.sqrt(width)) for name, width in WIDTHS.items()])
     rows = draws.normal(size=(number, len(shift))) + np.where(ill, 1, -1)[:, None] * shift
-    rows /= 1.1 * np.sqrt(len(shift))  # most rows are shorter than this; the others are shortened
+    rows /= 1.1 * np.sqrt(len(shift))  # most rows have a smaller norm; the others are scaled down
     return (rows / np.maximum(1, np.linalg.norm(rows, axis=1, keepdims=True))).astype(np.float32), ill
 
 
@@ -93,5 +93,5 @@ def main(rows: int = 30_000, out: str = "grouped_penalties.svg") -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", default="grouped_penalties.svg", help="the picture, .svg or .png")
+    parser.add_argument("--out", default="grouped_penalties.svg", help="output figure, .svg or .png")
     main(**vars(parser.parse_args()))

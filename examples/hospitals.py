@@ -1,7 +1,7 @@
-"""Twelve hospitals, some of which have their labels wrong: which to trust, found under one privacy budget.
+"""Source weights: twelve hospitals, some of which have wrong labels, weighted under one privacy budget.
 
-A few records were checked by hand. A weight for each hospital is tuned on them, and the model is trained on all records
-with these weights; one (epsilon, delta) covers both.
+A few records were verified by hand. A weight for each hospital is tuned on them, and the model is trained on all
+records with these weights; one (epsilon, delta) covers both.
 
     python examples/hospitals.py [--out hospitals.svg]
 
@@ -20,7 +20,7 @@ from rich.table import Table
 from dpbilevel.estimators import DPLogisticRegressionCV, DPSourceWeightedClassifier
 
 HOSPITALS = [f"hospital {letter}" for letter in "ABCDEFGHIJKL"]
-UNRELIABLE = {0, 2, 3, 5, 8, 10, 11}  # nobody knows
+UNRELIABLE = {0, 2, 3, 5, 8, 10, 11}  # unknown to the method
 EPSILON, DELTA, COLUMNS = 1.0, 1e-6, 15
 
 
@@ -80,5 +80,5 @@ def main(rows: int = 30_000, out: str = "hospitals.svg") -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", default="hospitals.svg", help="the picture, .svg or .png")
+    parser.add_argument("--out", default="hospitals.svg", help="output figure, .svg or .png")
     main(**vars(parser.parse_args()))

@@ -1,8 +1,8 @@
-"""Wrong labels: how often is one animal taken for another? Found with a few checked records, and corrected for.
+"""Label noise: learn how often classes are confused from a few verified records, and correct for it.
 
-Four kinds of animals are labelled by volunteers who take the first for the second in two cases of five, and the third
-for the fourth in one of four. The confusion matrix is a hyperparameter: the lower level trains a softmax regression
-that explains labels by it, the upper level asks the model about checked records.
+Four kinds of animals are labelled by volunteers who mistake the first for the second in two cases of five, and the
+third for the fourth in one of four. The confusion matrix is a hyperparameter: the lower level trains a softmax
+regression that explains labels by it, the upper level evaluates the model on verified records.
 
     python examples/label_noise.py [--out label_noise.svg]
 
@@ -26,7 +26,7 @@ TRUTH = np.array([[0.6, 0.4, 0, 0], [0, 1, 0, 0], [0, 0, 0.75, 0.25], [0, 0, 0, 
 
 
 def animals(rows: int, draws: np.random.Generator, checked: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Rows of norm at most one and labels; those of checked records are right."""
+    """Rows of norm at most one and labels; those of verified records are right."""
     kind = draws.integers(0, len(KINDS), rows)
     centres = np.repeat(np.eye(len(KINDS)), COLUMNS // len(KINDS), axis=1)
     features = 0.35 * centres[kind] + 0.2 * draws.normal(size=(rows, COLUMNS))
@@ -73,5 +73,5 @@ def main(rows: int = 40_000, out: str = "label_noise.svg") -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", default="label_noise.svg", help="the picture, .svg or .png")
+    parser.add_argument("--out", default="label_noise.svg", help="output figure, .svg or .png")
     main(**vars(parser.parse_args()))

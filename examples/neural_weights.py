@@ -1,9 +1,9 @@
-"""A neural network as hyperparameter: how much is a measurement worth, by its age? Learnt on private records.
+"""A neural network as hyperparameter: learn the weight of a record from its age, on private records.
 
-For half of the time an instrument with a fault was in use, and nobody noted when it was repaired. A small network turns
-the age of a training record into a weight, the lower level trains a logistic regression with these weights, and the
-upper level asks that model about records that were checked. Nobody says what too old means: the network finds out, and
-one (epsilon, delta) covers network and model together.
+For half of the time a faulty instrument was in use, and the date of its repair is unknown. A small network maps the age
+of a training record to a weight, the lower level trains a logistic regression with these weights, and the upper level
+evaluates that model on verified records. The network learns which ages are unreliable, and one (epsilon, delta) covers
+network and model together.
 
     python examples/neural_weights.py [--out neural_weights.svg]
 
@@ -27,12 +27,12 @@ BUDGET = dpb.Budget(epsilon=1.0, delta=1e-6)
 
 
 def wrong_share(age):
-    """The truth that nobody knows: for half of the time, an instrument with a fault was in use."""
+    """The share of wrong labels, unknown to the method: for half of the time, a faulty instrument was in use."""
     return 0.9 / (1 + np.exp(-20 * (age - 0.4)))
 
 
 def draw(rows: int, draws: np.random.Generator, checked: bool):
-    """Rows of norm at most one, labels, ages; labels of checked records are right."""
+    """Rows of norm at most one, labels, ages; labels of verified records are right."""
     truth = 3 * np.cos(np.arange(COLUMNS))
     features = draws.normal(size=(rows, COLUMNS)) / 3
     features /= np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1)
@@ -58,7 +58,7 @@ PROBLEM = dpb.BilevelProblem(
     upper_loss=lambda x, y, record: loss(y, *record),
     lower_loss=lambda x, y, record: weight(x, record[2]) * loss(y, record[0], record[1]),
     lower_term=lambda x, y: 1e-4 * jnp.sum(y**2),
-    domain=dpb.Ball(10.0),  # in a ball, steps follow the gradient and not single coordinates: right for a network
+    domain=dpb.Ball(10.0),  # in a ball, steps follow the gradient instead of single coordinates, as a network needs
     upper_trains=True,
     start=(
         {
@@ -77,7 +77,7 @@ def main(rows: int = 60_000, out: str = "neural_weights.svg") -> None:
     training, checked, test = draw(rows, draws, False), draw(rows // 20, draws, True), draw(20_000, draws, True)
     records = dpb.Records(upper=checked[:2], lower=training)
     console = Console()
-    console.print(f"{records!r}; a network of {3 * HIDDEN + 1} numbers weighs them")
+    console.print(f"{records!r}; weighted by a network of {3 * HIDDEN + 1} parameters")
 
     def accuracy(y) -> str:
         return f"{100 * np.mean((test[0] @ y > 0) == test[1]):.1f}%"
@@ -113,5 +113,5 @@ def main(rows: int = 60_000, out: str = "neural_weights.svg") -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", default="neural_weights.svg", help="the picture, .svg or .png")
+    parser.add_argument("--out", default="neural_weights.svg", help="output figure, .svg or .png")
     main(**vars(parser.parse_args()))

@@ -1,12 +1,12 @@
-"""What does privacy cost a ridge regression? R² against epsilon, with scikit-learn's RidgeCV as the line to reach.
+"""The cost of privacy in ridge regression: R² against epsilon, with scikit-learn's RidgeCV as the reference.
 
-Minutes of delay on arrival of flights from New York, from what is known at departure; or house values in California,
-where a directory with that data set is named. Ranges and categories are the data sets' declared ones, so that every fit
-is private as it stands: each spends its own epsilon, tuning and training together.
+The target is the arrival delay of flights from New York, in minutes, predicted at departure; or house values in
+California, if a directory with that data set is given. Ranges and categories are declared by the data sets, so that
+every fit is private: each spends its own epsilon on tuning and training together.
 
     python examples/private_ridge.py [--data DIRECTORY] [--out private_ridge.svg]
 
-Test rows stand for public ones here. On private rows a score costs budget too: docs/evaluation.md.
+Test rows are treated as public here. A score on private rows costs budget too: docs/evaluation.md.
 """
 
 import argparse
@@ -31,7 +31,7 @@ PREDICTED = {"flights": "Delay on arrival", "california": "House values"}
 def encoded(data: Dataset, rows: int) -> tuple[dpb.EncodedRows, np.ndarray]:
     """Rows of norm at most one by the declared ranges and categories, and targets within their declared range."""
     chosen = np.random.default_rng(0).permutation(len(data.target))[:rows]
-    # Destinations are left out: a hundred columns more, for a delay that the departure tells already.
+    # Destinations are omitted: a hundred more columns, for a delay that the departure already predicts.
     columns = {name: values[chosen] for name, values in data.X.items() if name != "dest"}
     categories = {name: values for name, values in (data.categories or {}).items() if name != "dest"}
     encoder = dpb.BoundedEncoder(ranges=data.ranges, categories=categories)
@@ -44,7 +44,7 @@ def main(rows: int = 20_000, data: str | None = None, out: str = "private_ridge.
     X, y = encoded(dataset, rows)
     test, training = slice(0, len(y) // 5), slice(len(y) // 5, None)
 
-    # Every penalty within reach, from a billionth of the rows' number on.
+    # Candidate penalties, starting at a billionth of the number of rows.
     rival = RidgeCV(len(y) * np.geomspace(1e-9, 1, 19)).fit(np.asarray(X[training]), y[training])
     to_reach = rival.score(np.asarray(X[test]), y[test])
 
@@ -80,6 +80,6 @@ def main(rows: int = 20_000, data: str | None = None, out: str = "private_ridge.
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", help="a directory that has california_housing.npz; flights without it")
-    parser.add_argument("--out", default="private_ridge.svg", help="the picture, .svg or .png")
+    parser.add_argument("--data", help="a directory with california_housing.npz; default: flights")
+    parser.add_argument("--out", default="private_ridge.svg", help="output figure, .svg or .png")
     main(**vars(parser.parse_args()))

@@ -1,8 +1,8 @@
-"""A rare failure that is expensive to miss: weights of classes, tuned for what mistakes cost, under one privacy budget.
+"""Class weights for a rare failure that is expensive to miss, tuned by cost under one privacy budget.
 
-One machine in twenty fails soon. Sending a mechanic in vain costs 1, a failure that nobody saw coming costs 20. A model
-of the plain loss hardly ever warns. Here the weights of the two classes are hyperparameters, and validation records
-count as often as their mistakes cost. The rival to beat needs no tuning: weights in proportion to known costs.
+One machine in twenty fails soon. A false alarm costs 1, a missed failure costs 20. A model of the plain loss hardly
+ever predicts a failure. Here the weights of the two classes are hyperparameters, and validation records are weighted by
+the cost of their mistakes. The baseline needs no tuning: weights in proportion to known costs.
 
     python examples/rare_classes.py [--out rare_classes.svg]
 
@@ -78,5 +78,5 @@ def main(rows: int = 40_000, out: str = "rare_classes.svg") -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", default="rare_classes.svg", help="the picture, .svg or .png")
+    parser.add_argument("--out", default="rare_classes.svg", help="output figure, .svg or .png")
     main(**vars(parser.parse_args()))

@@ -1,6 +1,6 @@
-"""Pupils of thirty schools: a representation that all schools share, learnt privately, and a small head for each.
+"""Pupils of thirty schools: a private representation shared by all schools, and a small head for each.
 
-What pupils are asked has twenty columns, and a few directions in them matter to every school, each in its own way. One
+A questionnaire has twenty columns, of which a few directions matter in every school, with different coefficients. One
 school has too few pupils to find these directions under a privacy budget; together they have enough.
 
     python examples/schools.py [--out schools.svg]
@@ -39,7 +39,7 @@ def pupils(rows: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def separate(answers: np.ndarray, grades: np.ndarray, school: np.ndarray, dimension: int) -> dpb.Solution:
-    """Heads alone, with the whole budget, on a map that no data had a say in: all columns, or a few directions."""
+    """Heads alone, with the whole budget, on a data-independent map: all columns, or a few directions."""
     problem = shared_representation(columns=COLUMNS, dimension=dimension, tasks=SCHOOLS, target_bound=3.0)
     scaled = ((grades - 10) / 10 * 3).astype(np.float32)
     records = dpb.Records(lower=(answers, scaled, school), upper=(answers[:1], scaled[:1], school[:1]))
@@ -100,5 +100,5 @@ def main(rows: int = 50_000, out: str = "schools.svg") -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", default="schools.svg", help="the picture, .svg or .png")
+    parser.add_argument("--out", default="schools.svg", help="output figure, .svg or .png")
     main(**vars(parser.parse_args()))

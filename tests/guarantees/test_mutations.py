@@ -46,9 +46,7 @@ def table() -> str:
         [mutation.name, _sentence(mutation.patch.__doc__), mutation.means, _sentence(mutation.detector.__doc__)]
         for mutation in MUTATIONS
     ]
-    return markdown_table(
-        ["mutation", "what is broken", "noticed by", "how, and how often it gives a false alarm"], rows
-    )
+    return markdown_table(["mutation", "what is broken", "detected by", "how, and the false-alarm rate"], rows)
 
 
 def _sentence(text: str) -> str:

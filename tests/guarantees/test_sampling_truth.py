@@ -93,7 +93,7 @@ def test_mutant_the_old_accounting_is_caught_by_a_crowd(monkeypatch):
     forget_who_takes_the_place(monkeypatch)
     noise, epsilon = truth.SETTINGS[0]
     for name in FIXED:
-        leaves = next(row[4] for row in rows() if row[:3] == (name, "zero-out", "leaves"))
+        leaves = next(row[4] for row in rows() if row[:3] == (name, "zero-out", "is removed"))
         assert truth.claimed(truth.SAMPLINGS[name], "zero-out", noise, epsilon)[0] < leaves / 3
 
 

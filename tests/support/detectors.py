@@ -119,20 +119,25 @@ def steps_have_noise_of_their_own() -> None:
 
 
 def no_record_moves_an_answer_too_far() -> None:
-    """Neighbour search over 300 extreme records against what is charged for; deterministic, no false alarms."""
+    """Neighbour search over 300 extreme records, compared with the charged sensitivity; deterministic, no false
+    alarms.
+    """
     for name in ("squared", "both", "singular"):
         check_sensitivity(CASES[name])
 
 
 def batches_are_divided_by_public_numbers() -> None:
-    """Neighbour search on a Poisson batch, and who adds how much to it; deterministic, no false alarms."""
+    """Neighbour search on a Poisson batch, and the contribution of each record to it; deterministic, no false
+    alarms.
+    """
     check_sensitivity(CASES["poisson"])
     check_public_division(0.5, taken_by_role(0.5, steps=5))
 
 
 def releases_cost_what_their_batches_leak() -> None:
-    """Two releases a round: who is in their batches (8,000 pairs, false-alarm rate 1e-6), then the true delta of that
-    by quadrature in the plane, against what is charged."""
+    """Two releases per round: the members of their batches (8,000 pairs, false-alarm rate 1e-6), then the true delta
+    by quadrature in the plane, compared with the charge.
+    """
     rate, spread, epsilon, count, rounds = 0.2, 1.0, 2.0, 40, 200
     share = (1 + ROUNDING) / (rate * count)  # what one record adds, at most
     parts = {"lower": Contribution(_record, 1.0, count)}
@@ -168,8 +173,9 @@ def _delta_of_two(rate: float, spread: float, epsilon: float, *, one_batch: bool
 
 
 def fixed_batches_cost_what_they_leak() -> None:
-    """One record leaves batches of fixed size in which all others point the other way: the true delta by quadrature,
-    against what is charged; deterministic, no false alarms."""
+    """One record is removed from fixed-size batches in which all others point in the opposite direction: the true
+    delta by quadrature, compared with the charge; deterministic, no false alarms.
+    """
     count, size, epsilon = 10, 2, 1.0
     axis, cell = np.linspace(-10, 14, 24_001, retstep=True)
     for kind, draws in (
@@ -194,8 +200,9 @@ def fixed_batches_cost_what_they_leak() -> None:
 
 
 def data_that_a_loss_closes_over_is_told() -> None:
-    """Two runs with the same noise whose loss closes over neighbouring data: where x differs, data has escaped, and
-    the result must say so; deterministic, no false alarms."""
+    """Two runs with the same noise whose loss closes over neighbouring data: if x differs, data has leaked, and the
+    result must have a caveat; deterministic, no false alarms.
+    """
     rows = np.linspace(-1, 1, 50)
     found = [_closing_run(data) for data in (rows, np.where(rows == rows[0], 30.0, rows))]
     if found[0].x == found[1].x:
@@ -223,7 +230,7 @@ def _closing_run(data: np.ndarray) -> dpb.Solution:
 
 
 def a_resumed_run_is_in_the_ledger() -> None:
-    """A run is cut off after its charge and goes on with a fresh ledger, as in another process; no false alarms."""
+    """A run is interrupted after its charge and resumes with a new ledger, as in another process; no false alarms."""
     problem = dpb.BilevelProblem(
         upper_term=lambda x, y: 0.5 * (x + y) ** 2, lower_loss=lambda x, y, record: 0.5 * (y - record) ** 2
     )
@@ -251,7 +258,8 @@ def a_resumed_run_is_in_the_ledger() -> None:
 
 
 def what_is_measured_is_what_is_summed() -> None:
-    """The optimised HLO of a release: every path from records to the answer leads through the buffer whose entries and
-    norms are tested, with float and exact noise; deterministic, no false alarms."""
+    """The optimised HLO of a release: every path from records to the answer goes through the buffer whose entries
+    and norms are tested, with float and exact noise; deterministic, no false alarms.
+    """
     assert Case("gradient", "one block", "full batch").is_measured_once()
     assert Case("gradient", "one block", "exact").is_measured_once()

@@ -38,12 +38,12 @@ def noise_at_70_percent(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def clip_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Vectors of records are summed as they are."""
+    """Per-record contributions are summed without clipping."""
     monkeypatch.setattr(release_module, "clipped_sum", unclipped_sum)
 
 
 def clip_of_terms(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each term of a record's vector is clipped by itself, not the whole vector."""
+    """Each term of a record's contribution is clipped separately, not the contribution as a whole."""
     monkeypatch.setattr(release_module, "clipped_sum", leafwise_clipped_sum)
 
 
@@ -58,7 +58,7 @@ def sensitivity_of_one_clip(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def noise_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every step draws the noise of the first one, so that differences of answers are free of it."""
+    """Every step reuses the noise of the first one, so that differences of answers contain no noise."""
     _change_keys(monkeypatch, lambda keys: _set(keys, 0, keys[:1, :1, 0]))
 
 
@@ -68,12 +68,12 @@ def realised_batch_size(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def one_batch_as_several(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All releases of a round ask one Poisson batch, and are charged as if each had drawn its own."""
+    """All releases of a round use one Poisson batch, but are charged as if each had drawn its own."""
     _change_keys(monkeypatch, lambda keys: _set(keys, 1, keys[:, :1, 1]))
 
 
 def empty_place_in_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Zero-out in a batch of fixed size is charged as if nobody took the place of a record that leaves."""
+    """Zero-out in a fixed-size batch is charged as if no other record took the place of the removed one."""
     true = profiles.loss_distribution
     monkeypatch.setattr(
         profiles,
@@ -83,12 +83,12 @@ def empty_place_in_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def closing_loss_judged_free(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A loss that closes over data passes for one that reads none: its x-gradient is neither charged nor told."""
+    """A loss that closes over data is treated as data-free: its x-gradient is neither charged nor reported."""
     monkeypatch.setattr(problem_module, "closed_over_arrays", lambda traced, public: False)
 
 
 def no_charge_on_resume(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run that goes on from its checkpoint is not entered into the ledger that it is given."""
+    """A run that resumes from its checkpoint is not charged to the ledger that it is given."""
     true = Checkpoint.charge
 
     def free(self: Checkpoint, ledger: Ledger, records: Records, description: str) -> Receipt:
@@ -98,7 +98,7 @@ def no_charge_on_resume(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def vectors_computed_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The compiler may compute a record's vector once to measure it and once more to add it, with other rounding."""
+    """The compiler may compute a contribution once for its norm and again for the sum, with different rounding."""
     buffer_cases.broken(monkeypatch, buffer_cases.direct)
 
 
@@ -132,7 +132,7 @@ class Mutation:
 
 
 STATISTICS, SEARCH = "statistics of released values", "neighbour search"
-BRUTE_FORCE, LEDGER, COMPILER = "accounting against brute force", "the ledger", "what the compiler made"
+BRUTE_FORCE, LEDGER, COMPILER = "accounting compared with brute force", "the ledger", "inspection of compiled code"
 
 MUTATIONS = (
     Mutation(noise_off, detectors.noise_has_the_law_that_the_budget_asks_for, STATISTICS),

@@ -35,7 +35,7 @@ Means = Callable[[str, Callable[..., Any]], Callable[..., Any]]
 class Stage:
     """``uses_per_round`` uses of one release within a round.
 
-    Functions that are not given are the identity: the carry is the state, the release is evaluated at the carry, and the
+    Functions that are not given are the identity: the carry is the state, the release is evaluated at it, and the
     last carry is the new state.
 
     Args:
