@@ -290,7 +290,7 @@ def test_everything_is_charged_before_k_is_drawn_and_a_record_is_read(monkeypatc
 def test_a_ledger_without_budget_leaves_everything_untouched(monkeypatch):
     ledger = dpb.Ledger(dpb.Budget(2.9, 1e-4))
     watch = Watch(monkeypatch, ledger)
-    with pytest.raises(dpb.BudgetExceeded, match="PrivateRandomSearch: asks for epsilon 3"):
+    with pytest.raises(dpb.BudgetExceeded, match="PrivateRandomSearch: needs epsilon 3"):
         search(ledger=ledger)
     assert watch.events == []
     assert ledger.entries == ()
@@ -447,7 +447,7 @@ def test_a_score_of_ones_own_replaces_the_upper_loss_and_what_is_no_number_loses
         (lambda: replace(SEARCH, mean_runs="ten"), "mean_runs='ten'"),
         (lambda: replace(SEARCH, shape=-1.0), "shape=-1.0: must be above -1"),
         (lambda: replace(SEARCH, shape=math.nan), "shape=nan"),
-        (lambda: replace(SEARCH, shape=-0.999999), "so close to -1"),
+        (lambda: replace(SEARCH, shape=-0.999999), "too close to -1"),
         (lambda: replace(SEARCH, score_range=(1.0, 0.0)), "score_range"),
         (lambda: replace(SEARCH, score_share=1.0), "score_share=1.0"),
         (lambda: replace(SEARCH, training="adam"), "training='adam': must be dpb.Refit"),

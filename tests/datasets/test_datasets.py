@@ -211,7 +211,7 @@ def test_the_variable_names_a_directory(directory, monkeypatch):
 def test_the_argument_comes_before_the_variable(directory, tmp_path_factory, monkeypatch):
     monkeypatch.setenv("DPBILEVEL_DATA", str(directory))
     empty = tmp_path_factory.mktemp("empty")
-    with pytest.raises(InvalidArgument, match=r"data=.*must be a directory that has adult\.npz"):
+    with pytest.raises(InvalidArgument, match=r"data=.*must be a directory that contains adult\.npz"):
         datasets.load_adult(empty)
 
 
@@ -221,7 +221,7 @@ def test_what_is_nowhere_has_an_error_with_all_ways_to_get_it(name, tmp_path, mo
     with pytest.raises(InvalidArgument, match="is not on this machine") as caught:
         LOADERS[name]()
     message = str(caught.value)
-    assert f"{FILES.get(name, name)}.npz as data=..., or in the environment variable DPBILEVEL_DATA" in message
+    assert f"{FILES.get(name, name)}.npz as data=... or in the environment variable DPBILEVEL_DATA" in message
     assert ("scikit-learn" in message) == (name in ("adult", "mnist", "california"))
     assert ('pip install "dpbilevel[demo]"' in message) == (name == "flights")
 

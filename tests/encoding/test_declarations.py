@@ -20,7 +20,7 @@ def test_declarations_become_floats_and_tuples():
 WRONG = [
     ([("age", 1)], None, "ranges: must be a dictionary"),
     (None, ["sex"], "categories: must be a dictionary"),
-    ({"weight": (0, 1)}, None, "ranges: column 'weight' is not in the data; columns go by name"),
+    ({"weight": (0, 1)}, None, "ranges: column 'weight' is not in the data; refer to columns by name"),
     ({0: (0, 1)}, None, "ranges: column 0 is not in the data"),
     (None, {"gender": ["F"]}, "categories: column 'gender' is not in the data"),
     ({"age": (0, 1)}, {"age": [1]}, "column 'age' is in both"),
@@ -36,12 +36,12 @@ WRONG = [
     (None, {"sex": "FM"}, "must be a list of the values"),
     (None, {"sex": 2}, "must be a list of the values"),
     (None, {"sex": []}, "at least one value"),
-    (None, {"sex": ["F", "F"]}, "none of them twice"),
+    (None, {"sex": ["F", "F"]}, "without duplicates"),
     (None, {"sex": ["F", None]}, "or missing"),
     (None, {"sex": ["F", np.nan]}, "or missing"),
-    (None, {"sex": [["F"], ["M"]]}, "odd type"),
-    (None, {"age": ["31", "other"]}, "other types of values than the column's numbers; declare numbers"),
-    (None, {"sex": [0, 1, "other"]}, "other types of values than the column's strings; declare strings"),
+    (None, {"sex": [["F"], ["M"]]}, "unsupported type"),
+    (None, {"age": ["31", "other"]}, "values of another type than the column's numbers; declare numbers"),
+    (None, {"sex": [0, 1, "other"]}, "values of another type than the column's strings; declare strings"),
 ]
 
 
@@ -54,7 +54,7 @@ def test_wrong_declarations_are_refused(ranges, categories, message):
 def test_columns_of_arrays_go_by_position():
     table = read_table(np.zeros((3, 2)))
     assert declared(table, {1: (0, 1)}, None).ranges == {1: (0.0, 1.0)}
-    with pytest.raises(InvalidArgument, match="by position, from 0 on"):
+    with pytest.raises(InvalidArgument, match="by position, starting at 0"):
         declared(table, {"age": (0, 1)}, None)
 
 
@@ -124,7 +124,7 @@ def test_missing_numbers_leave_ranges_alone_where_they_are_allowed():
 
 
 def test_cells_that_are_no_categories_are_refused_without_a_word_of_them():
-    with pytest.raises(InvalidRecords, match="column 'tags': has cells that are no numbers") as caught:
+    with pytest.raises(InvalidRecords, match="column 'tags': has cells that are not numbers") as caught:
         discovered({"tags": np.array([{"secret"}, {"word"}], dtype=object)})
     assert "secret" not in str(caught.value)
     assert caught.value.__cause__ is None

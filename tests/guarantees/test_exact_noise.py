@@ -324,14 +324,14 @@ def exact_solution():
 def test_the_guarantee_of_a_report_is_true_of_either_noise():
     plain, exact = guarantee(made()), guarantee(exact_solution())
     assert "lowest bits of floating-point noise" in plain.sentence
-    assert any("lowest bits are not hardened" in line for line in plain.assumptions)
+    assert any("lowest bits are not protected" in line for line in plain.assumptions)
     assert "float64" in dict(plain.terms)["Noise"]
     assert "floating-point" not in exact.sentence
     assert "rounded to integers before integer noise was added" in exact.sentence
     assert "attacks on timing are out of reach" in exact.sentence
     assert not any("float" in line for line in exact.assumptions)
     assert any("OpenDP" in line for line in exact.assumptions)
-    assert "drawn exactly by OpenDP" in dict(exact.terms)["Noise"]
+    assert "OpenDP samples exactly" in dict(exact.terms)["Noise"]
     assert "zero-concentrated" in dict(exact.terms)["Accountant"]
 
 

@@ -70,7 +70,7 @@ LATE |= {
 }
 
 MAY_DRAW = {
-    "dpbilevel.privacy.noise",  # its docstring: the only module that draws noise in float64, or batches
+    "dpbilevel.privacy.noise",  # its docstring: the only module that draws float64 noise and batches
     "dpbilevel.privacy.discrete",  # its docstring: exact noise, by OpenDP
     "dpbilevel.estimators.split",  # its docstring: a public permutation from a public seed
     "dpbilevel.theory.falsify",  # synthetic records, at which declared constants are tried; never near private ones

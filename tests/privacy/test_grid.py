@@ -247,7 +247,7 @@ def test_the_unit_is_a_power_of_two_and_small_against_every_clip():
 
 
 def test_what_64_bits_do_not_hold_is_refused():
-    with pytest.raises(InvalidArgument, match=r'noise="exact": release .mean. has .* numbers; must be at most 2\^24'):
+    with pytest.raises(InvalidArgument, match=r'noise="exact": release .mean. has .* entries; must be at most 2\^24'):
         Grid.of("mean", 2**24 + 1, {"lower": (1.0, 10)})
     with pytest.raises(InvalidArgument, match="could exceed 64-bit integers"):
         Grid.of("mean", 3, {"lower": (1.0, 2**42)})

@@ -244,7 +244,7 @@ def test_calibrated_runs_fill_a_small_total(epsilon, delta, parts):
 def test_the_refusal_says_what_is_asked_what_is_left_and_what_to_do():
     ledger = dpb.Ledger(TOTAL)
     charge(ledger, dpb.Budget(1.5, 1e-6))
-    with pytest.raises(dpb.BudgetExceeded, match=r"run: asks for epsilon 1\.5 .*1\.5 of 2 spent.* would fit"):
+    with pytest.raises(dpb.BudgetExceeded, match=r"run: needs epsilon 1\.5 .*1\.5 of 2 spent.* would fit"):
         charge(ledger, dpb.Budget(1.5, 1e-6))
 
 
@@ -263,7 +263,7 @@ def test_the_refusal_names_a_budget_that_fits_and_hardly_more_does(composition, 
     with pytest.raises(dpb.BudgetExceeded):
         charge(ledger, dpb.Budget(1.002 * epsilon, at))
     charge(ledger, dpb.Budget(epsilon, at))
-    with pytest.raises(dpb.BudgetExceeded, match=r"nothing is left|would fit"):
+    with pytest.raises(dpb.BudgetExceeded, match=r"budget is exhausted|would fit"):
         charge(ledger, dpb.Budget(epsilon, at))
 
 
@@ -494,7 +494,7 @@ def test_a_receipt_is_redeemed_as_often_as_was_charged_and_no_more():
 
 def test_more_uses_than_are_left_take_none():
     one, receipt = charged(steps=5)
-    with pytest.raises(NotCharged, match="6 uses asked for, 5 left"):
+    with pytest.raises(NotCharged, match="6 uses requested, 5 left"):
         receipt.redeem(one, 6)
     receipt.redeem(one, 5)
 

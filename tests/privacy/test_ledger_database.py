@@ -87,7 +87,7 @@ def test_a_mistyped_name_is_not_begun_without_a_total(ledger, url):
 )
 def test_what_is_said_again_must_agree(ledger, url, wish):
     ((argument, _),) = wish.items()
-    with pytest.raises(dpb.InvalidArgument, match=rf"{argument}=.*fixed for its life; leave {argument}= out"):
+    with pytest.raises(dpb.InvalidArgument, match=rf"{argument}=.*which cannot change; omit {argument}="):
         dpb.Ledger.open(url, dataset="hospital", **wish)
 
 
@@ -439,7 +439,7 @@ def test_who_waits_too_long_charges_nothing(ledger, path, monkeypatch):
     monkeypatch.setattr(sqlite, "PATIENCE", 0.05)
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
-        with pytest.raises(dpb.LedgerUnavailable, match="others kept writing"):
+        with pytest.raises(dpb.LedgerUnavailable, match="locked by other writers"):
             charge(ledger, 0.1)
         assert ledger.entries == ()  # and who reads does not wait
     charge(ledger, 0.1)
@@ -447,7 +447,7 @@ def test_who_waits_too_long_charges_nothing(ledger, path, monkeypatch):
 
 def test_a_ledger_that_is_gone_is_not_begun_again(ledger, path, tmp_path):
     path.unlink()
-    with pytest.raises(dpb.LedgerUnavailable, match="is gone"):
+    with pytest.raises(dpb.LedgerUnavailable, match="is missing; put it back"):
         charge(ledger, 0.1)
     assert repr(ledger) == "Ledger(cannot be read: LedgerUnavailable)"
     assert list(tmp_path.iterdir()) == []

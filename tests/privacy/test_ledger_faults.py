@@ -139,7 +139,7 @@ def test_a_database_of_something_else_is_refused_and_left_alone(tmp_path):
 def test_a_ledger_whose_file_is_lost_is_not_begun_beside_its_log(copied, tmp_path):
     copied.unlink()
     (tmp_path / "ledger.db-wal").write_bytes(b"charges")
-    with pytest.raises(dpb.LedgerCorrupt, match=r"'ledger.db-wal' is left of it"):
+    with pytest.raises(dpb.LedgerCorrupt, match=r"'ledger.db-wal' remains"):
         opened(copied)
 
 
@@ -150,7 +150,7 @@ def test_a_backup_that_is_put_back_under_an_open_ledger_is_noticed(copied, tmp_p
     charge(ledger, 0.1)
     os.replace(backup, copied)
     for look in (lambda: ledger.entries, ledger.spent, lambda: charge(ledger, 0.1)):
-        with pytest.raises(dpb.LedgerCorrupt, match=r"that were there before are gone"):
+        with pytest.raises(dpb.LedgerCorrupt, match=r"that existed before are missing"):
             look()
 
 

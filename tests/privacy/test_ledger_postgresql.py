@@ -121,7 +121,7 @@ def test_a_connection_that_breaks_during_a_charge_gives_no_receipt(url, ledger, 
         connection.exec_driver_sql("SELECT pg_terminate_backend(pg_backend_pid())")
 
     monkeypatch.setattr(database, "add_entry", broken)
-    with pytest.raises(dpb.LedgerUnavailable, match=r"look at ledger\.entries before trying again"):
+    with pytest.raises(dpb.LedgerUnavailable, match=r"check ledger\.entries before trying again"):
         charge(ledger, 0.1)
     monkeypatch.undo()
     assert ledger.entries == ()

@@ -138,18 +138,19 @@ def charged(ledger, *runs):
 
 
 def test_a_ledger_shows_itself():
-    check_card(dpb.Ledger(dpb.Budget(3.0, 1e-5))._repr_html_(), "ε 0 of 3 spent at delta 1e-05", "ε 3 left", "0 runs")
+    empty = dpb.Ledger(dpb.Budget(3.0, 1e-5))._repr_html_()
+    check_card(empty, "ε 0 of 3 spent at delta 1e-05", "ε 3 remaining", "0 runs")
     card = charged(dpb.Ledger(dpb.Budget(6.0, 1e-5)), *(f"run {number}" for number in range(9)))._repr_html_()
     check_card(card, "9 runs, the last 6 shown", "do not sum to the total", "run 8")
     assert "run 2<" not in card
     full = charged(dpb.Ledger(dpb.Budget(1.0, 1e-5)), "Tracking")._repr_html_()
-    check_card(full, "nothing left", "1 run<")
+    check_card(full, "budget exhausted", "1 run<")
     check_card(dpb.Ledger(dpb.Budget(float("inf")))._repr_html_(), "ε 0 of infinite spent")
 
 
 def test_what_is_left_is_never_shown_too_large():
     ledger = charged(dpb.Ledger(dpb.Budget(1.5, 1e-5)), "one")
-    shown = float(re.search(r"ε (\S+) left", ledger._repr_html_()).group(1))
+    shown = float(re.search(r"ε (\S+) remaining", ledger._repr_html_()).group(1))
     assert 0.999 * ledger.remaining().epsilon < shown <= ledger.remaining().epsilon
 
 
@@ -171,5 +172,5 @@ def test_a_ledger_in_a_database_shows_its_name_who_and_when(tmp_path):
 
 def test_a_look_at_a_ledger_does_not_load_jax():
     code = "import sys; from dpbilevel.privacy.ledger import Ledger; from dpbilevel.privacy.budget import Budget; "
-    code += "assert 'left' in Ledger(Budget(1.0, 1e-5))._repr_html_(); assert 'jax' not in sys.modules"
+    code += "assert 'remaining' in Ledger(Budget(1.0, 1e-5))._repr_html_(); assert 'jax' not in sys.modules"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

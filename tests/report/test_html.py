@@ -99,8 +99,8 @@ def test_a_run_that_is_not_sound_looks_different():
     assert classes["private"] == ["guarantee good"]
     assert classes["caveats"] == ["banner fair", "guarantee fair"]
     assert classes["seeded"] == classes["infinite"] == ["banner bad", "guarantee bad"]
-    assert "epsilon, were the noise secret" in html_report(review("seeded"))
-    assert "epsilon, were the noise secret" not in html_report(review("private"))
+    assert "epsilon, if the noise were secret" in html_report(review("seeded"))
+    assert "epsilon, if the noise were secret" not in html_report(review("private"))
 
 
 def test_everything_that_comes_in_is_escaped():

@@ -25,14 +25,14 @@ def test_sections_are_those_of_the_page():
     titles = re.findall(r"^## (.*)$", markdown_report(review()), flags=re.MULTILINE)
     assert titles == [
         "The guarantee",
-        "What was spent",
+        "Privacy spend",
         "Hyperparameters",
         "Model",
-        "Planned noise to signal",
-        "Every number of the plan, with the reason for it",
-        "Released besides x and y",
+        "Planned noise-to-signal ratios",
+        "Every number of the plan and its reason",
+        "Other released values",
         "Public facts",
-        "Declared about the columns",
+        "Column declarations",
         "How to reproduce",
     ]
 

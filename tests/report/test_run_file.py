@@ -85,7 +85,7 @@ def test_an_unfinished_run_has_spent_its_epsilon(status, budget, tmp_path):
     content = checked(path)
     assert content["budget"]["epsilon"] == (1.0 if budget.is_private else "inf")
     assert "counts as spent" in content["notice"]
-    with pytest.raises(dpb.InvalidArgument, match=rf"did not finish \(it is {status}\).*counts as spent"):
+    with pytest.raises(dpb.InvalidArgument, match=rf"did not finish \(its status is .{status}.\).*counts as spent"):
         read_run(path)
 
 

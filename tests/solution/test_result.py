@@ -288,7 +288,7 @@ def test_files_of_earlier_versions_have_none(tmp_path):
     assert solution.result == ""
     whole = review(solution=solution)
     for text in (html_report(whole), markdown_report(whole)):
-        assert "What became of the run" not in text
+        assert "Outcome" not in text
 
 
 def test_estimators_warn_at_the_line_of_the_fit():

@@ -1,6 +1,6 @@
-"""Public data sets with what is publicly known of their columns, so that no range and no category needs discovering.
+"""Public data sets with declarations of their columns, so that no range or category must be discovered from data.
 
-| loader | task | rows | where it comes from, first found first |
+| loader | task | rows | sources, in order of preference |
 | --- | --- | --- | --- |
 | `load_adult` | income above 50,000 dollars | 32,561 and 16,281 for testing | a directory, OpenML |
 | `load_mnist` | ten digits | 60,000 and 10,000 for testing | a directory, OpenML |
@@ -8,7 +8,7 @@
 | `load_california` | house values | 20,640 | a directory, scikit-learn's own fetcher |
 | `load_omniglot` | 242 characters | 4,840 | a directory |
 
-A directory is given as ``data=`` or in the environment variable DPBILEVEL_DATA. Then::
+Pass a directory as ``data=`` or in the environment variable DPBILEVEL_DATA. Then::
 
     data = load_adult()
     encoder = BoundedEncoder(ranges=data.ranges, categories=data.categories)

@@ -10,8 +10,8 @@ from dpbilevel.foundation.arguments import in_the_form_of
 ARRAYS = ("num_train", "cat_train", "y_train", "num_test", "cat_test", "y_test", "meta_json")
 CLASSES = ("<=50K", ">50K")
 
-# As the survey codes its answers (17 and more, cut at 90; two digits of hours; five of gains); losses are clamped by
-# choice.
+# The survey's own coding (ages from 17, capped at 90; two digits of hours; five of gains);
+# losses are clamped by choice.
 RANGES = {
     "age": (17.0, 90.0),
     "education_num": (1.0, 16.0),
@@ -20,7 +20,7 @@ RANGES = {
     "hours_per_week": (1.0, 99.0),
 }
 
-# The published code book, in its spelling. "?" is an answer that was not given.
+# The published code book, in its spelling. "?" is a missing answer.
 CATEGORIES = {
     "workclass": code_book(
         "? Federal-gov Local-gov Never-worked Private Self-emp-inc Self-emp-not-inc State-gov Without-pay"
@@ -50,13 +50,13 @@ CATEGORIES = {
 
 @in_the_form_of("data", "adult.npz")
 def load_adult(data: Directory = None) -> Dataset:
-    """Adult: 5 numeric and 8 categorical columns; the survey weight fnlwgt is no feature and left out.
+    """Adult: 5 numeric and 8 categorical columns; the survey weight fnlwgt is not a feature and is omitted.
 
-    Read from adult.npz (``num_train``, ``cat_train``, ``y_train`` and the same of ``test``), else from OpenML, which
-    has merged training and test rows: there is no ``test_X`` then.
+    Read from adult.npz (``num_train``, ``cat_train``, ``y_train`` and the same for ``test``), otherwise from OpenML,
+    which merges training and test rows: ``test_X`` is then None.
 
     Args:
-        data: a directory that has adult.npz; without it DPBILEVEL_DATA and then scikit-learn's fetcher are tried.
+        data: a directory with adult.npz; by default DPBILEVEL_DATA and then scikit-learn's fetcher are tried.
 
     >>> load_adult("/data")  # doctest: +SKIP
     Dataset('adult', 32561 rows, 13 columns, 2 classes, 16281 test rows)
@@ -93,7 +93,7 @@ def _part(arrays: dict[str, Array], part: str) -> tuple[dict[str, Array], Array]
 
 
 def _of_frame(frame: Any) -> dict[str, Array]:
-    """OpenML's columns under this module's names: it writes education-num, and nothing where UCI writes "?"."""
+    """Rename OpenML's columns (such as education-num) and replace its missing cells by UCI's "?"."""
     columns = {name: frame[name.replace("_", "-")].to_numpy() for name in RANGES}
     for name in CATEGORIES:
         cells = frame[name.replace("_", "-")].to_numpy(dtype=object)

@@ -6,7 +6,7 @@ from dpbilevel.datasets.dataset import Array, Dataset
 from dpbilevel.datasets.sources import Directory, fetched, names_in, stored
 from dpbilevel.foundation.arguments import in_the_form_of
 
-# The extent of the state and the census's own cuts; averages and populations are clamped by choice.
+# The extent of the state and the census's own caps; averages and populations are clamped by choice.
 RANGES = {
     "MedInc": (0.0, 15.0),
     "HouseAge": (0.0, 52.0),
@@ -17,18 +17,18 @@ RANGES = {
     "Latitude": (32.0, 42.0),
     "Longitude": (-125.0, -114.0),
 }
-TARGET_RANGE = (0.15, 5.0)  # where the census cuts house values, in 100,000 dollars
+TARGET_RANGE = (0.15, 5.0)  # the census's caps of house values, in 100,000 dollars
 
 
 @in_the_form_of("data", "california_housing.npz")
 def load_california(data: Directory = None) -> Dataset:
     """California housing: the eight columns of scikit-learn's data set, and house values in 100,000 dollars.
 
-    Read from california_housing.npz (``X`` with the totals of each block group, ``y`` in dollars), else from
+    Read from california_housing.npz (``X`` with the totals of each block group, ``y`` in dollars), otherwise from
     scikit-learn's fetcher.
 
     Args:
-        data: a directory that has california_housing.npz; without it DPBILEVEL_DATA and then the fetcher are tried.
+        data: a directory with california_housing.npz; by default DPBILEVEL_DATA and then the fetcher are tried.
 
     >>> load_california("/data")  # doctest: +SKIP
     Dataset('california', 20640 rows, 8 columns, numeric target)
@@ -52,7 +52,7 @@ def load_california(data: Directory = None) -> Dataset:
 
 
 def _averaged(arrays: dict[str, Array]) -> dict[str, Array]:
-    """The columns that scikit-learn makes of the totals."""
+    """The columns of scikit-learn's data set, computed from the totals."""
     totals = dict(zip(names_in(arrays)["numeric_columns"], arrays["X"].T.astype(np.float64), strict=True))
     return {
         "MedInc": totals["median_income"],

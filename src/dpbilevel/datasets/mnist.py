@@ -12,12 +12,12 @@ TRAINING = 60_000  # OpenML has the training rows first, then those for testing
 
 @in_the_form_of("data", "mnist.npz")
 def load_mnist(data: Directory = None) -> Dataset:
-    """MNIST: a matrix of 784 pixels (0 to 255) a row, and digits 0 to 9.
+    """MNIST: a matrix with 784 pixels (0 to 255) per row, and digits 0 to 9.
 
-    Read from mnist.npz (``X_train``, ``y_train``, ``X_test``, ``y_test``), else from OpenML.
+    Read from mnist.npz (``X_train``, ``y_train``, ``X_test``, ``y_test``), otherwise from OpenML.
 
     Args:
-        data: a directory that has mnist.npz; without it DPBILEVEL_DATA and then scikit-learn's fetcher are tried.
+        data: a directory with mnist.npz; by default DPBILEVEL_DATA and then scikit-learn's fetcher are tried.
 
     >>> load_mnist("/data")  # doctest: +SKIP
     Dataset('mnist', 60000 rows, 784 columns, 10 classes, 10000 test rows)

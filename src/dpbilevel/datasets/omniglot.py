@@ -7,7 +7,7 @@ from dpbilevel.datasets.sources import Directory, stored, unavailable
 from dpbilevel.foundation.arguments import in_the_form_of
 
 SIDE = 105
-ALPHABETS = {  # and how many characters they have
+ALPHABETS = {  # with their numbers of characters
     "Balinese": 24,
     "Early_Aramaic": 22,
     "Greek": 24,
@@ -24,12 +24,12 @@ CLASSES = tuple(
 
 @in_the_form_of("data", "omniglot_small.npz")
 def load_omniglot(data: Directory = None) -> Dataset:
-    """Omniglot: a matrix of 11,025 pixels (1 is ink) a row, and characters such as "Greek/character01".
+    """Omniglot: a matrix with 11,025 pixels (1 is ink) per row, and characters such as "Greek/character01".
 
     Read from omniglot_small.npz (``X_bits``, rows of packed bits, and ``y``).
 
     Args:
-        data: a directory that has omniglot_small.npz; without it DPBILEVEL_DATA is tried.
+        data: a directory with omniglot_small.npz; by default DPBILEVEL_DATA is tried.
 
     >>> load_omniglot("/data")  # doctest: +SKIP
     Dataset('omniglot', 4840 rows, 11025 columns, 242 classes)

@@ -1,1 +1,1 @@
-"""Tables into rows of a known norm, from declared ranges and categories."""
+"""Encoding of tables as rows of bounded norm, from declared ranges and categories."""

@@ -1,7 +1,7 @@
-"""Tables of any kind as columns of values, a chunk of rows at a time: frames, dictionaries, arrays, lists, sparse.
+"""Chunked access to tables of any kind: data frames, dictionaries, arrays, nested lists and sparse matrices.
 
-What is public about a table is its shape, the names of its columns and their types. Cells are private: no message here
-has one, and errors of other libraries, which quote cells, are replaced.
+The shape of a table and the names and types of its columns are public. Cells are private: no message here contains one,
+and errors of other libraries, which may quote cells, are replaced.
 """
 
 import math
@@ -17,26 +17,26 @@ from dpbilevel.errors import InvalidRecords
 
 Array = npt.NDArray[Any]
 Chunk = list[Array] | Array
-# "categories" are pandas' and polars' categorical types; of "objects" only the cells tell what they are.
+# "categories" are the categorical types of pandas and polars; the kind of "objects" is known from their cells only.
 Kind = Literal["numbers", "booleans", "strings", "categories", "objects"]
 
 _KINDS: dict[str, Kind] = {"i": "numbers", "u": "numbers", "f": "numbers", "b": "booleans", "O": "objects"}
 _KINDS |= {"U": "strings", "S": "strings", "T": "strings"}
 _REFUSED = {"M": "dates", "m": "time differences", "V": "nested values"}
-# Text that stands for a missing number, in small letters.
+# Text that represents a missing number, in lower case.
 MISSING = frozenset({"", "na", "n/a", "#n/a", "<na>", "nan", "+nan", "-nan", "null", "none"})
-_CELLS = 2**20  # of a chunk: eight megabytes as float64
+_CELLS = 2**20  # cells per chunk: eight megabytes as float64
 
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """Rows and columns that can be read in chunks.
+    """A table that can be read in chunks of rows.
 
     Args:
-        names: of the columns, None where they have none.
-        shape: rows and columns.
-        kinds: what each column holds, by its type.
-        read: the columns of a slice of rows: a list of arrays, or one array with a row for each column.
+        names: the column names; None if the columns have none.
+        shape: numbers of rows and columns.
+        kinds: the kind of each column, from its type.
+        read: returns the columns of a slice of rows: a list of arrays, or one array with one row per column.
     """
 
     names: tuple[Any, ...] | None
@@ -46,11 +46,11 @@ class Table:
 
     @property
     def labels(self) -> tuple[Any, ...]:
-        """What declarations call the columns: names, or else positions."""
+        """How declarations refer to the columns: by name, or by position if they have no names."""
         return tuple(range(self.shape[1])) if self.names is None else self.names
 
     def chunks(self) -> Iterator[tuple[slice, Chunk]]:
-        """All rows in order, some at a time."""
+        """Iterate over all rows in order, in chunks."""
         rows = max(1, _CELLS // max(1, self.shape[1]))
         for start in range(0, self.shape[0], rows):
             chosen = slice(start, min(start + rows, self.shape[0]))
@@ -58,7 +58,7 @@ class Table:
 
 
 def read_table(X: Any) -> Table:
-    """A table of a pandas or polars frame, an Arrow table, a dictionary of columns, a matrix, lists or a sparse matrix.
+    """Read a data frame (pandas, polars), an Arrow table, a dictionary of columns, a matrix (also sparse) or lists.
 
     >>> table = read_table({"age": np.array([31, 57]), "sex": np.array(["F", "M"]), "town": ["Oslo", None]})
     >>> table.names, table.shape, table.kinds
@@ -81,14 +81,14 @@ def read_table(X: Any) -> Table:
 
 
 def is_dictionary(X: Any) -> bool:
-    """Whether a table is a dictionary of columns. Some sparse matrices are dictionaries too, of positions."""
+    """Whether a table is a dictionary of columns. Some sparse matrices are dictionaries too, but of positions."""
     return isinstance(X, Mapping) and not scipy.sparse.issparse(X)
 
 
 def numbers_of(columns: Chunk, chosen: list[int], labels: tuple[Any, ...]) -> npt.NDArray[np.float64]:
-    """Chosen columns of a chunk side by side, as float64; NaN where a cell is missing.
+    """Chosen columns of a chunk as one float64 matrix; missing cells are NaN.
 
-    Raises for text and other cells that are no numbers: they are mistakes, and no missing numbers.
+    Raises for text and other cells that are not numbers: they are treated as errors, not as missing numbers.
 
     >>> numbers_of([np.array(["1.5", None, "none", True], dtype=object)], [0], ("age",)).tolist()
     [[1.5], [nan], [nan], [1.0]]
@@ -99,7 +99,7 @@ def numbers_of(columns: Chunk, chosen: list[int], labels: tuple[Any, ...]) -> np
 
 
 def as_slice(positions: list[int] | npt.NDArray[np.intp]) -> Any:
-    """Increasing positions as a slice where they have no gaps: NumPy reads and writes a slice many times faster."""
+    """Increasing positions as a slice if they have no gaps: NumPy reads and writes slices many times faster."""
     first, last = int(positions[0]), int(positions[-1])
     return slice(first, last + 1) if last - first + 1 == len(positions) else positions
 
@@ -119,17 +119,17 @@ def _as_numbers(values: Array, label: Any) -> npt.NDArray[np.float64]:
             cells = [_number(value) for value in values.tolist()]
     if None in cells:
         raise InvalidRecords(
-            f"column {label!r}: must hold numbers; has text or other cells that are none, which are never taken for "
-            "missing ones (turn text like '1,5' and dates into numbers, or declare categories)"
+            f"column {label!r}: must hold numbers; it contains text or other cells, which are never treated as missing "
+            "numbers (convert text like '1,5' and dates to numbers, or declare categories)"
         )
     return np.array(cells, np.float64)
 
 
 def _number(value: Any) -> float | None:
-    """A cell as a number, NaN where it is missing, None where it is anything else."""
+    """A cell as a number: NaN if it is missing, None if it is anything else."""
     try:
         return float(value)
-    except OverflowError:  # a whole number beyond float64
+    except OverflowError:  # an integer beyond float64
         return math.inf
     except (TypeError, ValueError):
         missing = is_missing(value) or (isinstance(value, str) and value.strip().lower() in MISSING)
@@ -138,9 +138,9 @@ def _number(value: Any) -> float | None:
 
 def _of_columns(names: tuple[Any, ...], columns: list[Any]) -> Table:
     if len(set(names)) < len(names):
-        raise InvalidRecords("X: column names must differ; declarations go by name (rename columns that share one)")
+        raise InvalidRecords("X: column names must be unique; declarations refer to names (rename duplicate columns)")
     if len({len(column) for column in columns}) > 1:
-        raise InvalidRecords("X: columns disagree on the number of rows; every column needs the same length")
+        raise InvalidRecords("X: columns have different lengths; every column needs the same number of rows")
     kinds = tuple(_kind(f"column {name!r}", column) for name, column in zip(names, columns, strict=True))
     height = len(columns[0]) if columns else 0
     return Table(names, (height, len(columns)), kinds, lambda rows: [_values(column, rows) for column in columns])
@@ -149,17 +149,17 @@ def _of_columns(names: tuple[Any, ...], columns: list[Any]) -> Table:
 def _of_matrix(matrix: Any, rows_of: Callable[[slice], Array]) -> Table:
     if matrix.ndim != 2:
         raise InvalidRecords(
-            f"X: must have two dimensions, rows and columns, and has {matrix.ndim}. Reshape your data: one row a record"
+            f"X: must have two dimensions, rows and columns; has {matrix.ndim}. Reshape your data to one row per record"
         )
     kinds = (_of_type("X", matrix.dtype.kind),) * matrix.shape[1]
     return Table(None, matrix.shape, kinds, lambda rows: rows_of(rows).T)
 
 
 def _column(name: Any, column: Any) -> Any:
-    """A value of a dictionary: a series of pandas or polars or an Arrow array as it is, anything else as an array."""
+    """A value of a dictionary: a pandas or polars series or an Arrow array unchanged, anything else as an array."""
     if _is_pandas(column) or _is_polars(column) or _is_arrow(column):
         return column
-    if isinstance(column, list | tuple):  # a list has no type: NumPy would infer one from cells
+    if isinstance(column, list | tuple):  # a list has no type, and NumPy would infer one from cells
         return np.fromiter(column, dtype=object, count=len(column))
     array = _array(f"column {name!r}", column)
     if array.ndim != 1:
@@ -169,7 +169,7 @@ def _column(name: Any, column: Any) -> Any:
 
 def _array(where: str, values: Any) -> Array:
     if isinstance(values, np.ma.MaskedArray):
-        raise InvalidRecords(f"{where}: is a masked array; fill the gaps, or drop the rows that have them")
+        raise InvalidRecords(f"{where}: is a masked array; fill the masked cells, or drop their rows")
     try:
         array = np.asarray(values)
         if array.dtype.kind in "US" and not isinstance(values, np.ndarray):
@@ -197,7 +197,7 @@ def _of_type(where: str, kind: str) -> Kind:
     if kind not in _KINDS:
         raise InvalidRecords(
             f"{where}: holds {_REFUSED.get(kind, 'values of an unknown type')}; must be numbers, strings or booleans "
-            "(turn dates into numbers, nested values into columns)"
+            "(convert dates to numbers, and nested values to columns)"
         )
     return _KINDS[kind]
 

@@ -1,7 +1,7 @@
-"""What is declared of columns, ranges and categories, and what is discovered in the data where nothing is.
+"""Declared ranges and categories of columns, and their discovery from the data where none are declared.
 
-A declaration is a public fact: the law, the form or the instrument says it. What is discovered is a function of records
-that no budget pays for, so each such column has a caveat.
+A declaration is a public fact: it follows from a law, a form or an instrument. A discovered range is a function of
+records that is not charged to any budget, so each such column gets a caveat.
 """
 
 import decimal
@@ -17,14 +17,14 @@ from dpbilevel.encoding.columns import Table, is_missing, numbers_of
 from dpbilevel.errors import InvalidArgument, InvalidRecords
 
 Range = tuple[float, float]
-OTHER = "other"  # the category that takes every value that is not listed
+OTHER = "other"  # the category of all values that are not listed
 
-_CAVEATS_APART = 10  # above this number, columns share a sentence
+_CAVEATS_APART = 10  # above this number, columns share one caveat
 
 
 @dataclass(frozen=True)
 class Declarations:
-    """The range or the categories of every column, by its label, and a caveat for whatever was not declared."""
+    """The range or the categories of every column, by label, and caveats for undeclared columns."""
 
     ranges: Mapping[Any, Range]
     categories: Mapping[Any, tuple[Any, ...]]
@@ -32,7 +32,7 @@ class Declarations:
 
 
 def declared(table: Table, ranges: Any, categories: Any) -> Declarations:
-    """Check what was declared against the names and types of the columns. No cell is read.
+    """Check declarations against the names and types of the columns. No cell is read.
 
     >>> from dpbilevel.encoding.columns import read_table
     >>> table = read_table({"age": [31, 57], "sex": ["F", "M"]})
@@ -45,8 +45,8 @@ def declared(table: Table, ranges: Any, categories: Any) -> Declarations:
             raise InvalidArgument(f"{name}: must be a dictionary from column to declaration, or None")
         for label in given or ():
             if label not in kinds:
-                called = "by position, from 0 on" if table.names is None else "by name"
-                raise InvalidArgument(f"{name}: column {label!r} is not in the data; columns go {called}")
+                called = "by position, starting at 0" if table.names is None else "by name"
+                raise InvalidArgument(f"{name}: column {label!r} is not in the data; refer to columns {called}")
     twice = [label for label in ranges or () if label in (categories or ())]
     if twice:
         raise InvalidArgument(f"ranges, categories: column {twice[0]!r} is in both; must be in one of them")
@@ -57,7 +57,7 @@ def declared(table: Table, ranges: Any, categories: Any) -> Declarations:
 
 
 def completed(table: Table, given: Declarations, *, refuse: bool) -> Declarations:
-    """Discover what was not declared. With ``refuse``, missing numbers are refused before anything is made of cells."""
+    """Discover undeclared ranges and categories. With ``refuse``, missing numbers raise before cells are used."""
     labels = table.labels
     undeclared = [at for at, label in enumerate(labels) if label not in given.ranges and label not in given.categories]
     counted = _hold_numbers(table, undeclared)
@@ -78,7 +78,7 @@ def completed(table: Table, given: Declarations, *, refuse: bool) -> Declaration
             values |= _values_of(labels[at], columns[at].tolist())
 
     bounds = zip(counted, low.tolist(), high.tolist(), strict=True)
-    # A column without a single number has no range, and encodes as zeros.
+    # A column without any number has no range and is encoded as zeros.
     ranges = {labels[at]: (least, most) if least <= most else (0.0, 0.0) for at, least, most in bounds}
     categories = {labels[at]: _in_order(values) for at, values in listed.items()}
     caveats = (
@@ -89,7 +89,7 @@ def completed(table: Table, given: Declarations, *, refuse: bool) -> Declaration
 
 
 def _hold_numbers(table: Table, columns: list[int]) -> dict[int, None]:
-    """Which columns are numeric, in order: by their type, or where that tells nothing by their cells."""
+    """The numeric columns, in order: determined by type, or by cells where the type is unspecific."""
     unclear = {at for at in columns if table.kinds[at] == "objects"}
     for _, chunk in table.chunks() if unclear else ():
         unclear -= {at for at in unclear if not all(map(_is_number_or_missing, chunk[at].tolist()))}
@@ -97,7 +97,7 @@ def _hold_numbers(table: Table, columns: list[int]) -> dict[int, None]:
 
 
 def refuse_missing(label: Any) -> None:
-    """Raise for a numeric column that has a missing or infinite cell."""
+    """Raise for a numeric column with a missing or infinite cell."""
     raise InvalidRecords(
         f"column {label!r}: must hold finite numbers and no missing values (NaN, infinity); clean it, or pass "
         'invalid="zero" to encode such cells as the middle of the range'
@@ -127,17 +127,20 @@ def _checked_categories(label: Any, given: Any, kind: str) -> tuple[Any, ...]:
         raise InvalidArgument(f"{where} has {given!r}; must be a list of the values that the column can have")
     listed = tuple(value.item() if isinstance(value, np.generic) else value for value in given)
     try:
-        different = len(set(listed)) == len(listed)
+        unique = len(set(listed)) == len(listed)
     except TypeError:
-        raise InvalidArgument(f"{where} lists a value of an odd type; must be strings, numbers or booleans") from None
-    if not listed or not different or any(map(is_missing, listed)):
         raise InvalidArgument(
-            f"{where} must list at least one value, none of them twice or missing (a missing cell is an unlisted value)"
+            f"{where} lists a value of an unsupported type; must be strings, numbers or booleans"
+        ) from None
+    if not listed or not unique or any(map(is_missing, listed)):
+        raise InvalidArgument(
+            f"{where} must list at least one value, without duplicates or missing values (a missing cell counts as "
+            "unlisted)"
         )
     strings = [isinstance(value, str) for value in listed if value != OTHER]
-    # Such a list would match no cell at all, and say nothing about it.
+    # Such a list would silently match no cell at all.
     if strings and ((kind in ("numbers", "booleans") and all(strings)) or (kind == "strings" and not any(strings))):
-        raise InvalidArgument(f"{where} lists other types of values than the column's {kind}; declare {kind}")
+        raise InvalidArgument(f"{where} lists values of another type than the column's {kind}; declare {kind}")
     return listed
 
 
@@ -152,12 +155,12 @@ def _values_of(label: Any, cells: list[Any]) -> set[Any]:
         return {value.item() if isinstance(value, np.generic) else value for value in cells if not is_missing(value)}
     except TypeError:
         raise InvalidRecords(
-            f"column {label!r}: has cells that are no numbers, strings or booleans; turn them into columns of their own"
+            f"column {label!r}: has cells that are not numbers, strings or booleans; convert them to separate columns"
         ) from None
 
 
 def _in_order(values: set[Any]) -> tuple[Any, ...]:
-    # Sorted, because the order of first appearance would tell the order of records.
+    # Sorted, because the order of first appearance would reveal the order of records.
     try:
         return tuple(sorted(values))
     except TypeError:

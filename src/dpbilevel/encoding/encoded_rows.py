@@ -1,8 +1,8 @@
-"""Encoded rows: an array that knows the norm its rows were declared to have, and what was not declared about them.
+"""Encoded rows: an array with the declared norm of its rows, and with caveats about undeclared columns.
 
-The two are kept by opposite rules. The norm is a fact about these very rows: it is dropped by whatever is not known to
-keep it. Caveats are a fact about everything that was computed from the rows: they are kept by whatever NumPy returns as
-an array, and an array that comes from several encoded ones has the caveats of all.
+The two propagate by opposite rules. The norm is a property of these particular rows: operations drop it unless they are
+known to preserve it. Caveats apply to everything computed from the rows: every array that NumPy returns keeps them, and
+an array computed from several encoded ones has the caveats of all.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ from dpbilevel.foundation.arguments import positive
 
 Array = npt.NDArray[Any]
 
-# What np.concatenate returns side by side has a norm of its own; these are other names of it.
+# Concatenating rows side by side gives rows with a new norm; hstack and column_stack call np.concatenate.
 _SIDE_BY_SIDE = frozenset({np.concatenate, np.hstack, np.column_stack})
 _KEEP_THE_NORM = _SIDE_BY_SIDE | {np.take}
 _CHANGE_THE_FIRST = frozenset({np.copyto, np.put, np.putmask, np.place, np.put_along_axis, np.fill_diagonal})
@@ -27,15 +27,15 @@ _CHANGE_THE_FIRST = frozenset({np.copyto, np.put, np.putmask, np.place, np.put_a
 class EncodedRows(np.ndarray[Any, np.dtype[Any]]):
     """An array of rows with a declared norm and caveats.
 
-    Both stay through slicing, copying, pickling and stacking side by side, where the norm is the root of the sum of
-    squares. Everything else that NumPy computes keeps the caveats and drops the norm. ``np.asarray`` gives the plain
-    array; so does whatever calls it: fitted steps of scikit-learn, data frames, sparse matrices. Nothing private rests
-    on the norm: who uses it clips rows to it, so a wrong one costs accuracy alone.
+    Both are preserved by slicing, copying, pickling and stacking side by side, where the norm is the root of the sum of
+    squares. All other NumPy operations keep the caveats and drop the norm. ``np.asarray`` returns the plain array, and
+    so does everything that calls it: fitted steps of scikit-learn, data frames, sparse matrices. Privacy does not
+    depend on the norm: its users clip rows to it, so a wrong norm only costs accuracy.
 
     Args:
         rows: the array.
-        data_norm: the declared bound on the norm of every row, None where nothing was declared.
-        caveats: what a guarantee that rests on these rows does not cover.
+        data_norm: the declared bound on the norm of every row; None if nothing was declared.
+        caveats: what a guarantee based on these rows does not cover.
 
     >>> rows = EncodedRows(np.eye(3), data_norm=1.0, caveats=["the range of 'age' was taken from the data"])
     >>> rows[:2].data_norm, rows[:2].caveats
@@ -46,7 +46,7 @@ class EncodedRows(np.ndarray[Any, np.dtype[Any]]):
     1.4142
     """
 
-    __array_priority__ = 1.0  # products of a plain array with encoded rows are of their class
+    __array_priority__ = 1.0  # products of a plain array with encoded rows are encoded rows
 
     data_norm: float | None
     caveats: tuple[str, ...]
@@ -54,22 +54,22 @@ class EncodedRows(np.ndarray[Any, np.dtype[Any]]):
     def __new__(
         cls, rows: npt.ArrayLike, *, data_norm: float | None = None, caveats: Sequence[str] = ()
     ) -> "EncodedRows":
-        told: tuple[Any, ...] = tuple(caveats) if isinstance(caveats, list | tuple) else (None,)
-        if not all(isinstance(caveat, str) for caveat in told):
+        sentences: tuple[Any, ...] = tuple(caveats) if isinstance(caveats, list | tuple) else (None,)
+        if not all(isinstance(caveat, str) for caveat in sentences):
             raise InvalidArgument("caveats: must be a list of sentences")
         if data_norm is not None:
             positive("data_norm", data_norm, "it bounds the norm of every row")
         encoded: EncodedRows | None = None
         with contextlib.suppress(RuntimeError, TypeError, ValueError):
             encoded = np.asarray(rows).view(cls)
-        if encoded is None:  # told here, where no error that may quote a cell is its context
+        if encoded is None:  # raised here, so that an error that may quote a cell is not its context
             raise InvalidRecords("rows: must be an array")
         encoded.data_norm = data_norm
-        encoded.caveats = told
+        encoded.caveats = sentences
         return encoded
 
     def __array_finalize__(self, source: Any) -> None:
-        # Every new array and every view comes through here: a transposed one, say, has other rows.
+        # NumPy calls this for every new array and view; a transposed array, for example, has different rows.
         self.data_norm = None
         self.caveats = getattr(source, "caveats", ())
 
@@ -82,7 +82,7 @@ class EncodedRows(np.ndarray[Any, np.dtype[Any]]):
         plain = {"out": tuple(map(_plain, out))} if out else {}
         plain |= {name: _plain(value) for name, value in options.items()}
         result = super().__array_ufunc__(ufunc, method, *map(_plain, inputs), **plain)
-        return _told(result, caveats, changed)
+        return _propagate_caveats(result, caveats, changed)
 
     def __array_function__(self, function: Callable[..., Any], types: Any, args: Any, kwargs: Any) -> Any:
         result = super().__array_function__(function, types, args, kwargs)
@@ -92,7 +92,7 @@ class EncodedRows(np.ndarray[Any, np.dtype[Any]]):
             norm = _side_by_side(*args, **kwargs)
         out = kwargs.get("out")
         changed = (*(out if isinstance(out, tuple) else (out,)), *(given[:1] if function in _CHANGE_THE_FIRST else ()))
-        result = _told(result, caveats_of(given), changed, given)
+        result = _propagate_caveats(result, caveats_of(given), changed, given)
         if norm is not None:
             result.data_norm = norm
         return result
@@ -109,14 +109,14 @@ class EncodedRows(np.ndarray[Any, np.dtype[Any]]):
         self._change(caveats_of(value))
 
     def take(self, indices: Any, axis: Any = None, out: Any = None, mode: Any = "raise") -> Any:
-        """As of every array; whole rows keep the norm."""
-        taken = _told(super().take(indices, axis, out, mode), caveats_of((self, out)), (out,))
+        """`numpy.ndarray.take`; whole rows keep the norm."""
+        taken = _propagate_caveats(super().take(indices, axis, out, mode), caveats_of((self, out)), (out,))
         if out is None and self.ndim == taken.ndim == 2 and axis in (0, -2):
             taken.data_norm = self.data_norm
         return taken
 
     def copy(self, order: Any = "C") -> "EncodedRows":
-        """As of every array; the copy has the norm."""
+        """`numpy.ndarray.copy`; the copy keeps the norm."""
         return self._same(super().copy(order))
 
     def __copy__(self) -> "EncodedRows":
@@ -126,41 +126,41 @@ class EncodedRows(np.ndarray[Any, np.dtype[Any]]):
         return self._same(super().__deepcopy__(memo))
 
     def astype(self, dtype: Any, *args: Any, **kwargs: Any) -> Any:
-        """As of every array; floating-point numbers of another precision have the norm."""
+        """`numpy.ndarray.astype`; floating-point dtypes keep the norm."""
         converted = super().astype(dtype, *args, **kwargs)
         return (
             self._same(converted) if isinstance(converted, EncodedRows) and converted.dtype.kind == "f" else converted
         )
 
     def dot(self, other: Any, out: Any = None) -> Any:
-        """As of every array, with the caveats of both."""
+        """`numpy.ndarray.dot`, with the caveats of both operands."""
         return np.dot(self, other, out=out)
 
     def nonzero(self) -> tuple[Array, ...]:
-        """As of every array, with the caveats."""
-        return tuple(_with_caveats(found, self.caveats) for found in super().nonzero())
+        """`numpy.ndarray.nonzero`, with the caveats."""
+        return tuple(_with_caveats(indices, self.caveats) for indices in super().nonzero())
 
     def searchsorted(self, *args: Any, **kwargs: Any) -> Any:
-        """As of every array, with the caveats."""
-        return _told(super().searchsorted(*args, **kwargs), caveats_of((self, args, kwargs)))
+        """`numpy.ndarray.searchsorted`, with the caveats."""
+        return _propagate_caveats(super().searchsorted(*args, **kwargs), caveats_of((self, args, kwargs)))
 
     def sort(self, *args: Any, **kwargs: Any) -> None:
-        """As of every array, in place; rows are mixed, and the norm is dropped."""
+        """`numpy.ndarray.sort`, in place; it mixes rows, so the norm is dropped."""
         super().sort(*args, **kwargs)
         self._change()
 
     def partition(self, *args: Any, **kwargs: Any) -> None:
-        """As of every array, in place; rows are mixed, and the norm is dropped."""
+        """`numpy.ndarray.partition`, in place; it mixes rows, so the norm is dropped."""
         super().partition(*args, **kwargs)
         self._change()
 
     def fill(self, value: Any) -> None:
-        """As of every array, in place; the norm is dropped."""
+        """`numpy.ndarray.fill`, in place; the norm is dropped."""
         super().fill(value)
         self._change(caveats_of(value))
 
     def put(self, indices: Any, values: Any, mode: Any = "raise") -> None:
-        """As of every array, in place; the norm is dropped."""
+        """`numpy.ndarray.put`, in place; the norm is dropped."""
         super().put(indices, values, mode)
         self._change(caveats_of(values))
 
@@ -178,13 +178,13 @@ class EncodedRows(np.ndarray[Any, np.dtype[Any]]):
         return rows
 
     def _change(self, caveats: tuple[str, ...] = ()) -> None:
-        """Cells were written: these are other rows now."""
+        """Drop the norm and add caveats, after cells were written."""
         self.data_norm = None
         self.caveats = tuple(dict.fromkeys((*self.caveats, *caveats)))
 
 
 def caveats_of(values: Any) -> tuple[str, ...]:
-    """The caveats of all encoded rows in nested sequences and dictionaries, each once.
+    """The caveats of all encoded rows in nested sequences and dictionaries, without duplicates.
 
     >>> caveats_of([EncodedRows([1.0], caveats=["one"]), {"more": EncodedRows([1.0], caveats=["two", "one"])}])
     ('one', 'two')
@@ -207,39 +207,41 @@ def _plain(value: Any) -> Any:
 
 
 def _with_caveats(array: Array, caveats: tuple[str, ...]) -> EncodedRows:
-    """The same memory as encoded rows without a norm."""
+    """A view of the array as encoded rows without a norm."""
     encoded = array.view(EncodedRows)
     encoded.data_norm, encoded.caveats = None, caveats
     return encoded
 
 
-def _told(result: Any, caveats: tuple[str, ...], changed: Sequence[Any] = (), given: Sequence[Any] = ()) -> Any:
-    """What NumPy returned, with caveats on every array; arrays that were written into have them too."""
+def _propagate_caveats(
+    result: Any, caveats: tuple[str, ...], changed: Sequence[Any] = (), given: Sequence[Any] = ()
+) -> Any:
+    """Attach caveats to every array in a result of NumPy, and to the arrays that were written into."""
     for array in changed:
         if isinstance(array, EncodedRows):
             array._change(caveats)
             if isinstance(result, np.ndarray) and np.may_share_memory(result, array) and result.shape == array.shape:
                 return array  # in-place arithmetic returns its target
     if any(result is array for array in given):
-        return result  # np.atleast_2d of a matrix, say, is the matrix
-    if isinstance(result, np.ndarray) and not isinstance(result, np.ma.MaskedArray):  # whose mask a view would lose
+        return result  # np.atleast_2d of a matrix, for example, is the matrix itself
+    if isinstance(result, np.ndarray) and not isinstance(result, np.ma.MaskedArray):  # a view would lose the mask
         return _with_caveats(result, caveats)
     if isinstance(result, tuple) and hasattr(result, "_make"):
-        return result._make(_told(part, caveats) for part in result)
+        return result._make(_propagate_caveats(part, caveats) for part in result)
     if type(result) in (list, tuple):
-        return type(result)(_told(part, caveats, given=given) for part in result)
+        return type(result)(_propagate_caveats(part, caveats, given=given) for part in result)
     return result
 
 
 def _side_by_side(arrays: Any, axis: Any = 0, *args: Any, **kwargs: Any) -> float | None:
-    """The norm of rows that are joined to longer rows; None where one of them has none."""
+    """The norm of rows concatenated to longer rows; None if one of the arrays has no norm."""
     norms = [part.data_norm if isinstance(part, EncodedRows) and part.ndim == 2 else None for part in arrays]
     known = [norm for norm in norms if norm is not None]
     return math.hypot(*known) if axis in (1, -1) and len(known) == len(norms) else None
 
 
 def _gives_parts_of_rows(key: Any) -> bool:
-    """Whether an index into a matrix gives whole rows or parts of them, with no column twice."""
+    """Whether an index into a matrix selects entire rows or parts of them, without repeating a column."""
     row, *columns = (key or (...,)) if isinstance(key, tuple) else (key,)
     columns = [part for part in columns if part is not Ellipsis] or [slice(None)]
     if len(columns) > 1 or row is None:

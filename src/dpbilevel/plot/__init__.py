@@ -1,4 +1,4 @@
-"""Pictures of solutions, with matplotlib; every function returns the Axes.
+"""Plots of solutions with matplotlib. Every function returns the Axes.
 
 >>> import dpbilevel as dpb
 >>> dpb.plot.trajectory(solution).figure.savefig("trajectory.svg")  # doctest: +SKIP

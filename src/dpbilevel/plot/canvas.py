@@ -1,4 +1,4 @@
-"""Axes to draw on. New ones sit on a figure of their own, so that no picture touches the state of pyplot."""
+"""Axes for plots. New Axes get their own figure, so no plot changes the state of pyplot."""
 
 import contextlib
 import math
@@ -20,34 +20,34 @@ _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 @contextlib.contextmanager
 def drawing(ax: "Axes | None", height: float, width: float = WIDTH) -> Iterator["Axes"]:
-    """Axes to draw on in the style of the house: those that were given, or new ones on a figure of their own."""
+    """Context with Axes in the library's style: the given ones, or new ones on their own figure."""
     with needing("plot", "plot"):
         import matplotlib
         from matplotlib.axes import Axes
         from matplotlib.figure import Figure
 
     if not (ax is None or isinstance(ax, Axes)):
-        raise InvalidArgument(f"ax: must be Axes of matplotlib, or left out, not {type(ax).__name__}")
+        raise InvalidArgument(f"ax: must be Axes of matplotlib or None, not {type(ax).__name__}")
     with matplotlib.rc_context(SETTINGS):
         if ax is None:
             ax = Figure(figsize=(width, height), layout="constrained").subplots()
             made: Any = ax
-            made._repr_html_ = lambda: _shown(made)  # notebooks show figures of pyplot by themselves; these show here
+            made._repr_html_ = lambda: _shown(made)  # notebooks display pyplot figures only
         yield ax
         for axis in (ax.xaxis, ax.yaxis):
-            for label in axis.get_ticklabels():  # names of columns may have dollars
+            for label in axis.get_ticklabels():  # column names may contain dollar signs
                 label.set_parse_math(False)
 
 
 def drawable(solution: Any) -> Solution:
-    """The solution that was given, or a typed error where it is none."""
+    """Return ``solution``; raise if it is not a Solution."""
     if not isinstance(solution, Solution):
         raise InvalidArgument(f"solution: must be what dpb.solve returns, not {type(solution).__name__}")
     return solution
 
 
 def powers(axis: "Axis") -> None:
-    """Ticks of a logarithmic axis, as many as its limits bear, written as people write powers of ten."""
+    """Set the ticks of a logarithmic axis, as many as fit, labelled as powers of ten."""
     from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
     low, high = sorted(axis.get_view_interval())
@@ -59,7 +59,7 @@ def powers(axis: "Axis") -> None:
 
 
 def power(value: float) -> str:
-    """A positive number as a label.
+    """Format a positive number as a tick label.
 
     >>> power(0.01), power(1e-5), power(2e-5), power(6.15e-6)
     ('0.01', '10⁻⁵', '2·10⁻⁵', '6.15·10⁻⁶')

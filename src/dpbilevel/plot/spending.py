@@ -1,4 +1,4 @@
-"""Who pays for what: the epsilon of every role, and how its releases share it."""
+"""Bar chart of the epsilon of every role, divided among its releases."""
 
 from typing import TYPE_CHECKING
 
@@ -10,14 +10,14 @@ from dpbilevel.solution.solution import Solution
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_WIDE = 0.09  # of the budget: room for a percentage
+_WIDE = 0.09  # fraction of the budget: bars wider than this have room for a percentage
 
 
 def spend(solution: Solution, ax: "Axes | None" = None) -> "Axes":
-    """A bar for each role, as long as its epsilon, divided by what its releases cost (`Privacy.shares`).
+    """Plot one bar per role with the length of its epsilon, divided by the cost of its releases (`Privacy.shares`).
 
     Args:
-        solution: of a run with a finite epsilon.
+        solution: the solution of a run with a finite epsilon.
         ax: Axes to draw on; new ones by default.
     """
     privacy = drawable(solution).privacy

@@ -1,7 +1,7 @@
-"""A figure as inline SVG for a page: text as text, colours of the page, alternatives for who cannot see it.
+"""A figure as inline SVG for an HTML page: real text, the page's colours, and text alternatives.
 
-What matplotlib writes is a file of its own. Inside a page its ids must not meet those of other pictures, its text must
-take the page's font and colour, so that dark pages work, and its size the page's width.
+Matplotlib writes a standalone file. Inside a page, its ids must not clash with those of other pictures, its text must
+use the page's font and colour (for dark pages), and its size must follow the page's width.
 """
 
 import io
@@ -23,17 +23,17 @@ def inline_svg(figure: Any, *, name: str, title: str, description: str) -> str:
     """The figure as an ``<svg>`` element.
 
     Args:
-        figure: of matplotlib, as drawn by `dpbilevel.plot`.
-        name: unique in the page; every id of the picture begins with it.
-        title, description: what the picture shows and says, for readers who do not see it.
+        figure: a matplotlib figure drawn by `dpbilevel.plot`.
+        name: unique in the page; every id of the picture starts with it.
+        title, description: text alternatives for readers who cannot see the picture.
     """
     root = ElementTree.fromstring(_written(figure))
     _bare(root)
     for part in ("metadata", "defs/style"):
         parent = root.find(part.rpartition("/")[0] or ".")
-        found = root.find(part)
-        if parent is not None and found is not None:
-            parent.remove(found)
+        child = root.find(part)
+        if parent is not None and child is not None:
+            parent.remove(child)
     used = {target for element in root.iter() for target in _targets(element)}
     for element in root.iter():
         _rewrite(element, name, used)
@@ -43,9 +43,9 @@ def inline_svg(figure: Any, *, name: str, title: str, description: str) -> str:
     alternatives = {"title": title, "desc": description}
     for place, (tag, text) in enumerate(alternatives.items()):
         if text:
-            told = ElementTree.Element(tag, {"id": f"{name}-{tag}"})
-            told.text = visible(text)
-            root.insert(place, told)
+            alternative = ElementTree.Element(tag, {"id": f"{name}-{tag}"})
+            alternative.text = visible(text)
+            root.insert(place, alternative)
     if description:
         root.set("aria-describedby", f"{name}-desc")
     return ElementTree.tostring(root, encoding="unicode", method="xml")
@@ -56,14 +56,14 @@ def _written(figure: Any) -> str:
 
     target = io.StringIO()
     with matplotlib.rc_context(SETTINGS), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph .* missing")  # the reader's fonts draw the text, not matplotlib's
+        warnings.filterwarnings("ignore", "Glyph .* missing")  # the text is drawn in the reader's fonts
         nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
         figure.savefig(target, format="svg", metadata=nothing)
     return target.getvalue()
 
 
 def _bare(root: ElementTree.Element) -> None:
-    """Drop namespaces: inside HTML the parser knows them."""
+    """Drop namespaces, which inline SVG in HTML does not need."""
     for element in root.iter():
         element.tag = element.tag.rpartition("}")[2]
         for key in list(element.attrib):
@@ -74,7 +74,7 @@ def _bare(root: ElementTree.Element) -> None:
 def _targets(element: ElementTree.Element) -> list[str]:
     """Ids that an element refers to."""
     linked = [element.get("href", "").removeprefix("#")] if element.get("href", "").startswith("#") else []
-    return linked + [found for value in element.attrib.values() for found in _REFERENCE.findall(value)]
+    return linked + [target for value in element.attrib.values() for target in _REFERENCE.findall(value)]
 
 
 def _rewrite(element: ElementTree.Element, name: str, used: set[str]) -> None:
@@ -84,9 +84,9 @@ def _rewrite(element: ElementTree.Element, name: str, used: set[str]) -> None:
         if key == "href" and value.startswith("#"):
             value = f"#{name}-{value[1:]}"
         if key == "style":
-            value = _FONT.sub(lambda found: f"font-size: {found['size']}; " if found["size"] else "", value)
+            value = _FONT.sub(lambda match: f"font-size: {match['size']}; " if match["size"] else "", value)
         if key in ("d", "transform", "x", "y", "points"):
-            value = _LONG.sub(lambda found: f"{float(found[0]):.2f}", value)
+            value = _LONG.sub(lambda match: f"{float(match[0]):.2f}", value)
         for paint, replacement in _PAINTS.items():
             value = value.replace(paint, replacement)
         element.set(key, value)

@@ -1,14 +1,15 @@
-"""Values that are computed once, however often they are used.
+"""Values that are computed exactly once, however often they are used.
 
-Compilers copy an expression into every kernel that uses it, and two copies need not agree: one multiplies and adds with
-one rounding, the other with two, and where large terms cancel nothing bounds the difference. A vector that is measured
-in one kernel and added up in another would then be two vectors, and the measure of one bounds nothing of the other.
+Compilers may copy an expression into every kernel that uses it, and two copies need not agree: one may use a fused
+multiply-add and the other round twice, and under cancellation nothing bounds the difference. A vector whose norm is
+measured in one kernel and that is summed in another would then be two different vectors, and the norm of one would not
+bound the other.
 
-What a loop has left behind is different. No compiler carries an expression out of a loop that runs more than once, so
-that everything after the loop reads the one buffer which the loop has filled. Hence rows are computed in two steps of a
-scan. A branch on a value, or a loop that ends by one, would do as well, but nothing here may branch on values; XLA
-drops ``optimization_barrier`` before it forms kernels for CPUs, and a scan of one step as well.
-tests/guarantees/test_buffers.py reads what the compiler has made of it.
+The output of a loop is safe. No compiler moves an expression out of a loop that runs more than once, so everything
+after the loop reads the one buffer that the loop has filled. Rows are therefore computed in two steps of a scan. A
+branch on a value, or a loop with a data-dependent end, would also work, but nothing here may branch on values. XLA
+drops ``optimization_barrier``, and also a scan of one step, before it forms kernels for CPUs.
+tests/guarantees/test_buffers.py inspects the compiled programs.
 """
 
 import math
@@ -22,12 +23,12 @@ Rows = Callable[[jax.Array, int], Iterable[jax.Array]]
 
 
 def computed_once(rows: Rows, shape: tuple[int, ...], dtype: DTypeLike) -> jax.Array:
-    """One array of rows that every later use reads as it is.
+    """Compute rows into one buffer that every later use reads.
 
     Args:
-        rows: ``rows(first, number)`` gives that many rows from ``first`` on, as arrays of columns side by side.
+        rows: ``rows(first, number)`` returns ``number`` rows starting at ``first``, as arrays of adjacent columns.
         shape: number of rows, number of columns.
-        dtype: of the array.
+        dtype: the dtype of the array.
     """
     number = shape[0]
     half = -(-number // 2)
@@ -35,11 +36,11 @@ def computed_once(rows: Rows, shape: tuple[int, ...], dtype: DTypeLike) -> jax.A
     def step(buffer: jax.Array, first: jax.Array) -> tuple[jax.Array, None]:
         column = 0
         for part in rows(first, half):
-            # Part by part, for a concatenation would be one more pass over memory.
+            # Part by part, because a concatenation would copy the memory once more.
             flat = part.reshape(half, math.prod(part.shape[1:])).astype(dtype)
             buffer = jax.lax.dynamic_update_slice(buffer, flat, (first, column))
             column += flat.shape[1]
         return buffer, None
 
-    # The second half ends with the rows: an odd number has one of them computed twice, and the later one stands.
+    # The second half ends at the last row: with an odd number, one row is computed twice, and the later value stays.
     return jax.lax.scan(step, jnp.zeros(shape, dtype), jnp.array([0, number - half]))[0]

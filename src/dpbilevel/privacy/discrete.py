@@ -1,11 +1,11 @@
 """Exact noise: integers from the discrete Gaussian, P[Z = z] proportional to exp(-z^2/(2 scale^2)).
 
-The sampler is OpenDP's (after Canonne, Kamath and Steinke 2020): it works with whole numbers and fractions of any size,
-so that what is drawn has that distribution, and takes the scale for the very fraction that the float is. Its random
-bits come from a generator that the operating system seeds. There is no seed to fix: nobody draws the same noise twice,
-and a run with exact noise cannot be repeated.
+The sampler is OpenDP's (after Canonne, Kamath and Steinke 2020). It uses exact integer and rational arithmetic, so that
+samples have exactly this distribution, with the float's exact rational value as the scale. Its random bits come from a
+generator seeded by the operating system. No seed can be fixed, so a run with exact noise cannot be reproduced.
 
-How long a draw takes depends on what is drawn. All noise of some rounds is drawn before those rounds touch a record.
+The time of a draw depends on its value. All noise of a group of rounds is therefore drawn before those rounds read a
+record.
 """
 
 from typing import Any
@@ -15,13 +15,13 @@ import numpy.typing as npt
 
 from dpbilevel.errors import InvalidArgument
 
-# Beyond this the limits of 64-bit integers, at which OpenDP saturates, would come into sight. Up to it a draw stays
-# within 2^62 but for a probability of 2 exp(-2^19), which no sum of deltas in float64 can see.
+# Beyond this a draw could reach the limits of 64-bit integers, at which OpenDP saturates. Up to it a draw stays within
+# 2^62 except with probability 2 exp(-2^19), which vanishes in any sum of deltas in float64.
 LARGEST_SCALE = 2.0**52
 
 
 def check_sampler() -> None:
-    """Raise where OpenDP is not installed; called before anything is charged."""
+    """Raise if OpenDP is not installed; called before anything is charged."""
     _opendp()
 
 
@@ -42,8 +42,8 @@ def _opendp() -> Any:
         import opendp.prelude as dp
     except ImportError as error:
         raise InvalidArgument(
-            'noise="exact": needs OpenDP, which draws it and is not installed; pip install "dpbilevel[exact]", or '
-            'leave noise="float"'
+            'noise="exact": needs OpenDP, which is not installed; run pip install "dpbilevel[exact]", or use '
+            'noise="float"'
         ) from error
     dp.enable_features("contrib")
     return dp

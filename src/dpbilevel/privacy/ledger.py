@@ -1,10 +1,10 @@
-"""The ledger of a data set: it charges before data is touched, and refuses when the budget is gone.
+"""The ledger of a data set. It charges each run before data is read, and refuses runs that exceed the budget.
 
 A ledger belongs to the *data set*, not to an estimator or a run: copies of it are the same ledger. Its total is fixed
-when it is made. Nothing is ever refunded. `Ledger(total)` keeps its entries in memory, which serves one process: a copy
-of it that a fork made refuses to be charged or read. `Ledger.open(url, dataset=...)` keeps them in a database, which
-serves everybody who works on the data set. Such a ledger may be pickled, as its address without the password and the
-name of the data set: a model that holds it can be saved, and processes that are handed it charge one and the same.
+when it is created. Nothing is ever refunded. `Ledger(total)` keeps its entries in memory and serves one process: a copy
+made by a fork can be neither charged nor read. `Ledger.open(url, dataset=...)` keeps them in a database and serves all
+users of the data set. Such a ledger can be pickled, as its address without the password and the name of the data set.
+A model that holds it can therefore be saved, and all processes that unpickle it charge the same ledger.
 
 **How runs compose.** The rule is fixed before any record is read, by the first charge or by ``composition=``:
 
@@ -12,9 +12,9 @@ name of the data set: a model that holds it can be saved, and processes that are
   adaptively this is a privacy filter (Smith and Thakurta 2022).
 * "basic": any runs; their epsilons and their deltas add up (the filter of Rogers et al. 2016).
 
-One ledger does not change from one rule to the other: were the rule picked after looking at released values, a run
-could take the better of two filters, and neither proof covers that. Across runs each run counts with its maximum over
-roles, because who is in which role may change between runs.
+A ledger never switches rules. If the rule were chosen after looking at released values, a run could use the better of
+two filters, which neither proof covers. Each run counts with its maximum over roles, because a record may have
+different roles in different runs.
 """
 
 import functools
@@ -35,14 +35,14 @@ from dpbilevel.privacy.stores.address import Address
 from dpbilevel.privacy.stores.entry import COMPOSITIONS, Composition, Entry, MemoryStore, Snapshot, Store
 from dpbilevel.privacy.stores.statement import Statement, write_statement
 
-if TYPE_CHECKING:  # at run time it would load JAX, which a look at a ledger can do without
+if TYPE_CHECKING:  # importing it would load JAX, which is not needed to inspect a ledger
     from dpbilevel.privacy.noise import KeySchedule
 
-_DECIMAL = 1 + 1e-12  # five times 0.2 is 1, though not in binary fractions
+_DECIMAL = 1 + 1e-12  # tolerance for decimal fractions: five times 0.2 must fit into 1
 
 
 class Receipt:
-    """Proof that releases were charged: records evaluate them with it, as often as was charged and no more."""
+    """Proof that releases were charged. Records evaluate each release at most as often as was charged."""
 
     def __init__(self, releases: Sequence[Chargeable]) -> None:
         self.__left = {id(release): (release, release.uses) for release in releases}
@@ -51,10 +51,10 @@ class Receipt:
         self.__process = this_process()
 
     def advance(self, schedule: "KeySchedule", uses: int) -> int:
-        """Take the next ``uses`` uses off the schedule; returns the index of the first of them.
+        """Reserve the next ``uses`` uses of the schedule and return the index of the first.
 
-        The position is kept here and not by the caller, and a schedule serves one receipt: otherwise two uses could
-        draw the same noise, and their difference would be free of it.
+        The receipt, not the caller, stores the position, and a schedule serves one receipt only. Otherwise two uses
+        could draw the same noise, which would cancel in their difference.
         """
         self.__check_process()
         with self.__lock:
@@ -63,29 +63,29 @@ class Receipt:
             return first
 
     def redeem(self, release: Chargeable, uses: int) -> None:
-        """Take ``uses`` uses of ``release`` off the receipt, before they are executed."""
-        count("uses", uses, "it is how often the release is about to be used")
+        """Deduct ``uses`` uses of ``release`` from the receipt, before they are executed."""
+        count("uses", uses, "it is the number of uses to deduct")
         self.__check_process()
         with self.__lock:
             _, left = self.__left.get(id(release), (release, 0))
             if uses > left:
                 raise NotCharged(
-                    f"release {release.name!r}: {uses} uses asked for, {left} left on its receipt; charge it first"
+                    f"release {release.name!r}: {uses} uses requested, {left} left on its receipt; charge it first"
                 )
             self.__left[id(release)] = (release, left - uses)
 
     def __check_process(self) -> None:
         if self.__process != this_process():
             raise NotCharged(
-                "receipt: was handed out in another process, and a fork copied it; charge in the process that uses it"
+                "receipt: was issued in another process and copied by a fork; charge in the process that uses it"
             )
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a Receipt can be redeemed once: it cannot be copied or pickled")
+        raise TypeError("a Receipt can be redeemed only once: it cannot be copied or pickled")
 
 
 class Ledger:
-    """Spends one total budget over the runs on one data set.
+    """Tracks how the runs on one data set spend its total budget.
 
     Args:
         total: the budget of the data set, with the neighbouring relation that every run must use.
@@ -97,7 +97,7 @@ class Ledger:
     Ledger(epsilon 0 of 3 spent at delta 1e-06, replace-one, 0 runs)
     """
 
-    _address: Address  # of a ledger that came in a pickle
+    _address: Address  # set on unpickled ledgers
 
     def __init__(self, total: Budget, *, composition: Composition | None = None) -> None:
         _check_total(total)
@@ -115,20 +115,20 @@ class Ledger:
         unit: str | None = None,
         who: str | None = None,
     ) -> "Ledger":
-        """The ledger of a data set that a database keeps; it is begun where there is none and ``total`` is given.
+        """Open the ledger of a data set in a database; create it if it does not exist and ``total`` is given.
 
-        Guarantee: a charge is one transaction that has reached the disk before a receipt is handed out; processes that
-        charge at the same time do so one after the other, and cannot spend more than the total together. Every line is
-        checked when the ledger is opened and before each charge; a ledger that is damaged, empty or shortened raises
-        `LedgerCorrupt` and never starts at zero. What is stored are public facts, no records.
+        Guarantee: a charge is one transaction that is on disk before a receipt is issued. Concurrent charges are
+        serialized and cannot exceed the total together. Every row is verified when the ledger is opened and before
+        each charge; a damaged, empty or truncated ledger raises `LedgerCorrupt` and never starts at zero. The database
+        stores public facts only, no records.
 
         Args:
             url: "sqlite:///ledger.db" (a file on this machine) or "postgresql://user@server/database".
-            dataset: its name, the same for all who use the data set.
-            total: the budget; needed to begin, and otherwise left out or as it was.
-            composition: "gaussian" or "basic" (see the module), or by default what the first charge decides.
-            unit: of privacy, what one record stands for; "one record" unless told otherwise.
-            who: the name that charges carry instead of the system's user name.
+            dataset: the name of the data set, the same for all its users.
+            total: the budget; required to create the ledger, and otherwise omitted or equal to the stored one.
+            composition: "gaussian" or "basic" (see the module); by default the first charge decides.
+            unit: the unit of privacy, that is, what one record represents; "one record" by default.
+            who: the name recorded with each charge; the system's user name by default.
 
         >>> import tempfile, dpbilevel as dpb
         >>> folder = tempfile.TemporaryDirectory()
@@ -138,21 +138,21 @@ class Ledger:
         >>> dpb.Ledger.open(url, dataset="hospital-2026").total
         Budget(epsilon=3.0, delta=1e-06, adjacency='replace-one')
         """
-        from dpbilevel.privacy.stores.database import opened
+        from dpbilevel.privacy.stores.database import open_store
 
         if total is not None:
             _check_total(total)
         _check_composition(composition)
         ledger = cls.__new__(cls)
-        ledger._store = opened(url, dataset, total=total, composition=composition, unit=unit, who=who)
+        ledger._store = open_store(url, dataset, total=total, composition=composition, unit=unit, who=who)
         return ledger
 
     @functools.cached_property
     def _store(self) -> Store:
-        # Of a ledger that came in a pickle, when it is first asked: a model loads where its ledger cannot be reached.
-        from dpbilevel.privacy.stores.database import reopened
+        # An unpickled ledger connects on first use, so that a model can be loaded where its ledger is unreachable.
+        from dpbilevel.privacy.stores.database import reopen_store
 
-        return reopened(self._address)
+        return reopen_store(self._address)
 
     @property
     def total(self) -> Budget:
@@ -161,33 +161,33 @@ class Ledger:
 
     @property
     def entries(self) -> tuple[Entry, ...]:
-        """All charges so far, oldest first; of a ledger in a database `StoredEntry`, read anew each time."""
+        """All charges so far, oldest first. A ledger in a database reads them on each access, as `StoredEntry`."""
         return self._store.read().entries
 
     @property
     def composition(self) -> Composition | None:
-        """How runs add up; None before the first charge of a ledger that lets the first charge decide."""
+        """How runs compose; None if the first charge is to decide and has not been made."""
         return self._store.read().composition
 
     @property
     def is_stored(self) -> bool:
-        """Whether a database keeps the entries, so that they are there when a run resumes in another process."""
+        """Whether the entries are in a database, so that a run can resume in another process."""
         return self._store.read().dataset is not None
 
     def charge(
         self, releases: Sequence[Chargeable], budget: Budget, description: str, *, once: bool = False
     ) -> Receipt:
-        """Charge a whole run, in one transaction, before its first record is read.
+        """Charge an entire run, in one transaction, before its first record is read.
 
-        Raises `BudgetExceeded`, and changes nothing, where the total would be exceeded. With ``once``, the description
-        names this one run, for ever: if the ledger has it, the run was charged before it was cut off, and is not
-        charged again.
+        Raises `BudgetExceeded`, and changes nothing, if the total would be exceeded. With ``once``, the description
+        permanently identifies this run: if the ledger already contains it, the run was charged before it was
+        interrupted and is not charged again.
         """
         for adjacency in {budget.adjacency, *(release.adjacency for release in releases)}:
             if adjacency != self.total.adjacency:
                 raise InvalidArgument(
                     f"adjacency={adjacency!r}: must be {self.total.adjacency!r}, the relation of the ledger; spends "
-                    "under different relations do not add up"
+                    "under different relations cannot be added"
                 )
         privacy = Privacy(all_charges(releases), budget)
         entry = Entry(description, privacy.epsilon(), budget.delta or 0.0, privacy.mu)
@@ -197,12 +197,12 @@ class Ledger:
             composition = snapshot.composition or ("basic" if entry.mu is None else "gaussian")
             if composition == "gaussian" and entry.mu is None:
                 raise InvalidArgument(
-                    "ledger: its runs so far compose as full-batch Gaussians and this run does not; a ledger for "
-                    'both is made with Ledger(total, composition="basic") before its first run'
+                    "ledger: its runs so far compose as full-batch Gaussians and this run does not; to combine both, "
+                    'create the ledger with Ledger(total, composition="basic") before its first run'
                 )
             if not self._fits([*snapshot.entries, entry], composition):
                 raise BudgetExceeded(
-                    f"{description}: asks for epsilon {entry.epsilon:.6g} at delta {entry.delta:.3g}, but "
+                    f"{description}: needs epsilon {entry.epsilon:.6g} at delta {entry.delta:.3g}, but "
                     f"{self._describe(snapshot)}; {self._advise(snapshot, composition, entry.delta)}"
                 )
             append(entry, privacy)
@@ -213,21 +213,21 @@ class Ledger:
         return self._spent(self._store.read())
 
     def remaining(self) -> Budget | None:
-        """The largest budget that one more run of the same kind may have; None where nothing is left."""
+        """The largest budget that one more run of the same kind may use; None if the budget is exhausted."""
         return self._remaining(self._store.read())
 
     def statement(self) -> Statement:
-        """Everything that the ledger holds, of one moment, as a review needs it; of a ledger in a database only."""
+        """A consistent snapshot of the entire ledger for a review; requires a ledger in a database."""
         snapshot = self._store.read()
         if snapshot.dataset is None:
             raise InvalidArgument(
-                "ledger: is kept in memory, which notes neither who nor when; open one in a database with "
+                "ledger: is kept in memory, which records neither users nor times; open one in a database with "
                 'dpb.Ledger.open("sqlite:///ledger.db", dataset=...)'
             )
         return Statement(snapshot, self._spent(snapshot), self._remaining(snapshot))
 
     def export(self, path: str | Path) -> Path:
-        """Write `statement` as .json or .csv, whole or not at all; the same ledger gives the same bytes."""
+        """Write `statement` atomically as .json or .csv; the same ledger gives the same bytes."""
         return write_statement(self.statement(), Path(path))
 
     def _spent(self, snapshot: Snapshot) -> float:
@@ -247,15 +247,15 @@ class Ledger:
         else:
             left = total.mu**2 - _sum_of_squares(snapshot.entries)
             delta = total.delta or 0.0
-            # What calibration leaves over, to be on the safe side of rounding, is nothing to plan a run with.
+            # The remainder that calibration leaves as a rounding margin is too small to plan a run with.
             epsilon = gaussian_epsilon(left**0.5, delta) if left > 1e-8 * total.mu**2 else 0.0
         return Budget(epsilon, delta, total.adjacency) if epsilon > 0 and delta > 0 else None
 
     def _advise(self, snapshot: Snapshot, composition: Composition, delta: float) -> str:
-        """The largest epsilon that a run at this delta may have instead."""
+        """Suggest the largest epsilon that a run at this delta may use instead."""
         left = self._remaining(snapshot)
         if left is None:
-            return "nothing is left for another run"
+            return "the budget is exhausted"
         if composition == "gaussian":
             epsilon, at = gaussian_epsilon(left.mu, delta), f"delta {delta:.6g}"
         else:  # deltas are used up as well
@@ -279,14 +279,14 @@ class Ledger:
     def __repr__(self) -> str:
         try:
             snapshot = self._store.read()
-        except DPBilevelError as error:  # a repr is what people look at when something is wrong
+        except DPBilevelError as error:  # a repr must not raise: it is needed most when something is wrong
             return f"Ledger(cannot be read: {type(error).__name__})"
         name = "" if snapshot.dataset is None else f"{snapshot.dataset.name!r}, "
         runs = f"{len(snapshot.entries)} run{'' if len(snapshot.entries) == 1 else 's'}"
         return f"Ledger({name}{self._describe(snapshot)}, {self.total.adjacency}, {runs})"
 
     def _repr_html_(self) -> str:
-        """A compact card, for notebooks."""
+        """A compact card for notebooks."""
         from dpbilevel.report.privacy_cards import ledger_card, unreadable_ledger_card
 
         try:
@@ -299,15 +299,15 @@ class Ledger:
         return self
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Ledger":
-        return self  # scikit-learn's clone copies parameters deeply; two ledgers would spend the budget twice
+        return self  # scikit-learn's clone makes deep copies of parameters; two ledgers would spend the budget twice
 
     def __reduce__(self) -> tuple[Any, ...]:
         address = self._store.address if "_store" in vars(self) else self._address
         if address is None:
             raise TypeError(
-                "a Ledger in memory cannot be pickled: a second copy of it could spend the same budget again. Keep it "
-                'in a database, dpb.Ledger.open("sqlite:///ledger.db", dataset=..., total=...), which other processes '
-                "share; to save a model without its ledger, model.set_params(ledger=None)"
+                "a Ledger in memory cannot be pickled: a second copy could spend the same budget again. Keep it in a "
+                'database that processes share, dpb.Ledger.open("sqlite:///ledger.db", dataset=..., total=...); to '
+                "save a model without its ledger, call model.set_params(ledger=None)"
             )
         return _unpickled, (address,)
 
@@ -321,7 +321,7 @@ def _unpickled(address: Address) -> Ledger:
 def _check_total(total: Any) -> None:
     if isinstance(total, str):
         raise InvalidArgument(
-            "total: must be a dpb.Budget, not text; a ledger in a database is opened with "
+            "total: must be a dpb.Budget, not text; open a ledger in a database with "
             "dpb.Ledger.open(url, dataset=..., total=...)"
         )
     if not isinstance(total, Budget):
@@ -330,11 +330,11 @@ def _check_total(total: Any) -> None:
 
 def _check_composition(composition: Any) -> None:
     if composition is not None:
-        one_of("composition", composition, COMPOSITIONS, "it says how runs add up")
+        one_of("composition", composition, COMPOSITIONS, "it determines how runs compose")
 
 
 def _is_charge_of(run: Entry, entry: Entry) -> bool:
-    """Whether ``entry`` is the charge of this very run; a name that was charged with another cost is an error."""
+    """Whether ``entry`` is the charge of this run; raises if the same name was charged with another cost."""
     if run.description != entry.description:
         return False
     costs = [(charge.epsilon, charge.delta, charge.mu or 0.0) for charge in (run, entry)]
@@ -344,7 +344,7 @@ def _is_charge_of(run: Entry, entry: Entry) -> bool:
 
 
 def _rounded_down(number: float) -> float:
-    """To four digits, so that what is shown fits where the number does."""
+    """Round down to four digits, so that the displayed number fits whenever the exact one does."""
     return float(Context(prec=4, rounding=ROUND_DOWN).create_decimal_from_float(number * _DECIMAL))
 
 

@@ -1,12 +1,12 @@
-"""Randomness: the only module that draws noise in float64, or batches (exact noise is `discrete`'s).
+"""Random number generation: the only module that draws float64 noise and batches (`discrete` draws exact noise).
 
-Each use of a release has a key of its own: BLAKE2b of a 256-bit secret and the index of the use. Nothing is split
-from a common 64-bit root, and a run that resumes at index k draws exactly what it would have drawn: no noise is
-replayed and none is skipped. Keys and names of checkpoints come from here too.
+Each use of a release has its own key: BLAKE2b of a 256-bit secret and the index of the use. Keys are not split from a
+common 64-bit root. A run that resumes at index k draws exactly what it would have drawn without the interruption: no
+noise is replayed and none is skipped. Keys and names of checkpoints are generated here too.
 
-Normal variates are drawn in float64. float32's never exceed 5.42 standard deviations, an edge whose probability
-rivals usual deltas; float64's reach past 8. Neither protects against an adversary who reads the lowest bits of
-floating-point noise (Mironov 2012; Haney et al. 2022): that is what exact noise is for.
+Normal variates are drawn in float64. In float32 they never exceed 5.42 standard deviations, and the missing tail has a
+probability comparable to usual deltas; in float64 they reach past 8. Neither protects against an adversary who reads
+the lowest bits of floating-point noise (Mironov 2012; Haney et al. 2022): exact noise does.
 """
 
 import hashlib
@@ -28,7 +28,7 @@ class KeySchedule:
     """Keys for every use of every release, derived from one secret.
 
     The secret comes from the operating system; it is neither shown nor pickled. A fixed seed instead makes a run
-    reproducible, hence not private.
+    reproducible and therefore not private.
     """
 
     __slots__ = ("__owner", "__reproducible", "__secret")
@@ -45,24 +45,24 @@ class KeySchedule:
 
     @classmethod
     def restored(cls, secret: bytes) -> "KeySchedule":
-        """The schedule of a run that was cut off, for a checkpoint: it has made sure that all else is the same."""
+        """The schedule of an interrupted run. The checkpoint has verified that everything else is the same."""
         schedule = cls()
         schedule.__secret = secret
         return schedule
 
     def reveal_secret(self) -> bytes:
-        """The secret, for a checkpoint, which is as secret as it: who has it can take all noise of the run away."""
+        """The secret, for a checkpoint, which must stay as secret: it suffices to remove all noise of the run."""
         return self.__secret
 
     def claim(self, owner: object) -> None:
-        """Bind the schedule to one run; another run may not draw the same noise."""
+        """Bind the schedule to one run, so that no other run draws the same noise."""
         if self.__owner not in (None, owner):
             raise NotCharged("schedule: belongs to another run, whose noise it would repeat; make a new KeySchedule")
         self.__owner = owner
 
     @property
     def reproducible(self) -> bool:
-        """Whether a fixed seed makes the noise predictable, so that nothing it protects is private."""
+        """Whether a fixed seed makes the noise predictable, so that the run is not private."""
         return self.__reproducible
 
     def keys(self, purpose: str, first: int, number: int) -> npt.NDArray[np.uint32]:
@@ -85,30 +85,30 @@ class KeySchedule:
 
 
 def fresh_key() -> bytes:
-    """256 secret bits from the operating system, for seals."""
+    """256 secret random bits from the operating system, for seals."""
     return secrets.token_bytes(32)
 
 
 def fresh_name() -> str:
-    """A public name that no other run has: 64 random bits, independent of every key."""
+    """A unique public name: 64 random bits, independent of every key."""
     return secrets.token_hex(8)
 
 
 def standard_normal(key: jax.Array, size: int) -> jax.Array:
-    """``size`` standard normal variates in float64 (which has to be enabled where this is traced)."""
+    """``size`` standard normal variates in float64 (which must be enabled where this is traced)."""
     return jax.random.normal(_wrapped(key), (size,), dtype=jnp.float64)
 
 
 def membership(key: jax.Array, rate: float, size: int) -> jax.Array:
-    """Which of ``size`` records a Poisson sample takes."""
+    """Boolean mask of the records, out of ``size``, in a Poisson sample."""
     return jax.random.uniform(_wrapped(key), (size,), dtype=jnp.float64) < rate
 
 
 def capacity(rate: float, size: int) -> int:
-    """How many places a Poisson batch of fixed shape needs.
+    """The number of slots that a Poisson batch of fixed shape needs.
 
-    A batch overflows with probability below 2^-200, which no sum of deltas in float64 can see; records beyond the last
-    place are then left out, which is a legal outcome of the sampling.
+    A batch overflows with probability below 2^-200, which vanishes in any sum of deltas in float64; records beyond the
+    last slot are then left out, which is a legal outcome of the sampling.
     """
     exponent = 200 * math.log(2)  # Bernstein's inequality, solved for the excess over the mean
     excess = exponent / 3 + math.sqrt((exponent / 3) ** 2 + 2 * exponent * size * rate * (1 - rate))
@@ -116,7 +116,7 @@ def capacity(rate: float, size: int) -> int:
 
 
 def drawn(key: jax.Array, stream: int, number: int, size: int, replace: bool) -> jax.Array:
-    """``size`` of ``number`` indices, with or without replacement; another stream draws independently."""
+    """Draw ``size`` of ``number`` indices, with or without replacement; different streams are independent."""
     own = jax.random.fold_in(_wrapped(key), stream)
     if replace:
         return jax.random.randint(own, (size,), 0, number)
@@ -124,5 +124,5 @@ def drawn(key: jax.Array, stream: int, number: int, size: int, replace: bool) ->
 
 
 def _wrapped(key: jax.Array) -> jax.Array:
-    # The implementation is named, so that a user's jax_default_prng_impl cannot change it.
+    # The implementation is explicit, so that a user's jax_default_prng_impl cannot change it.
     return jax.random.wrap_key_data(key, impl="threefry2x32")

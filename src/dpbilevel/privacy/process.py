@@ -1,4 +1,4 @@
-"""Which process this is: what a fork would copy, a ledger in memory say, serves the process that made it alone."""
+"""Process identity: an object that a fork would copy, such as a ledger in memory, serves only its own process."""
 
 import os
 
@@ -17,5 +17,5 @@ if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
 
 
 def this_process() -> Process:
-    """A value that no fork of this process shares with it, not even one that is given the number of a dead parent."""
+    """A value that differs in every fork of this process, even in one that reuses the process id of a dead parent."""
     return os.getpid(), _forks

@@ -1,19 +1,20 @@
-"""The price of the best of K runs, where K is random and stays secret (Papernot and Steinke 2022).
+"""The privacy cost of the best of K runs, where K is random and secret (Papernot and Steinke 2022).
 
-A mechanism is run K times and only the best output is released. With K fixed, or known, all K runs have to be paid for.
-With K drawn from one of these laws, and never told, the price hardly grows with the number of runs:
+A mechanism is run K times and only the best output is released. If K is fixed or known, all K runs must be charged. If
+K is drawn from one of these distributions and never revealed, the cost hardly grows with the number of runs:
 
     truncated negative binomial   P[K = k] ~ (1 - gamma)^k prod_{l < k} (l + eta)/(l + 1),  k >= 1,  eta > -1
     (eta = 1: geometric; eta = 0: logarithmic, P[K = k] ~ (1 - gamma)^k / k)
     Poisson                       P[K = k] = exp(-m) m^k / k!,                              k >= 0
 
-If one run is (a, e)-RDP and (b, c)-RDP, then selection under the first law is (a, e')-RDP with (their Theorem 2)
+If one run is (a, e)-RDP and (b, c)-RDP, then selection with the first is (a, e')-RDP with (their Theorem 2)
 
     e' = e + (1 + eta) ((1 - 1/b) c + ln(1/gamma)/b) + ln(E[K])/(a - 1)
 
-and likewise under the second (their Theorem 6). dp_accounting has both as `RepeatAndSelectDpEvent`, for eta >= 0. Its
-units are noise over *sensitivity* under every relation (see `privacy.accounting` for the trap), and a run of full-batch
-Gaussian releases is one Gaussian of ratio mu. The default orders stop at 1,024, too early for small budgets.
+and similarly with the second (their Theorem 6). dp_accounting implements both as `RepeatAndSelectDpEvent`, for
+eta >= 0. Its units are noise over *sensitivity* under every relation (see `privacy.accounting` for the pitfall), and a
+run of full-batch Gaussian releases is one Gaussian of ratio mu. The default orders stop at 1,024, which is too small
+for small budgets.
 """
 
 import functools
@@ -34,24 +35,24 @@ from dpbilevel.privacy.declared import BestOfRuns
 
 Curve = npt.NDArray[np.float64]
 
-# Selection at order a costs ln(E[K])/(a - 1): near one that is much, and small budgets need large orders.
+# Selection at order a costs ln(E[K])/(a - 1), which is large near a = 1; small budgets need large orders.
 _ORDERS: Curve = 1 + np.geomspace(1e-3, 1e6, 180)
 _HALVINGS = 60
 _BISECTIONS = 18  # a relative 3e-6 of mu
 _SMALLEST_LOG_GAMMA = -600.0
-_LEAST_MU = 1e-50  # whose square, and its inverse, floats still hold
-_SMALLEST_SHAPE = 1e-9  # but for zero itself: smaller ones are lost in rounding
-_MOST_RUNS, _LARGEST_SHAPE = 1e4, 100.0  # within which no probability leaves the range of floats
+_LEAST_MU = 1e-50  # its square and the inverse of that are representable
+_SMALLEST_SHAPE = 1e-9  # except zero itself: smaller values are lost in rounding
+_MOST_RUNS, _LARGEST_SHAPE = 1e4, 100.0  # within these bounds all probabilities are representable
 
 
 @dataclass(frozen=True)
 class NumberOfRuns:
-    """The law of K, the number of runs.
+    """The distribution of K, the number of runs.
 
     Args:
         mean: E[K], at least one.
-        shape: eta, above -1; zero is the logarithmic law, one the geometric, infinity the Poisson law, under which K
-            can be zero. A larger one spreads K less around its mean and costs more.
+        shape: eta, above -1; zero is the logarithmic distribution, one the geometric, infinity the Poisson, for which K
+            can be zero. A larger value concentrates K around its mean and costs more.
 
     >>> NumberOfRuns(10.0, shape=1.0).gamma
     0.1
@@ -75,28 +76,28 @@ class NumberOfRuns:
             shape = math.nan
         if isinstance(self.shape, bool) or not (-1 < shape <= _LARGEST_SHAPE or shape == math.inf):
             raise InvalidArgument(
-                f"shape={self.shape!r}: must be above -1 and at most {_LARGEST_SHAPE:g}, or infinite; it names the law "
-                'of the number of runs: 0 is logarithmic, 1 geometric, float("inf") Poisson (try 1.0)'
+                f"shape={self.shape!r}: must be above -1 and at most {_LARGEST_SHAPE:g}, or infinite; it selects the "
+                'distribution of the number of runs: 0 is logarithmic, 1 geometric, float("inf") Poisson (try 1.0)'
             )
         if 0 < abs(shape) < _SMALLEST_SHAPE:
-            raise InvalidArgument(f"shape={self.shape!r}: is next to 0, which is the logarithmic law; pass 0.0")
+            raise InvalidArgument(
+                f"shape={self.shape!r}: is too close to 0, which is the logarithmic distribution; pass 0.0"
+            )
         object.__setattr__(self, "mean", mean)
         object.__setattr__(self, "shape", shape)
         if not self.is_poisson and self.gamma <= math.exp(_SMALLEST_LOG_GAMMA):
-            raise InvalidArgument(
-                f"shape={self.shape!r}: is so close to -1 that {mean:g} runs in the mean are out of reach (try 0.0)"
-            )
+            raise InvalidArgument(f"shape={self.shape!r}: is too close to -1 for a mean of {mean:g} runs (try 0.0)")
 
     @property
     def is_poisson(self) -> bool:
-        """Whether K has the Poisson law, so that it can be zero."""
+        """Whether K has a Poisson distribution, so that it can be zero."""
         return math.isinf(self.shape)
 
     @functools.cached_property
     def gamma(self) -> float:
-        """The success probability of the truncated negative binomial law with this mean."""
+        """The success probability of the truncated negative binomial distribution with this mean."""
         if self.is_poisson:
-            raise InvalidArgument(f"shape={self.shape!r}: the Poisson law has no gamma; ask a finite shape for it")
+            raise InvalidArgument(f"shape={self.shape!r}: the Poisson distribution has no gamma; use a finite shape")
         if self.mean == 1 or self.shape == 1:
             return 1 / self.mean
 
@@ -106,21 +107,21 @@ class NumberOfRuns:
         if excess(_SMALLEST_LOG_GAMMA) <= 0:
             return math.exp(_SMALLEST_LOG_GAMMA)
         if excess(-1e-12) >= 0:
-            return 1.0  # a mean that is one but for rounding
+            return 1.0  # the mean is one up to rounding
         return math.exp(brentq(excess, _SMALLEST_LOG_GAMMA, -1e-12, xtol=1e-14, rtol=1e-14))
 
     def _log_mean(self, log_gamma: float) -> float:
         failure = -math.expm1(log_gamma)
         if self.shape == 0:
             return math.log(failure / -log_gamma) - log_gamma
-        # eta / (1 - gamma^eta), positive for either sign of eta; in logarithms, for gamma^eta may overflow
+        # eta / (1 - gamma^eta), positive for either sign of eta; in logarithms, because gamma^eta may overflow
         exponent = self.shape * log_gamma
         if exponent > 0:
             return math.log(-self.shape * failure) - log_gamma - exponent - math.log(-math.expm1(-exponent))
         return math.log(self.shape * failure) - log_gamma - math.log(-math.expm1(exponent))
 
     def _first(self) -> float:
-        """P[K = 1] of the truncated negative binomial."""
+        """P[K = 1] of the truncated negative binomial distribution."""
         if self.gamma == 1:
             return 1.0
         log_gamma = math.log(self.gamma)
@@ -140,11 +141,11 @@ class NumberOfRuns:
         return value
 
     def quantile(self, uniform: float) -> int:
-        """The smallest k with P[K <= k] >= uniform: of a uniform variate, a draw of K."""
+        """The smallest k with P[K <= k] >= uniform; a uniform variate gives a draw of K."""
         if self.is_poisson:
             return max(0, int(poisson.ppf(uniform, self.mean)))
         number, left, mass = 1, uniform, self._first()
-        while left > mass > 0:  # rounding may leave a uniform just below one unmatched until the mass is gone
+        while left > mass > 0:  # with rounding, a uniform just below one may stay unmatched until the mass vanishes
             left -= mass
             mass *= (1 - self.gamma) * (number + self.shape) / (number + 1)
             number += 1
@@ -152,20 +153,20 @@ class NumberOfRuns:
 
 
 def selection_rdp(orders: Curve, rdp: Curve, runs: NumberOfRuns) -> Curve:
-    """Theorem 2 written out: the RDP of the best of K runs of a mechanism with this RDP."""
+    """Theorem 2: the RDP of the best of K runs of a mechanism with this RDP."""
     extra = (1 + runs.shape) * np.min((1 - 1 / orders) * rdp - math.log(runs.gamma) / orders)
     return np.asarray(rdp + extra + math.log(runs.mean) / (orders - 1))
 
 
 def selection_epsilon(mu: float, runs: NumberOfRuns, delta: float) -> float:
-    """The epsilon at delta of the best of K runs, each of them mu-GDP.
+    """The epsilon at delta of the best of K runs, each of which is mu-GDP.
 
     >>> one, best = selection_epsilon(0.1, NumberOfRuns(1.0), 1e-6), selection_epsilon(0.1, NumberOfRuns(10.0), 1e-6)
     >>> round(one, 3), round(best, 3)
     (0.431, 0.899)
     """
     _check(runs, delta)
-    if not _LEAST_MU <= positive("mu", mu, "it is the price of one run") <= 1 / _LEAST_MU:
+    if not _LEAST_MU <= positive("mu", mu, "it is the cost of one run") <= 1 / _LEAST_MU:
         raise InvalidArgument(f"mu={mu!r}: must be between {_LEAST_MU:g} and {1 / _LEAST_MU:g}")
     return _selection_epsilon(float(mu), runs, float(delta))
 
@@ -180,10 +181,10 @@ def _selection_epsilon(mu: float, runs: NumberOfRuns, delta: float) -> float:
 
 
 def best_of_runs_epsilon(charges: Sequence[Charge], delta: float, group: int) -> float:
-    """The epsilon at delta for ``group`` records that change together; infinite where charges are not of one selection.
+    """The epsilon at delta for ``group`` records that change together; infinite if charges are not one selection.
 
     Each run of full-batch Gaussians is (group mu)-GDP with respect to the group, whatever roles its records have. The
-    theorems above speak of any two data sets for which the RDP of one run is known, so that they hold for these too.
+    theorems above apply to any two data sets for which the RDP of one run is known, hence also to these.
     """
     charge, *others = charges
     event = charge.declared
@@ -197,7 +198,7 @@ def _accountant(mu: float, runs: NumberOfRuns) -> Any:
     from dp_accounting.dp_event import RepeatAndSelectDpEvent
     from dp_accounting.rdp import RdpAccountant
 
-    # The relation is in mu already, whose sensitivity is that of the run's own: RDP of a Gaussian asks no more.
+    # mu already includes the relation, through the run's sensitivity; the RDP of a Gaussian needs nothing else.
     accountant = RdpAccountant(list(map(float, _ORDERS)), NeighboringRelation.REPLACE_ONE)
     run = GaussianDpEvent(float(1 / mu))
     return accountant.compose(RepeatAndSelectDpEvent(run, float(runs.mean), float(runs.shape)))
@@ -206,12 +207,12 @@ def _accountant(mu: float, runs: NumberOfRuns) -> Any:
 def _check(runs: Any, delta: Any) -> None:
     if not isinstance(runs, NumberOfRuns):
         raise InvalidArgument(f"runs: must be NumberOfRuns(mean, shape), not {type(runs).__name__}")
-    if positive("delta", delta, "the price of repeated runs is stated at a delta (try 1e-6)") >= 1:
+    if positive("delta", delta, "the cost of repeated runs is stated at a delta (try 1e-6)") >= 1:
         raise InvalidArgument(f"delta={delta!r}: must be below 1 (try 1e-6)")
 
 
 def run_mu(runs: NumberOfRuns, epsilon: float, delta: float) -> float:
-    """The largest mu that each run may have for the best of K to be (epsilon, delta)-DP.
+    """The largest mu of each run for which the best of K is (epsilon, delta)-DP.
 
     >>> round(run_mu(NumberOfRuns(10.0, shape=1.0), 1.0, 1e-6), 3), round(gaussian_mu(1.0, 1e-6), 3)
     (0.111, 0.237)
@@ -222,15 +223,15 @@ def run_mu(runs: NumberOfRuns, epsilon: float, delta: float) -> float:
 
 @functools.lru_cache(maxsize=64)
 def _run_mu(runs: NumberOfRuns, epsilon: float, delta: float) -> float:
-    lower = gaussian_mu(epsilon, delta)  # selection is dearer than one run, so this is an upper end
+    lower = gaussian_mu(epsilon, delta)  # selection costs more than one run, so this is an upper bound
     for _ in range(_HALVINGS):
         if _selection_epsilon(lower, runs, delta) <= epsilon:
             break
         lower /= 2
     else:
         raise InvalidArgument(
-            f"epsilon={epsilon!r}: is below what the accountant of repeated runs can show at any noise; give it more, "
-            "or make fewer runs"
+            f"epsilon={epsilon!r}: is too small for the accountant of repeated runs at any noise; increase it, or "
+            "make fewer runs"
         )
     upper = 2 * lower
     for _ in range(_BISECTIONS):

@@ -1,1 +1,1 @@
-"""Reports for a privacy review, made from a solution alone: released values and public facts."""
+"""Reports for a privacy review, made from a solution alone. They contain released values and public facts only."""

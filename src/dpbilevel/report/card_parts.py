@@ -1,7 +1,7 @@
-"""Parts of the cards that notebooks show: a frame with a colour for its status, bars, small tables.
+"""Building blocks of notebook cards: a frame coloured by status, bars and small tables.
 
-Notebooks are light or dark and have styles of their own: cards inherit text and background, bring no stylesheet, and
-their few colours are seen on both. Words always say what a colour says.
+Notebooks may be light or dark and have their own styles. Cards therefore inherit text and background, bring no
+stylesheet, and use few colours that are visible on both. Every colour is accompanied by text of the same meaning.
 """
 
 import math
@@ -12,7 +12,7 @@ from dpbilevel.report.elements import text
 
 PRIVATE, CAVEATS, NOT_PRIVATE = "private", "private with caveats", "not private"
 TONES = {PRIVATE: "#2a9461", CAVEATS: "#b9770e", NOT_PRIVATE: "#d64545"}
-SHOUTS = {PRIVATE: "Private", CAVEATS: "Private, with caveats", NOT_PRIVATE: "NOT PRIVATE"}
+HEADINGS = {PRIVATE: "Private", CAVEATS: "Private, with caveats", NOT_PRIVATE: "NOT PRIVATE"}
 BLUE = "#2f86c1"
 
 _LINE = "rgba(128, 128, 128, .35)"
@@ -29,7 +29,7 @@ def privacy_status(privacy: Privacy) -> str:
 
 
 def framed(tone: str, head: str, label: str, rows: Iterable[str]) -> str:
-    """A card: a heading in its colour, one line that says it all, and finished rows below."""
+    """A card: a coloured heading, a one-line label, and rows of HTML below."""
     style = (
         f"border: 1px solid {_LINE}; border-left: 5px solid {tone}; border-radius: 6px; padding: .6em 1em; "
         "margin: .4em 0; max-width: 38em; line-height: 1.45; font-size: 13px; color: inherit"
@@ -40,7 +40,7 @@ def framed(tone: str, head: str, label: str, rows: Iterable[str]) -> str:
 
 
 def bar(words: str, part: float, colour: str) -> str:
-    """A part of a whole, with the words that say it."""
+    """A bar for a fraction of a whole, with its text."""
     width = 100 * min(max(part, 0.0), 1.0) if math.isfinite(part) else 0.0
     track = f"flex: 0 0 8em; height: .55em; border-radius: 2px; background: {_LINE}; overflow: hidden"
     filled = f"<span style='display: block; height: 100%; width: {width:.1f}%; background: {colour}'></span>"
@@ -51,12 +51,12 @@ def bar(words: str, part: float, colour: str) -> str:
 
 
 def faint(words: str) -> str:
-    """What matters less."""
+    """Text of minor importance."""
     return f"<span style='opacity: .75'>{text(words)}</span>"
 
 
 def small_table(caption: str, header: Sequence[str], rows: Sequence[Sequence[str]], numeric: Sequence[int] = ()) -> str:
-    """A table of texts; columns of numbers are aligned to the right, and one that is too wide scrolls."""
+    """A table of texts. Columns in ``numeric`` are right-aligned; a table that is too wide scrolls."""
 
     def cell(tag: str, column: int, value: str, scope: str = "") -> str:
         side = "right; white-space: nowrap" if column in numeric else "left"
@@ -82,5 +82,5 @@ def small_table(caption: str, header: Sequence[str], rows: Sequence[Sequence[str
 
 
 def folded(summary: str, inside: str) -> str:
-    """What is there for who wants it."""
+    """A section that readers can expand."""
     return f"<details><summary style='cursor: pointer'>{text(summary)}</summary>{inside}</details>"

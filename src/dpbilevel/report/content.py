@@ -1,4 +1,4 @@
-"""What every report says, as plain values: the page, the Markdown and run.json are three forms of this one content."""
+"""The content of every report as plain values. HTML, Markdown and run.json are three renderings of it."""
 
 from collections.abc import Mapping
 from datetime import date, datetime, time
@@ -18,7 +18,7 @@ Content = dict[str, Any]
 
 
 def content(review: Review) -> Content:
-    """Everything that a report says: dictionaries, lists, strings and numbers."""
+    """Everything that a report contains, as dictionaries, lists, strings and numbers."""
     solution = review.solution
     plan = [
         {"name": name, "value": short(plain(value)), "reason": reason}
@@ -45,7 +45,7 @@ def content(review: Review) -> Content:
 
 
 def plain(value: Any) -> Any:
-    """A value of TOML or NumPy as dictionaries, lists, strings and numbers.
+    """Convert a value from TOML or NumPy to dictionaries, lists, strings and numbers.
 
     >>> plain({"range": (np.float32(0.5), 2), "since": date(2026, 1, 1)})
     {'range': [0.5, 2], 'since': '2026-01-01'}
@@ -111,19 +111,21 @@ def _charge(charge: Charge, share: float) -> Content:
 
 
 def _hyperparameters(solution: Solution) -> Content:
-    told = hyperparameters(solution)
-    rounds = 0 if told.trajectory is None else len(told.trajectory)
-    values = [{"name": name, "value": value} for name, value in zip(told.names, told.values.tolist(), strict=True)]
+    parameters = hyperparameters(solution)
+    rounds = 0 if parameters.trajectory is None else len(parameters.trajectory)
+    values = [
+        {"name": name, "value": value} for name, value in zip(parameters.names, parameters.values.tolist(), strict=True)
+    ]
     return {
         "hyperparameters": {
-            "quantity": told.quantity,
-            "logarithmic": told.logarithmic,
-            "returned": told.returned,
-            "chosen_round": told.chosen,
+            "quantity": parameters.quantity,
+            "logarithmic": parameters.logarithmic,
+            "returned": parameters.returned,
+            "chosen_round": parameters.chosen,
             "rounds": rounds,
             "values": values,
         },
-        "trajectory": None if told.trajectory is None else told.trajectory.tolist(),
+        "trajectory": None if parameters.trajectory is None else parameters.trajectory.tolist(),
     }
 
 
@@ -146,15 +148,15 @@ def _numbers_of_y(solution: Solution) -> Content:
 
 
 def _other_releases(solution: Solution) -> list[Content]:
-    """What the history has besides x: how much of it there is, and all of it where that is little."""
-    found = []
+    """Released values of the history other than x: their number, and the values themselves if they are few."""
+    releases = []
     for name, tree in solution.history.items():
         if name != "x":
             leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(tree)]
             numbers = [number for leaf in leaves for number in leaf.ravel().tolist()] if len(leaves) == 1 else []
             count = sum(leaf.size for leaf in leaves)
-            found.append({"name": name, "numbers": count, "values": numbers if len(numbers) <= _FEW else None})
-    return found
+            releases.append({"name": name, "numbers": count, "values": numbers if len(numbers) <= _FEW else None})
+    return releases
 
 
 _FEW = 40

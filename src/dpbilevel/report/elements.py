@@ -1,4 +1,4 @@
-"""Pieces of a page: everything that comes in is text, and is escaped here, once."""
+"""HTML elements of a report. Every argument is plain text, which is escaped here exactly once."""
 
 import html
 import math
@@ -10,7 +10,7 @@ from dpbilevel.privacy.spend import rounded_up
 
 
 def text(value: Any) -> str:
-    """Any value as text of a page.
+    """Escape any value as HTML text.
 
     >>> text("<script>")
     '&lt;script&gt;'
@@ -19,7 +19,7 @@ def text(value: Any) -> str:
 
 
 def number(value: Any, digits: int = 4) -> str:
-    """A number as people read it; whatever is no number stays as it is.
+    """Format a number for readers; other values are converted to text.
 
     >>> number(0.000123456), number(48842), number(math.inf), number(None), number("1, 2")
     ('0.0001235', '48,842', 'infinite', '–', '1, 2')
@@ -36,7 +36,7 @@ def number(value: Any, digits: int = 4) -> str:
 
 
 def epsilon_text(value: float) -> str:
-    """An epsilon, never stated too small.
+    """Format an epsilon, rounded up.
 
     >>> epsilon_text(0.84111), epsilon_text(1.0), epsilon_text(math.inf)
     ('0.8412', '1', 'infinite')
@@ -52,14 +52,14 @@ def table(
     numeric: Sequence[int] = (),
     wide: bool = False,
 ) -> str:
-    """A table of texts, nothing where it has no rows; the first cell of a row is its header.
+    """A table of texts; empty if there are no rows. The first cell of each row is the row's header.
 
     Args:
         caption: what the table shows.
-        header: names of columns.
+        header: column names.
         rows: cells, as texts.
-        numeric: columns that are aligned to the right.
-        wide: whether it may be wider than a telephone; it then scrolls by itself, and not the page.
+        numeric: columns that are right-aligned.
+        wide: whether the table may be wider than a phone's screen; the table then scrolls instead of the page.
     """
 
     def cell(tag: str, column: int, value: str, scope: str = "") -> str:
@@ -75,13 +75,13 @@ def table(
         cells = "".join(cell("td", column, value) for column, value in enumerate(rest, start=1))
         head = cell("th", 0, first, ' scope="row"')
         lines.append(f"<tr>{head}{cells}</tr>")
-    made = assembled(caption, heads, lines, narrow=len(header) == 2 and len(numeric) == 1)
-    # Who scrolls by keyboard must be able to reach what scrolls.
+    made = table_element(caption, heads, lines, narrow=len(header) == 2 and len(numeric) == 1)
+    # Keyboard users must be able to focus an element that scrolls.
     return f'<div class="scroll" role="region" tabindex="0" aria-label="{text(caption)}">{made}</div>' if wide else made
 
 
-def assembled(caption: str, heads: str, lines: Sequence[str], *, narrow: bool = False) -> str:
-    """A table of finished cells; a narrow one keeps a name and its number close."""
+def table_element(caption: str, heads: str, lines: Sequence[str], *, narrow: bool = False) -> str:
+    """A table of finished cells; ``narrow`` keeps names and numbers close together."""
     body = "\n".join(lines)
     head = f"<caption>{text(caption)}</caption>\n<thead><tr>{heads}</tr></thead>"
     kind = ' class="narrow"' if narrow else ""
@@ -89,29 +89,29 @@ def assembled(caption: str, heads: str, lines: Sequence[str], *, narrow: bool = 
 
 
 def terms(pairs: Sequence[tuple[str, str]]) -> str:
-    """A list of terms and their meanings; nothing where there are none."""
+    """A list of terms and their meanings; empty if there are none."""
     if not pairs:
         return ""
     return "<dl>" + "".join(f"<dt>{text(term)}</dt><dd>{text(meaning)}</dd>" for term, meaning in pairs) + "</dl>"
 
 
 def bullets(lines: Sequence[str]) -> str:
-    """A list."""
+    """A bulleted list."""
     return "<ul>" + "".join(f"<li>{text(line)}</li>" for line in lines) + "</ul>"
 
 
 def paragraph(line: str) -> str:
-    """A paragraph; nothing where there is nothing to say."""
+    """A paragraph; empty if the line is."""
     return f"<p>{text(line)}</p>" if line else ""
 
 
 def folded(summary: str, inside: str) -> str:
-    """What is there for who wants it; printed in full."""
+    """A section that readers can expand; it is printed in full."""
     return f"<details><summary>{text(summary)}</summary>\n{inside}\n</details>"
 
 
 def section(name: str, title: str, *parts: str) -> str:
-    """A section with its heading; nothing where no part says anything."""
+    """A section with its heading; empty if all its parts are."""
     inside = "\n".join(filter(None, parts))
     return (
         f'<section aria-labelledby="{name}">\n<h2 id="{name}">{text(title)}</h2>\n{inside}\n</section>'

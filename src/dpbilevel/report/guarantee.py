@@ -1,4 +1,4 @@
-"""The guarantee of a run in words that a review can quote: what is promised, what it rests on, what it leaves out."""
+"""The privacy guarantee of a run in words that a review can quote, with its assumptions and its limits."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,18 +15,18 @@ _FALSE_ALARMS = 0.05
 
 @dataclass(frozen=True)
 class Guarantee:
-    """What a run promises.
+    """The privacy guarantee of a run.
 
     Attributes:
         status: "private", "private with caveats" or "not private".
-        sentence: the whole guarantee in one sentence that can be quoted.
-        notice: what a reader must know first; empty for a sound run.
-        terms: (term, meaning) of everything in the sentence.
-        meaning: the same in plain words, as far as that goes.
+        sentence: the complete guarantee in one sentence that can be quoted.
+        notice: a warning that readers must see first; empty for a private run without caveats.
+        terms: (term, meaning) for every term of the sentence.
+        meaning: the guarantee in plain words.
         groups: (rows, epsilon) for a person with several rows, at the same delta.
-        clipped: (what, bound) of everything that was clipped.
-        assumptions: what the guarantee rests on.
-        caveats: why it may not hold as stated.
+        clipped: (name, bound) for everything that was clipped.
+        assumptions: the assumptions of the guarantee.
+        caveats: reasons why it may not hold as stated.
     """
 
     status: str
@@ -61,8 +61,8 @@ def _sentence(solution: Solution) -> str:
     privacy = solution.privacy
     if not privacy.budget.is_private:
         return (
-            "NOT PRIVATE: epsilon is infinite, neither noise nor clipping was applied, and what this run released "
-            f"protects no record; dpbilevel {solution.version}."
+            "NOT PRIVATE: epsilon is infinite, neither noise nor clipping was applied, and the values that this run "
+            f"released protect no record; dpbilevel {solution.version}."
         )
     seed = (
         "NOT PRIVATE, because a fixed seed makes the noise known; with secret noise, all values that this run released "
@@ -103,14 +103,14 @@ def _premises(solution: Solution) -> str:
 def _notice(solution: Solution) -> str:
     privacy = solution.privacy
     if not privacy.budget.is_private:
-        return "This run is not private: epsilon is infinite. Do not publish its values as if they protected anybody."
+        return "This run is not private: epsilon is infinite. Do not publish its values as if they were private."
     if privacy.void:
         return (
-            "This run is not private: its noise came from a fixed seed and can be computed again by anybody who knows "
-            "it. Do not publish its values as if they protected anybody. Run it again without a seed."
+            "This run is not private: its noise came from a fixed seed, and anyone who knows the seed can compute it. "
+            "Do not publish its values as if they were private. Run it again without a seed."
         )
     if privacy.caveats:
-        return "The guarantee holds only as far as the caveats below allow. Read them before you rely on it."
+        return "The guarantee is subject to the caveats below. Read them before you rely on it."
     return ""
 
 
@@ -119,10 +119,11 @@ def _terms(solution: Solution) -> Iterator[tuple[str, str]]:
     budget = privacy.budget
     relation = {
         "replace-one": "replace-one: two data sets are neighbours if they differ in the content of one record",
-        "zero-out": "zero-out: two data sets are neighbours if one record of one contributes nothing in the other",
+        "zero-out": "zero-out: two data sets are neighbours if one record of the first contributes nothing in the "
+        "second",
     }[budget.adjacency]
     yield "Neighbours", f"{relation}. The number of records is the same in both"
-    yield "Unit", "one record, that is one row of the data; not a person, who may have several"
+    yield "Unit", "one record, that is, one row of the data; not a person, who may have several rows"
     if budget.is_private:
         spent = rounded_up(privacy.epsilon())
         yield "Spent", f"epsilon {spent} of a budget of {budget.epsilon:g}, at delta {budget.delta:g}"
@@ -136,13 +137,13 @@ def _noise(solution: Solution) -> str:
     if not privacy.budget.is_private:
         return "none"
     if privacy.void:
-        return "from a fixed seed: it can be computed again, and protects nobody"
+        return "drawn from a fixed seed: anyone who knows the seed can compute it, so it protects no record"
     if privacy.exact_noise:
         return (
-            "discrete Gaussian: integers, drawn exactly by OpenDP with a generator that the operating system seeds, "
-            "and added to sums of integers; there is no seed to fix"
+            "discrete Gaussian: integers that OpenDP samples exactly, with a generator seeded by the operating system, "
+            "and that are added to sums of integers; no seed can be fixed"
         )
-    return "Gaussian, drawn in float64 from keys that the operating system made; no seed was fixed, none is kept"
+    return "Gaussian, drawn in float64 from keys generated by the operating system; no seed was fixed, none is stored"
 
 
 def _meaning(solution: Solution) -> str:
@@ -151,14 +152,15 @@ def _meaning(solution: Solution) -> str:
         return ""
     power = 1 - float(privacy.tradeoff(_FALSE_ALARMS))
     return (
-        f"Somebody who knows every other record, and tests from all that was released whether one record was "
-        f"exchanged, with a false alarm in {100 * _FALSE_ALARMS:g} of 100 cases, notices it in at most "
-        f"{rounded_up(100 * power, 3)} of 100. Without any release it would be {100 * _FALSE_ALARMS:g}."
+        f"Consider an attacker who knows every other record and tests, from everything that was released, whether one "
+        f"record was exchanged. At a false alarm rate of {100 * _FALSE_ALARMS:g}%, any such test detects the exchange "
+        f"with probability at most {rounded_up(100 * power, 3)}%. Without any release it would be "
+        f"{100 * _FALSE_ALARMS:g}%."
     )
 
 
 def _clipped(solution: Solution) -> Iterator[tuple[str, str]]:
-    """Bounds that the plan explains; and the bound of every other release, which its charge has."""
+    """Bounds that the plan explains, then the bounds of all other releases from their charges."""
     explained = set()
     for name, (value, reason) in solution.parameters.items():
         release, _, what = name.rpartition(": ")
@@ -177,29 +179,26 @@ def _clipped(solution: Solution) -> Iterator[tuple[str, str]]:
 
 def _assumptions(solution: Solution) -> Iterator[str]:
     if len(solution.sizes) > 1:
-        yield f"No record is in two roles ({', '.join(solution.sizes)}): the total is the largest spend of a role."
+        yield f"No record is in two roles ({', '.join(solution.sizes)}), so the total is the largest spend of a role."
     yield "The number of records of each role is public."
     yield (
-        "Settings, the starting point and everything that was declared about columns, targets and classes were chosen "
-        "without looking at these records."
+        "Settings, the starting point and all declarations about columns, targets and classes were chosen without "
+        "looking at these records."
     )
     if any(not charge.sampling.is_full_batch for charge in _charges(solution)):
         yield "Which records were in which batch stays secret, as does the noise."
     trusted = _names(_taken_on_trust(solution))
     if trusted:
-        yield f"What is declared of {trusted} is true: its privacy was not computed here."
+        yield f"The declared privacy of {trusted} is correct: it was not computed here."
     if solution.privacy.exact_noise:
-        yield "OpenDP draws what it says: integers of the discrete Gaussian, independent and secret."
+        yield "OpenDP samples the discrete Gaussian exactly, independently and secretly."
     else:
         yield (
-            "Noise is drawn in float64; its lowest bits are not hardened against attacks on floating-point arithmetic "
+            "Noise is drawn in float64. Its lowest bits are not protected against attacks on floating-point arithmetic "
             '(noise="exact" is).'
         )
-    yield "How long the run took, and how much memory, is not protected."
-    yield (
-        "Epsilon is that of this run. Other runs on the same records add to it: the ledger of the data set has the "
-        "total."
-    )
+    yield "The run time and the memory use are not protected."
+    yield "Epsilon covers this run only. Other runs on the same records add to it: see the ledger of the data set."
 
 
 def _charges(solution: Solution) -> list[Charge]:
@@ -207,13 +206,13 @@ def _charges(solution: Solution) -> list[Charge]:
 
 
 def _accountant(solution: Solution) -> str:
-    """The plan's own accountant, where it has one, or that of the charges."""
+    """The accountant of the plan if it names one, otherwise that of the charges."""
     kind, reason = solution.parameters.get("accountant", ("", ""))
     return f"the {kind} accountant ({reason})" if kind else solution.privacy.accountant
 
 
 def _taken_on_trust(solution: Solution) -> list[Charge]:
-    """Charges that a black box declares. A search that the plan accounts for is declared by the library itself."""
+    """Charges declared by a black box. A search that the plan accounts for is declared by the library itself."""
     if "accountant" in solution.parameters:
         return []
     return [charge for charge in _charges(solution) if charge.clip is None]

@@ -1,4 +1,4 @@
-"""The report as one page that needs nothing else: no script, no network, no other file."""
+"""The report as one self-contained HTML page: no script, no network access, no other file."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -6,7 +6,6 @@ from typing import Any
 from dpbilevel.report.card_parts import CAVEATS, NOT_PRIVATE, PRIVATE
 from dpbilevel.report.content import Content, content
 from dpbilevel.report.elements import (
-    assembled,
     bullets,
     epsilon_text,
     folded,
@@ -14,10 +13,11 @@ from dpbilevel.report.elements import (
     paragraph,
     section,
     table,
+    table_element,
     terms,
     text,
 )
-from dpbilevel.report.pictures import course_picture, spend_picture, values_picture
+from dpbilevel.report.pictures import spend_picture, trajectory_picture, values_picture
 from dpbilevel.report.review import Review
 from dpbilevel.report.stylesheet import STYLESHEET
 from dpbilevel.report.words import (
@@ -32,31 +32,33 @@ from dpbilevel.report.words import (
 )
 
 _TONES = {PRIVATE: "good", CAVEATS: "fair", NOT_PRIVATE: "bad"}
-_SHOUTS = {PRIVATE: "Private", CAVEATS: "Private, with caveats", NOT_PRIVATE: "NOT PRIVATE"}
-_SHOWN = 20  # coefficients and hyperparameters before the fold
-_LISTED = 1000  # at most, folded ones included; run.json has all
+_HEADINGS = {PRIVATE: "Private", CAVEATS: "Private, with caveats", NOT_PRIVATE: "NOT PRIVATE"}
+_SHOWN = 20  # coefficients and hyperparameters that are visible at once
+_LISTED = 1000  # at most, including the expandable ones; run.json has all
 
 
 def html_report(review: Review) -> str:
     """The report as one self-contained HTML page. It contains released values and public facts only."""
-    told = content(review)
+    report = content(review)
     solution = review.solution
     parts = [
-        _banner(told["guarantee"]),
-        _head(told),
-        _guarantee(told["guarantee"], told["spend"]),
-        _basis(told["guarantee"]),
-        section("result", "What became of the run", paragraph(told["result"])) if told["result"] else "",
-        section("remarks", "Remarks", bullets([f"{remark}." for remark in told["remarks"]])) if told["remarks"] else "",
+        _banner(report["guarantee"]),
+        _head(report),
+        _guarantee(report["guarantee"], report["spend"]),
+        _basis(report["guarantee"]),
+        section("result", "Outcome", paragraph(report["result"])) if report["result"] else "",
+        section("remarks", "Remarks", bullets([f"{remark}." for remark in report["remarks"]]))
+        if report["remarks"]
+        else "",
         section(
             "spend",
-            "What was spent",
-            paragraph(spend_words(told)),
+            "Privacy spend",
+            paragraph(spend_words(report)),
             spend_picture(solution),
             table(
                 "Spend by role and release",
                 ["release", "role", "uses", "sampling", "sensitivity / noise", "mu", "share"],
-                release_rows(told),
+                release_rows(report),
                 numeric=(2, 4, 5, 6),
                 wide=True,
             ),
@@ -64,21 +66,21 @@ def html_report(review: Review) -> str:
         section(
             "hyperparameters",
             "Hyperparameters",
-            paragraph(returned_words(told)),
-            course_picture(solution),
+            paragraph(returned_words(report)),
+            trajectory_picture(solution),
             values_picture(solution),
-            _hyperparameters(told["hyperparameters"]),
+            _hyperparameters(report["hyperparameters"]),
         ),
-        section("model", "Model", paragraph(model_words(told["model"])), _model(told["model"])),
-        _plan(told),
-        section("facts", "Public facts", terms(list(told["facts"].items())), _schema(told)),
-        section("reproduce", "How to reproduce", *_reproduction(told)),
+        section("model", "Model", paragraph(model_words(report["model"])), _model(report["model"])),
+        _plan(report),
+        section("facts", "Public facts", terms(list(report["facts"].items())), _schema(report)),
+        section("reproduce", "How to reproduce", *_reproduction(report)),
     ]
     body = "\n".join(filter(None, parts))
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{text(told['title'])}: {text(told['guarantee']['label'])}</title>\n"
+        f"<title>{text(report['title'])}: {text(report['guarantee']['label'])}</title>\n"
         f"<style>{STYLESHEET}</style>\n</head>\n"
         f"<body>\n<main>\n{body}\n</main>\n</body>\n</html>\n"
     )
@@ -88,26 +90,26 @@ def _banner(guarantee: Content) -> str:
     if not guarantee["notice"]:
         return ""
     status = guarantee["status"]
-    tone, shout = _TONES[status], _SHOUTS[status]
-    return f'<div class="banner {tone}"><strong>{text(shout)}</strong> {text(guarantee["notice"])}</div>'
+    tone, heading = _TONES[status], _HEADINGS[status]
+    return f'<div class="banner {tone}"><strong>{text(heading)}</strong> {text(guarantee["notice"])}</div>'
 
 
-def _head(told: Content) -> str:
-    made = [f"dpbilevel {told['version']}", str(told["method"]).partition("(")[0], told["created"]]
+def _head(report: Content) -> str:
+    made = [f"dpbilevel {report['version']}", str(report["method"]).partition("(")[0], report["created"]]
     byline = " · ".join(text(part) for part in made if part)
-    return f'<header>\n<h1>{text(told["title"])}</h1>\n<p class="byline">{byline}</p>\n</header>'
+    return f'<header>\n<h1>{text(report["title"])}</h1>\n<p class="byline">{byline}</p>\n</header>'
 
 
 def _guarantee(guarantee: Content, spend: Sequence[Content]) -> str:
     status = guarantee["status"]
-    spent = "epsilon, were the noise secret" if guarantee["void"] and guarantee["delta"] else "epsilon"
+    spent = "epsilon, if the noise were secret" if guarantee["void"] and guarantee["delta"] else "epsilon"
     figures = {spent: epsilon_text(guarantee["epsilon"]), "delta": number(guarantee["delta"])}
     figures |= {"neighbours": guarantee["adjacency"]}
     figures |= {f"{role['role']} records": number(role["records"]) for role in spend}
     shown = "".join(f"<div><dt>{text(name)}</dt><dd>{text(value)}</dd></div>" for name, value in figures.items())
     return (
         f'<section class="guarantee {_TONES[status]}" aria-labelledby="guarantee">\n'
-        f'<h2 id="guarantee">The guarantee: {text(_SHOUTS[status])}</h2>\n<dl class="figures">{shown}</dl>\n'
+        f'<h2 id="guarantee">The guarantee: {text(_HEADINGS[status])}</h2>\n<dl class="figures">{shown}</dl>\n'
         f"<blockquote>{text(guarantee['sentence'])}</blockquote>\n</section>"
     )
 
@@ -118,23 +120,23 @@ def _basis(guarantee: Content) -> str:
     groups = [[f"{entry['rows']} rows", epsilon_text(entry["epsilon"])] for entry in guarantee["groups"]]
     return section(
         "basis",
-        "What it means, and what it rests on",
+        "Meaning and assumptions",
         f"<h3>Caveats</h3>{bullets(caveats)}" if caveats else "",
         paragraph(guarantee["meaning"]),
         terms([(entry["term"], entry["meaning"]) for entry in guarantee["terms"]]),
-        table("For a person with several rows, at the same delta", ["together", "epsilon"], groups, numeric=(1,)),
-        f"<h3>What was clipped</h3>{terms(clipped)}" if clipped else "",
-        f"<h3>What was assumed</h3>{bullets(guarantee['assumptions'])}" if guarantee["assumptions"] else "",
+        table("For a person with several rows, at the same delta", ["group", "epsilon"], groups, numeric=(1,)),
+        f"<h3>Clipping</h3>{terms(clipped)}" if clipped else "",
+        f"<h3>Assumptions</h3>{bullets(guarantee['assumptions'])}" if guarantee["assumptions"] else "",
     )
 
 
-def _hyperparameters(told: Content) -> str:
-    rows = [[name, number(value)] for name, value in ordered_values(told)]
+def _hyperparameters(report: Content) -> str:
+    rows = [[name, number(value)] for name, value in ordered_values(report)]
 
     def made(part: Sequence[Sequence[str]]) -> str:
-        return table("Returned values, the largest first", ["name", told["quantity"]], part, numeric=(1,))
+        return table("Returned values, the largest first", ["name", report["quantity"]], part, numeric=(1,))
 
-    return _cut(rows, made)
+    return _with_folded_rest(rows, made)
 
 
 def _model(model: Content) -> str:
@@ -151,11 +153,11 @@ def _model(model: Content) -> str:
         cells = [[name, *map(number, values)] for name, values in part]
         return table("Coefficients, the largest first", columns, cells, numeric=range(1, len(columns)), wide=True)
 
-    return _cut(rows, made)
+    return _with_folded_rest(rows, made)
 
 
 def _with_bars(caption: str, header: Sequence[str], rows: Sequence[tuple[str, float]], largest: float) -> str:
-    """A table with a bar beside every number, to the right of the middle where it is positive."""
+    """A table with a bar beside every number: to the right for positive numbers, to the left for negative ones."""
     heads = f'<th scope="col">{text(header[0])}</th><th scope="col" class="number">{text(header[1])}</th><td></td>'
     lines = []
     for name, value in rows:
@@ -164,11 +166,11 @@ def _with_bars(caption: str, header: Sequence[str], rows: Sequence[tuple[str, fl
         bar = f'<span{kind} style="--from: {start:.1f}%; --long: {long:.1f}%"></span>'
         cells = f'<td class="number">{text(number(value))}</td><td class="size">{bar}</td>'
         lines.append(f'<tr><th scope="row">{text(name)}</th>{cells}</tr>')
-    return assembled(caption, heads, lines)
+    return table_element(caption, heads, lines)
 
 
-def _cut(rows: Sequence[Any], made: Any) -> str:
-    """The first rows of a long table, the others folded away."""
+def _with_folded_rest(rows: Sequence[Any], made: Any) -> str:
+    """The first rows of a long table, with the others in a section that readers can expand."""
     if not rows:
         return ""
     rest = rows[_SHOWN:_LISTED]
@@ -176,18 +178,18 @@ def _cut(rows: Sequence[Any], made: Any) -> str:
     return made(rows[:_SHOWN]) + (folded(f"{len(rest):,} more{left_out}", made(rest)) if rest else "")
 
 
-def _plan(told: Content) -> str:
+def _plan(report: Content) -> str:
     def entries(plan: Sequence[Mapping[str, Any]]) -> list[list[str]]:
         return [[entry["name"], entry["value"], entry["reason"]] for entry in plan]
 
-    header, loud = ["number", "value", "why"], told["noise_to_signal"]
-    others = [[entry["name"], number(entry["numbers"]), _shown(entry["values"])] for entry in told["other_releases"]]
+    header, ratios = ["number", "value", "reason"], report["noise_to_signal"]
+    others = [[entry["name"], number(entry["numbers"]), _shown(entry["values"])] for entry in report["other_releases"]]
     return section(
         "plan",
         "The plan",
-        table("Planned noise to signal: public, known before any record was read", header, entries(loud)),
-        table("Every number of the plan, with the reason for it", header, entries(told["plan"])),
-        table("Released besides x and y, all of it in run.json", ["name", "numbers", "values"], others, numeric=(1,)),
+        table("Planned noise-to-signal ratios: public, known before any record was read", header, entries(ratios)),
+        table("Every number of the plan and its reason", header, entries(report["plan"])),
+        table("Other released values (run.json has all of them)", ["name", "numbers", "values"], others, numeric=(1,)),
     )
 
 
@@ -195,12 +197,12 @@ def _shown(values: Sequence[float] | None) -> str:
     return "–" if values is None else ", ".join(map(number, values))
 
 
-def _schema(told: Content) -> str:
-    rows = declared_rows(told["schema"])
-    return table("Declared about the columns, without looking at the data", ["column", "declared"], rows)
+def _schema(report: Content) -> str:
+    rows = declared_rows(report["schema"])
+    return table("Column declarations, made without looking at the data", ["column", "declared"], rows)
 
 
-def _reproduction(told: Content) -> list[str]:
-    command = f"<pre><code>{text(told['command'])}</code></pre>" if told["command"] else ""
-    method = f"<h3>Method and settings</h3><pre><code>{text(told['method'])}</code></pre>"
-    return [paragraph(reproduction(told)), command, method]
+def _reproduction(report: Content) -> list[str]:
+    command = f"<pre><code>{text(report['command'])}</code></pre>" if report["command"] else ""
+    method = f"<h3>Method and settings</h3><pre><code>{text(report['method'])}</code></pre>"
+    return [paragraph(reproduction(report)), command, method]

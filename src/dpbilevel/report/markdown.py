@@ -1,4 +1,4 @@
-"""The report in Markdown: the content of the page without its pictures, for where text is reviewed."""
+"""The report in Markdown: the content of the HTML page without its pictures, for review as text."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -20,43 +20,43 @@ from dpbilevel.report.words import (
     spend_words,
 )
 
-_SHOUTS = {NOT_PRIVATE: "NOT PRIVATE.", CAVEATS: "With caveats."}
-_MARKS = re.compile(r"[\\`*\[\]<#|~]|^>|(?<![^\W_])_|_(?![^\W_])")  # what Markdown could take for its own
+_HEADINGS = {NOT_PRIVATE: "NOT PRIVATE.", CAVEATS: "With caveats."}
+_MARKS = re.compile(r"[\\`*\[\]<#|~]|^>|(?<![^\W_])_|_(?![^\W_])")  # characters that Markdown would interpret
 _LISTED = 200  # coefficients and hyperparameters; run.json has all
 
 
 def markdown_report(review: Review) -> str:
     """The report as Markdown. It contains released values and public facts only."""
-    told = content(review)
-    guarantee = told["guarantee"]
-    made = [f"dpbilevel {told['version']}", str(told["method"]).partition("(")[0], told["created"]]
-    roles = [[role["role"], number(role["records"]), epsilon_text(role["epsilon"])] for role in told["spend"]]
+    report = content(review)
+    guarantee = report["guarantee"]
+    made = [f"dpbilevel {report['version']}", str(report["method"]).partition("(")[0], report["created"]]
+    roles = [[role["role"], number(role["records"]), epsilon_text(role["epsilon"])] for role in report["spend"]]
     parts = [
-        f"# {_text(told['title'])}",
+        f"# {_text(report['title'])}",
         _text(", ".join(part for part in made if part)),
-        f"> **{_SHOUTS[guarantee['status']]}** {_text(guarantee['notice'])}" if guarantee["notice"] else "",
+        f"> **{_HEADINGS[guarantee['status']]}** {_text(guarantee['notice'])}" if guarantee["notice"] else "",
         "## The guarantee",
         f"> {_text(guarantee['sentence'])}",
         *_basis(guarantee),
-        _titled("## What became of the run", _text(told["result"])),
-        _titled("## Remarks", _bullets(f"{remark}." for remark in told["remarks"])),
-        "## What was spent",
-        _text(spend_words(told)),
-        _table(["release", "role", "uses", "sampling", "sensitivity / noise", "mu", "share"], release_rows(told)),
+        _titled("## Outcome", _text(report["result"])),
+        _titled("## Remarks", _bullets(f"{remark}." for remark in report["remarks"])),
+        "## Privacy spend",
+        _text(spend_words(report)),
+        _table(["release", "role", "uses", "sampling", "sensitivity / noise", "mu", "share"], release_rows(report)),
         _table(["role", "records", "epsilon"], roles),
         "## Hyperparameters",
-        _text(returned_words(told)),
-        _hyperparameters(told["hyperparameters"]),
+        _text(returned_words(report)),
+        _hyperparameters(report["hyperparameters"]),
         "## Model",
-        _text(model_words(told["model"])),
-        _model(told["model"]),
-        *_plan(told),
-        *_facts(told),
+        _text(model_words(report["model"])),
+        _model(report["model"]),
+        *_plan(report),
+        *_facts(report),
         "## How to reproduce",
-        _text(reproduction(told)),
-        _code(told["command"]),
+        _text(reproduction(report)),
+        _code(report["command"]),
         "Method and settings:",
-        _code(told["method"]),
+        _code(report["method"]),
     ]
     return "\n\n".join(filter(None, parts)) + "\n"
 
@@ -67,14 +67,14 @@ def _basis(guarantee: Content) -> list[str]:
         _titled("### Caveats", _bullets(guarantee["caveats"])),
         _text(guarantee["meaning"]),
         _bullets(f"{entry['term']}: {entry['meaning']}" for entry in guarantee["terms"]),
-        _titled("For a person with several rows, at the same delta:", _table(["together", "epsilon"], groups)),
-        _titled("### What was clipped", _bullets(f"{e['what']}: {e['bound']}" for e in guarantee["clipped"])),
-        _titled("### What was assumed", _bullets(guarantee["assumptions"])),
+        _titled("For a person with several rows, at the same delta:", _table(["group", "epsilon"], groups)),
+        _titled("### Clipping", _bullets(f"{e['what']}: {e['bound']}" for e in guarantee["clipped"])),
+        _titled("### Assumptions", _bullets(guarantee["assumptions"])),
     ]
 
 
-def _hyperparameters(told: Content) -> str:
-    return _long(["name", told["quantity"]], [[name, number(value, 6)] for name, value in ordered_values(told)])
+def _hyperparameters(report: Content) -> str:
+    return _long(["name", report["quantity"]], [[name, number(value, 6)] for name, value in ordered_values(report)])
 
 
 def _model(model: Content) -> str:
@@ -82,25 +82,27 @@ def _model(model: Content) -> str:
     return _long(["column", *model["outputs"]], rows) if rows else ""
 
 
-def _plan(told: Content) -> list[str]:
+def _plan(report: Content) -> list[str]:
     def entries(plan: Sequence[Mapping[str, Any]]) -> str:
-        return _table(["number", "value", "why"], [[entry["name"], entry["value"], entry["reason"]] for entry in plan])
+        return _table(
+            ["number", "value", "reason"], [[entry["name"], entry["value"], entry["reason"]] for entry in plan]
+        )
 
     others = [
         [entry["name"], number(entry["numbers"]), ", ".join(map(number, entry["values"] or ()))]
-        for entry in told["other_releases"]
+        for entry in report["other_releases"]
     ]
     return [
-        _titled("## Planned noise to signal", entries(told["noise_to_signal"])),
-        _titled("## Every number of the plan, with the reason for it", entries(told["plan"])),
-        _titled("## Released besides x and y", _table(["name", "numbers", "values"], others)),
+        _titled("## Planned noise-to-signal ratios", entries(report["noise_to_signal"])),
+        _titled("## Every number of the plan and its reason", entries(report["plan"])),
+        _titled("## Other released values", _table(["name", "numbers", "values"], others)),
     ]
 
 
-def _facts(told: Content) -> list[str]:
+def _facts(report: Content) -> list[str]:
     return [
-        _titled("## Public facts", _bullets(f"{name}: {fact}" for name, fact in told["facts"].items())),
-        _titled("## Declared about the columns", _table(["column", "declared"], declared_rows(told["schema"]))),
+        _titled("## Public facts", _bullets(f"{name}: {fact}" for name, fact in report["facts"].items())),
+        _titled("## Column declarations", _table(["column", "declared"], declared_rows(report["schema"]))),
     ]
 
 
@@ -123,18 +125,18 @@ def _bullets(lines: Any) -> str:
 
 
 def _text(value: Any) -> str:
-    """Text that Markdown shows as it is, on one line."""
+    """Escape text so that Markdown shows it unchanged, on one line."""
     line = " ".join(visible(str(value)).split())
     return _MARKS.sub(r"\\\g<0>", line)
 
 
 def _cell(value: Any) -> str:
-    """The same for a cell; bars are escaped by the table."""
+    """Escape text for a table cell; the table escapes vertical bars."""
     return _text(value).replace("\\|", "|")
 
 
 def _code(value: Any) -> str:
-    """A block of code, with a fence that is longer than any in it."""
+    """A code block whose fence is longer than any fence inside it."""
     if not value:
         return ""
     inside = visible(str(value))

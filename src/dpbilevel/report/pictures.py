@@ -1,4 +1,4 @@
-"""The pictures of a report as inline SVG, each with words for who cannot see it."""
+"""The pictures of a report as inline SVG, each with a text alternative."""
 
 from typing import Any
 
@@ -12,12 +12,12 @@ from dpbilevel.report.elements import epsilon_text, number, text
 from dpbilevel.solution.hyperparameters import Hyperparameters, hyperparameters
 from dpbilevel.solution.solution import Solution
 
-_MANY = 5  # hyperparameters, from which a picture says more than a table
-_TOLD = 6  # of them in words
+_MANY = 5  # hyperparameters: from this number on, a picture is clearer than a table
+_NAMED = 6  # largest and smallest hyperparameters that the text alternative names
 
 
 def spend_picture(solution: Solution) -> str:
-    """The stacked bar of every role; nothing where epsilon is infinite."""
+    """A stacked bar per role; empty if epsilon is infinite."""
     privacy = solution.privacy
     if not privacy.budget.is_private or not privacy.charges:
         return ""
@@ -27,41 +27,48 @@ def spend_picture(solution: Solution) -> str:
         shares = ", ".join(f"{share:.0%} by {charge.release}" for charge, share in parts)
         described.append(f"Records of role {role} spend epsilon {epsilon_text(privacy.epsilon(role=role))}: {shares}.")
     figure = spend(solution).figure
-    caption = "What each release costs the records of each role."
+    caption = "Cost of each release for the records of each role."
     return _framed(figure, "spend-picture", "Spend by role and release", " ".join(described), caption)
 
 
-def course_picture(solution: Solution) -> str:
-    """The trajectory with the returned values; nothing where a method releases none."""
-    told = hyperparameters(solution)
-    if told.trajectory is None:
+def trajectory_picture(solution: Solution) -> str:
+    """The trajectory with the returned values; empty if the method releases no trajectory."""
+    parameters = hyperparameters(solution)
+    if parameters.trajectory is None:
         return ""
-    rounds = f"{len(told.trajectory):,} round{'' if len(told.trajectory) == 1 else 's'}"
-    description = f"Trajectory of {len(told.names):,} numbers over {rounds}. {_in_words(told)}"
-    caption = f"Every {told.quantity}, as released after each of {rounds}. Rings: what was returned."
-    if len(told.names) > 1:
-        caption += " Lines that end together share a name (+: and so many others); unnamed ones are grey."
+    rounds = f"{len(parameters.trajectory):,} round{'' if len(parameters.trajectory) == 1 else 's'}"
+    description = f"Trajectory of {len(parameters.names):,} numbers over {rounds}. {_in_words(parameters)}"
+    caption = f"Every {parameters.quantity}, as released after each of {rounds}. Rings mark the returned values."
+    if len(parameters.names) > 1:
+        caption += " Lines that end close together share a label (+ counts the others); unlabelled lines are grey."
     return _framed(
-        trajectory(solution).figure, "trajectory-picture", f"Trajectory of every {told.quantity}", description, caption
+        trajectory(solution).figure,
+        "trajectory-picture",
+        f"Trajectory of every {parameters.quantity}",
+        description,
+        caption,
     )
 
 
 def values_picture(solution: Solution) -> str:
-    """The returned hyperparameters as dots, where there are many."""
-    told = hyperparameters(solution)
-    if len(told.names) < _MANY or not np.isfinite(told.values).any():
+    """The returned hyperparameters as dots; empty if there are few."""
+    parameters = hyperparameters(solution)
+    if len(parameters.names) < _MANY or not np.isfinite(parameters.values).any():
         return ""
-    title, caption = f"Every returned {told.quantity}", f"Every returned {told.quantity}, the largest on top."
-    if len(told.names) > len(dots(told).get_yticks()):
-        caption = f"The largest and the smallest of {len(told.names):,} returned values."
-    return _framed(dots(told).figure, "values-picture", title, _in_words(told), caption)
+    title, caption = (
+        f"Every returned {parameters.quantity}",
+        f"Every returned {parameters.quantity}, the largest on top.",
+    )
+    if len(parameters.names) > len(dots(parameters).get_yticks()):
+        caption = f"The largest and the smallest of {len(parameters.names):,} returned values."
+    return _framed(dots(parameters).figure, "values-picture", title, _in_words(parameters), caption)
 
 
-def _in_words(told: Hyperparameters) -> str:
-    order = np.argsort(-told.values, kind="stable")
-    named = [f"{told.names[column]} {number(float(told.values[column]))}" for column in order]
-    if len(named) > 2 * _TOLD:
-        return f"Returned, largest first: {', '.join(named[:_TOLD])}; smallest: {', '.join(named[-_TOLD:])}."
+def _in_words(parameters: Hyperparameters) -> str:
+    order = np.argsort(-parameters.values, kind="stable")
+    named = [f"{parameters.names[column]} {number(float(parameters.values[column]))}" for column in order]
+    if len(named) > 2 * _NAMED:
+        return f"Returned, largest first: {', '.join(named[:_NAMED])}; smallest: {', '.join(named[-_NAMED:])}."
     return f"Returned, largest first: {', '.join(named)}."
 
 

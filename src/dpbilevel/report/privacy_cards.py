@@ -1,4 +1,4 @@
-"""A spend, a plan and a ledger as compact cards for notebooks: public numbers, for which no record was read."""
+"""Notebook cards of a spend, a plan and a ledger: public numbers, computed without reading a record."""
 
 import math
 from collections.abc import Iterator
@@ -10,8 +10,8 @@ from dpbilevel.privacy.spend import Privacy
 from dpbilevel.privacy.stores.entry import Entry, Snapshot, StoredEntry
 from dpbilevel.report.card_parts import (
     BLUE,
+    HEADINGS,
     NOT_PRIVATE,
-    SHOUTS,
     TONES,
     bar,
     faint,
@@ -22,7 +22,7 @@ from dpbilevel.report.card_parts import (
 )
 from dpbilevel.report.elements import epsilon_text, number, text
 
-if TYPE_CHECKING:  # a look at a ledger can do without JAX
+if TYPE_CHECKING:  # inspecting a ledger must not load JAX
     from dpbilevel.planning import Plan
 
 _GROUPS = (2, 5)  # rows of one person
@@ -30,19 +30,19 @@ _SHOWN = 6  # charges of a ledger
 
 
 def privacy_card(privacy: Privacy) -> str:
-    """What is spent by role and release, for a person with several rows, and what is not covered."""
+    """The spend by role and release and for a person with several rows, with caveats."""
     status = privacy_status(privacy)
-    return framed(TONES[status], SHOUTS[status], privacy.label(), _spend_rows(privacy))
+    return framed(TONES[status], HEADINGS[status], privacy.label(), _spend_rows(privacy))
 
 
 def plan_card(planned: "Plan") -> str:
-    """The same of a run that did not happen yet, with every number of the plan and the reason for it."""
+    """The planned spend of a run, with every number of the plan and its reason."""
     status = privacy_status(planned.privacy)
-    return framed(TONES[status], f"Plan: {SHOUTS[status]}", planned.privacy.label(), _plan_rows(planned))
+    return framed(TONES[status], f"Plan: {HEADINGS[status]}", planned.privacy.label(), _plan_rows(planned))
 
 
 def ledger_card(snapshot: Snapshot, total: Budget, spent: float, left: Budget | None) -> str:
-    """What is spent of the total, what is left, and the latest charges."""
+    """The spent and remaining budget, and the latest charges."""
     head = "Ledger" if snapshot.dataset is None else f"Ledger of {snapshot.dataset.name}"
     delta = "" if total.delta is None else f" at delta {number(total.delta)}"
     label = f"ε {epsilon_text(spent)} of {number(total.epsilon)} spent{delta}, {total.adjacency}"
@@ -51,14 +51,14 @@ def ledger_card(snapshot: Snapshot, total: Budget, spent: float, left: Budget | 
 
 
 def unreadable_ledger_card(error: Exception) -> str:
-    """A card is what people look at when something is wrong; what an error says may quote an address."""
+    """The card of a ledger that cannot be read. It omits the error message, which may quote an address."""
     return framed(TONES[NOT_PRIVATE], "Ledger", f"cannot be read: {type(error).__name__}", [])
 
 
 def _spend_rows(privacy: Privacy) -> Iterator[str]:
     yield from _bars(privacy)
     yield _releases(privacy)
-    # Other runs have a bound for groups that is found by search, and takes its time.
+    # For other runs the group bound is found by a slow search.
     if privacy.budget.is_private and privacy.groups_add_up and privacy.charges:
         groups = [f"{rows} rows ε {epsilon_text(privacy.epsilon(group=rows))}" for rows in _GROUPS]
         yield text(f"A record is one row. For a person with {', with '.join(groups)}")
@@ -102,13 +102,15 @@ def _releases(privacy: Privacy) -> str:
 def _ledger_rows(snapshot: Snapshot, total: Budget, spent: float, left: Budget | None, tone: str) -> Iterator[str]:
     if total.is_private:
         words = (
-            "nothing left"
+            "budget exhausted"
             if left is None
-            else f"ε {_rounded_down(left.epsilon)} left for one more run of the same kind"
+            else f"ε {_rounded_down(left.epsilon)} remaining for one more run of the same kind"
         )
         yield bar(words, spent / total.epsilon, tone)
     if snapshot.composition == "gaussian" and snapshot.entries:
-        yield faint("Runs compose as Gaussians: μ² adds up, so that ε spent and ε left do not sum to the total.")
+        yield faint(
+            "Runs compose as Gaussian mechanisms: μ² adds up, so spent ε and remaining ε do not sum to the total."
+        )
     if snapshot.entries:
         yield _charges(list(enumerate(snapshot.entries, 1))[-_SHOWN:])
     count = len(snapshot.entries)
@@ -117,7 +119,7 @@ def _ledger_rows(snapshot: Snapshot, total: Budget, spent: float, left: Budget |
 
 
 def _charges(numbered: list[tuple[int, Entry]]) -> str:
-    """The latest charges; a database knows of each who and when."""
+    """The latest charges; a database also stores the user and time of each."""
     header, rows = ["no.", "run", "ε", "δ"], []
     if any(isinstance(entry, StoredEntry) for _, entry in numbered):
         header += ["who", "when"]
@@ -128,6 +130,6 @@ def _charges(numbered: list[tuple[int, Entry]]) -> str:
 
 
 def _rounded_down(value: float) -> str:
-    """Four digits, never above the value: who asks for that much must be given it."""
+    """Round down to four digits, so that the ledger grants the displayed amount."""
     unit = 10.0 ** (math.floor(math.log10(value)) - 3) if 0 < value < math.inf else 1.0
     return number(math.floor(value / unit + 1e-6) * unit if math.isfinite(value) else value)

@@ -1,4 +1,4 @@
-"""What a report is made from: a solution, and the public facts around it. No record, and nothing computed from one."""
+"""The input of a report: a solution and public facts about the run, but no records."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,12 +13,12 @@ from dpbilevel.solution.solution import Solution
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class LinearModel:
-    """A released linear model, for people and for prediction.
+    """A released linear model, for reports and for prediction.
 
     Args:
         estimator: class name of the estimator.
-        target: name of the column that is predicted.
-        outputs: what each row of coefficients is for: class names, or the target. Two classes have one output, the
+        target: name of the predicted column.
+        outputs: what each row of coefficients predicts: a class name or the target. Two classes have one output, the
             second class.
         columns: names of the encoded columns.
         coefficients: (outputs, columns).
@@ -50,24 +50,24 @@ class LinearModel:
             array = np.array(getattr(self, name), dtype=np.float64)
             if array.shape != shape:
                 raise InvalidArgument(
-                    f"{name}: have shape {array.shape}, must have {shape}, one row for each of outputs and one column "
-                    "for each of columns"
+                    f"{name}: have shape {array.shape}, must have {shape}: one row per entry of outputs, one column "
+                    "per entry of columns"
                 )
             object.__setattr__(self, name, array)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Review:
-    """Everything that a report says of a run: released values and public facts only.
+    """Everything that a report states about a run: released values and public facts only.
 
     Args:
-        solution: of the run.
-        title: of the report.
+        solution: the solution of the run.
+        title: the title of the report.
         facts: public facts, such as {"data": "adult.csv", "target": "income"}.
-        model: the model as people read it; without one the report counts the numbers of y.
-        schema: what was declared about the columns, as parsed from TOML.
-        command: how the run was made.
-        created: ISO time; None leaves it out.
+        model: the model with named columns; without one the report only gives the shapes in y.
+        schema: the column declarations, as parsed from TOML.
+        command: the command that started the run.
+        created: ISO time; None omits it.
     """
 
     solution: Solution

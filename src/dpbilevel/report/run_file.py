@@ -1,7 +1,7 @@
-"""run.json: a run as a file for machines, format "dpbilevel.run/1" (run.schema.json here, docs/run_file.md for people).
+"""run.json: a run in the machine-readable format "dpbilevel.run/1" (schema: run.schema.json, guide: docs/run_file.md).
 
-A run that has begun has spent its epsilon, whatever becomes of it. The file says so from the first moment: "running"
-before the first release, "aborted" where it was cut off, "finished" with everything that was released.
+A run that has started has spent its epsilon, whatever its outcome. The file records this from the start: its status is
+"running" before the first release, "aborted" if the run was interrupted, and "finished" once everything is released.
 """
 
 import json
@@ -23,24 +23,24 @@ from dpbilevel.report.review import LinearModel, Review
 from dpbilevel.solution.solution import Solution
 
 FORMAT = "dpbilevel.run/1"
-_DIGITS = 40  # bytes of a number with its blanks, comma and end of line
-_REST = 200_000  # bytes: the guarantee, the spend and the plan in words, a few times over
+_DIGITS = 40  # bytes of a number with its indentation, comma and newline
+_REST = 200_000  # bytes: a generous bound on the text of the guarantee, the spend and the plan
 _FAMILY = "dpbilevel.run/"
 _NOTICES = {
-    "running": "This run has begun and has not finished. Its epsilon counts as spent.",
-    "aborted": "This run was cut off. Its epsilon counts as spent.",
+    "running": "This run has started and has not finished. Its epsilon counts as spent.",
+    "aborted": "This run was interrupted. Its epsilon counts as spent.",
 }
 
 
 def write_run(review: Review, path: str | Path) -> Path:
-    """Write a finished run: what the report says, and the whole solution. The same review gives the same bytes."""
+    """Write a finished run: the content of the report and the solution. The same review gives the same bytes."""
     return write_atomically(path, run_text(review))
 
 
 def run_text(review: Review) -> str:
-    """What `write_run` writes."""
-    told = _finite(content(review))
-    return _text({"format": FORMAT, "status": "finished", **told, "solution": review.solution.to_json()})
+    """The text that `write_run` writes."""
+    document = _finite(content(review))
+    return _text({"format": FORMAT, "status": "finished", **document, "solution": review.solution.to_json()})
 
 
 def unfinished_text(
@@ -51,14 +51,14 @@ def unfinished_text(
     command: str | None = None,
     created: str | None = None,
 ) -> str:
-    """The run file of a run that has begun, or was cut off: what it was allowed counts as spent.
+    """The run file of a run that is running or was interrupted: its whole budget counts as spent.
 
     Args:
         status: "running" or "aborted".
-        budget: what the run was charged.
+        budget: the budget that the run was charged.
         facts, command, created: as in `Review`; public.
     """
-    one_of("status", status, tuple(_NOTICES), "it says what became of the run")
+    one_of("status", status, tuple(_NOTICES), "it is the state of the run")
     allowed = {"epsilon": budget.epsilon, "delta": budget.delta, "adjacency": budget.adjacency}
     return _text(
         {
@@ -77,7 +77,7 @@ def unfinished_text(
 def run_file_space(
     planned: Plan, facts: Mapping[str, str], schema: Mapping[str, Any] | None, columns: Sequence[str], command: str
 ) -> int:
-    """Bytes that the run file of a finished run may take, at most, from its plan and the texts that go into it."""
+    """An upper bound on the bytes of a finished run's file, from its plan and the texts that go into it."""
     x, y = checked_start(planned.problem, None)
     state = jax.eval_shape(planned.program.start, x, y)
     seen = jax.eval_shape(planned.program.observe, state)
@@ -91,32 +91,32 @@ def _numbers(tree: Any) -> int:
 
 
 def read_run(path: str | Path) -> Review:
-    """Read a finished run back. Derived numbers are computed anew from the solution's charges, not trusted.
+    """Read a finished run. Derived numbers are recomputed from the solution's charges, not taken from the file.
 
     Raises:
-        InvalidArgument: the file is no run.json of this version, is damaged, or is that of a run that did not finish.
+        InvalidArgument: the file is not a run.json of this version, is damaged, or belongs to an unfinished run.
     """
     shown = f"path={str(path)!r}"
     try:
-        told = json.loads(Path(path).read_text(encoding="utf-8"))
+        document = json.loads(Path(path).read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
         raise InvalidArgument(f"{shown}: is not a JSON file; pass the run.json of a run") from error
-    _check_format(told, shown)
-    status = told.get("status")
+    _check_format(document, shown)
+    status = document.get("status")
     if isinstance(status, str) and status in _NOTICES:
         raise InvalidArgument(
-            f"{shown}: the run did not finish (it is {status}), so that nothing was released; its epsilon counts as "
-            "spent all the same. Start a new run, within what is left"
+            f"{shown}: the run did not finish (its status is {status!r}), so nothing was released; its epsilon still "
+            "counts as spent. Start a new run within the remaining budget"
         )
     try:
         return Review(
-            solution=Solution.from_json(told["solution"]),
-            title=told["title"],
-            facts=dict(told["facts"]),
-            model=_model(told["model"]),
-            schema=told["schema"],
-            command=told["command"],
-            created=told["created"],
+            solution=Solution.from_json(document["solution"]),
+            title=document["title"],
+            facts=dict(document["facts"]),
+            model=_model(document["model"]),
+            schema=document["schema"],
+            command=document["command"],
+            created=document["created"],
         )
     except (
         LookupError,
@@ -128,32 +128,32 @@ def read_run(path: str | Path) -> Review:
         raise InvalidArgument(f"{shown}: is damaged; pass a run.json as it was written") from error
 
 
-def _check_format(told: Any, shown: str) -> None:
-    found = told.get("format") if isinstance(told, dict) else None
-    if found == FORMAT:
+def _check_format(document: Any, shown: str) -> None:
+    format_name = document.get("format") if isinstance(document, dict) else None
+    if format_name == FORMAT:
         return
-    if isinstance(found, str) and found.startswith(_FAMILY):
-        raise InvalidArgument(f"{shown}: has format {found!r}, which this version cannot read; upgrade dpbilevel")
-    if isinstance(found, str) and found.startswith("dpbilevel.solution/"):
+    if isinstance(format_name, str) and format_name.startswith(_FAMILY):
+        raise InvalidArgument(f"{shown}: has format {format_name!r}, which this version cannot read; upgrade dpbilevel")
+    if isinstance(format_name, str) and format_name.startswith("dpbilevel.solution/"):
         raise InvalidArgument(f"{shown}: is a solution, not a run; dpb.Solution.load reads it")
     raise InvalidArgument(f"{shown}: is not a {FORMAT} file; pass the run.json of a run")
 
 
-def _model(told: Mapping[str, Any]) -> LinearModel | None:
-    if told["kind"] != "linear":
+def _model(document: Mapping[str, Any]) -> LinearModel | None:
+    if document["kind"] != "linear":
         return None
     return LinearModel(
-        estimator=told["estimator"],
-        target=told["target"],
-        outputs=tuple(told["outputs"]),
-        columns=tuple(told["columns"]),
-        coefficients=[[float(number) for number in row] for row in told["coefficients"]],  # type: ignore[arg-type]
-        intercepts=[float(number) for number in told["intercepts"]],  # type: ignore[arg-type]
+        estimator=document["estimator"],
+        target=document["target"],
+        outputs=tuple(document["outputs"]),
+        columns=tuple(document["columns"]),
+        coefficients=[[float(number) for number in row] for row in document["coefficients"]],  # type: ignore[arg-type]
+        intercepts=[float(number) for number in document["intercepts"]],  # type: ignore[arg-type]
     )
 
 
 def _finite(value: Any) -> Any:
-    """Standard JSON has no word for numbers that are not finite: they become the strings "inf", "-inf" and "nan"."""
+    """Replace non-finite numbers, which standard JSON cannot represent, by the strings "inf", "-inf" and "nan"."""
     if isinstance(value, dict):
         return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -161,5 +161,5 @@ def _finite(value: Any) -> Any:
     return str(value) if isinstance(value, float) and not math.isfinite(value) else plain(value)
 
 
-def _text(told: dict[str, Any]) -> str:
-    return json.dumps(told, indent=1, allow_nan=False) + "\n"
+def _text(document: dict[str, Any]) -> str:
+    return json.dumps(document, indent=1, allow_nan=False) + "\n"

@@ -1,4 +1,4 @@
-"""The looks of a report: light and dark, on paper, and on a telephone."""
+"""The stylesheet of a report: light and dark, for print and for phones."""
 
 LIGHT = """
   --page: #ffffff; --card: #f6f7f9; --ink: #1c2126; --soft: #565f69; --faint: #a3a3a3; --rule: #dde1e6;

@@ -1,4 +1,4 @@
-"""Sentences and rows that all reports share, made from their content."""
+"""Sentences and table rows that the HTML and Markdown reports share."""
 
 import math
 from collections.abc import Mapping
@@ -9,34 +9,34 @@ from dpbilevel.report.content import Content
 from dpbilevel.report.elements import epsilon_text, number
 
 
-def spend_words(told: Content) -> str:
-    """How the spend of roles and releases adds up."""
-    guarantee, spend = told["guarantee"], told["spend"]
+def spend_words(report: Content) -> str:
+    """Explain how the spend of releases adds up to the spend of each role."""
+    guarantee, spend = report["guarantee"], report["spend"]
     if math.isinf(guarantee["epsilon"]):
-        return "Epsilon is infinite: there is no budget that releases could share. They are listed all the same."
+        return "Epsilon is infinite, so the releases share no budget. They are listed for completeness."
     if not spend:
-        return "No record was read, so that nothing was spent."
-    parts = [f"of {role['role']} records {epsilon_text(role['epsilon'])}" for role in spend]
-    total = f"Epsilon {', '.join(parts)}."
+        return "No record was read, so nothing was spent."
+    parts = [f"{epsilon_text(role['epsilon'])} for {role['role']} records" for role in spend]
+    total = f"Epsilon: {', '.join(parts)}."
     if len(spend) > 1:
-        total += " No record is in two roles, so that the total is the largest of these."
+        total += " No record is in two roles, so the total is the largest of these."
     if guarantee["noise"] == "exact":
         return (
-            f"{total} Noise is exact, and every record takes part in every use: rho of zCDP is the sum over releases "
-            "of uses times (sensitivity / noise)²/2, shares are of rho, and epsilon is the least over orders a > 1 of "
-            "a rho + ln(1 - 1/a) - ln(a delta)/(a - 1)."
+            f"{total} Noise is exact, and every use of a release takes all records: rho of zCDP is the sum over "
+            "releases of uses times (sensitivity / noise)²/2. Shares are fractions of rho. Epsilon is the minimum over "
+            "orders a > 1 of a rho + ln(1 - 1/a) - ln(a delta)/(a - 1)."
         )
     if guarantee["mu"] is None:
-        return f"{total} Shares are in proportion to what each release would cost alone."
+        return f"{total} Shares are proportional to the cost of each release alone."
     return (
-        f"{total} Every use of a release is Gaussian on all records: mu² is the sum over releases of uses times "
-        f"(sensitivity / noise)², here mu = {number(guarantee['mu'])}, shares are of mu², and delta(epsilon) = "
-        "Phi(-epsilon/mu + mu/2) - exp(epsilon) Phi(-epsilon/mu - mu/2)."
+        f"{total} Every use of a release is a Gaussian mechanism on all records: mu² is the sum over releases of uses "
+        f"times (sensitivity / noise)², here mu = {number(guarantee['mu'])}. Shares are fractions of mu², and "
+        "delta(epsilon) = Phi(-epsilon/mu + mu/2) - exp(epsilon) Phi(-epsilon/mu - mu/2)."
     )
 
 
-def release_rows(told: Content) -> list[list[str]]:
-    """Release, role, uses, sampling, sensitivity over noise, mu and share of every charge."""
+def release_rows(report: Content) -> list[list[str]]:
+    """One row per charge: release, role, uses, sampling, sensitivity over noise, mu and share."""
     return [
         [
             release["release"],
@@ -47,14 +47,14 @@ def release_rows(told: Content) -> list[list[str]]:
             number(release["mu"]),
             f"{release['share']:.1%}" if release["share"] else "–",
         ]
-        for role in told["spend"]
+        for role in report["spend"]
         for release in role["releases"]
     ]
 
 
-def returned_words(told: Content) -> str:
-    """What x is, and which iterate was returned."""
-    values = told["hyperparameters"]
+def returned_words(report: Content) -> str:
+    """Describe x and the iterate that was returned."""
+    values = report["hyperparameters"]
     count = len(values["values"])
     what = f"{count:,} released number{'' if count == 1 else 's'} ({values['quantity']})"
     if values["logarithmic"]:
@@ -65,21 +65,22 @@ def returned_words(told: Content) -> str:
     return f"{what}.{returned}{none}"
 
 
-def ordered_values(told: Content) -> list[tuple[str, float]]:
-    """Returned hyperparameters, the largest first; what is no number comes last."""
-    pairs = [(entry["name"], entry["value"]) for entry in told["values"]]
+def ordered_values(report: Content) -> list[tuple[str, float]]:
+    """Returned hyperparameters in descending order; NaN comes last."""
+    pairs = [(entry["name"], entry["value"]) for entry in report["values"]]
     return sorted(pairs, key=lambda pair: (math.isnan(pair[1]), -pair[1]))
 
 
 def model_words(model: Content) -> str:
-    """What the model is."""
+    """Describe the model."""
     if model["kind"] == "linear":
         pairs = zip(model["outputs"], model["intercepts"], strict=True)
         intercepts = ", ".join(f"{name}: {number(value)}" for name, value in pairs)
         scale = "log-odds of " if "Classifier" in model["estimator"] or "Logistic" in model["estimator"] else ""
         return (
-            f"{model['estimator']} for {model['target']}, {len(model['columns']):,} columns, released as a whole. "
-            f"Coefficients are of encoded columns, for {scale}{', '.join(model['outputs'])}. Intercept: {intercepts}."
+            f"{model['estimator']} for {model['target']} with {len(model['columns']):,} columns, all of it released. "
+            f"Coefficients refer to encoded columns and predict {scale}{', '.join(model['outputs'])}. "
+            f"Intercept: {intercepts}."
         )
     shapes = "; ".join(
         f"{name}: {' × '.join(map(str, shape))}" if shape else f"{name}: one number"
@@ -91,7 +92,7 @@ def model_words(model: Content) -> str:
 
 
 def model_rows(model: Content) -> list[tuple[str, list[float]]]:
-    """Columns with their coefficients, one for each output, the largest first."""
+    """Columns with one coefficient per output, in descending order of the largest absolute coefficient."""
     if model["kind"] != "linear":
         return []
     columns = zip(model["columns"], zip(*model["coefficients"], strict=True), strict=True)
@@ -100,7 +101,7 @@ def model_rows(model: Content) -> list[tuple[str, list[float]]]:
 
 
 def declared_rows(schema: Mapping[str, Any] | None) -> list[list[str]]:
-    """Declarations as rows, in their order: what they are about, and what they say.
+    """One row per declaration, in the given order: name and declared value.
 
     >>> declared_rows({"age": {"range": [17, 90]}, "sex": {"categories": ["F", "M"]}})
     [['age', 'range: 17 to 90'], ['sex', 'categories: F, M']]
@@ -130,16 +131,16 @@ def _declared(key: str, value: Any) -> str:
     return f"{key}: {shown}" if key else shown
 
 
-def reproduction(told: Content) -> str:
-    """What can be had again, and what cannot."""
-    guarantee = told["guarantee"]
-    made = f"Made with dpbilevel {told['version']}."
+def reproduction(report: Content) -> str:
+    """State which values another run reproduces."""
+    guarantee = report["guarantee"]
+    made = f"Made with dpbilevel {report['version']}."
     if math.isinf(guarantee["epsilon"]):
         return f"{made} No noise was added: the same data and settings give the same values."
     if guarantee["void"]:
-        return f"{made} The seed is fixed: the same data, settings and seed give the same values, to anybody."
+        return f"{made} The seed is fixed: anyone with the same data, settings and seed gets the same values."
     return (
-        f"{made} Run the same method with the same settings on the same data. Noise is secret and drawn anew, so that "
-        "values differ from run to run within the noise that the plan states; the guarantee and every number of the "
+        f"{made} Run the same method with the same settings on the same data. Noise is secret and independent in each "
+        "run, so values differ between runs by the noise stated in the plan. The guarantee and every number of the "
         "plan are the same. Each run spends its own epsilon."
     )

@@ -1,4 +1,4 @@
-"""A report as a file: a page, Markdown or JSON, by the ending of its name."""
+"""Write a report as HTML, Markdown or JSON; the file name's ending selects the format."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -15,14 +15,14 @@ _KINDS: dict[str, Callable[[Review], str]] = {".html": html_report, ".md": markd
 
 
 def write_report(made: Solution | Review, path: str | Path) -> Path:
-    """Write the report of a solution, or of a review of it, and return its path.
+    """Write the report of a solution or a review, and return its path.
 
     Args:
-        made: what to report.
-        path: ends in .html, .md or .json; the pictures of a page need the extra "plot".
+        made: the solution or review to report.
+        path: a path that ends in .html, .md or .json; the pictures in HTML need the extra "plot".
     """
     suffix = Path(path).suffix.lower()
     if suffix not in _KINDS:
-        raise InvalidArgument(f"path={str(path)!r}: must end in .html, .md or .json; the ending says what is written")
+        raise InvalidArgument(f"path={str(path)!r}: must end in .html, .md or .json; the ending selects the format")
     review = made if isinstance(made, Review) else Review(solution=made)
     return write_atomically(path, _KINDS[suffix](review))

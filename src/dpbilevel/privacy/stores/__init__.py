@@ -1,1 +1,1 @@
-"""Where ledgers keep their entries: in memory, or in a database that many processes share."""
+"""Storage of ledger entries: in memory, or in a database shared by many processes."""

@@ -1,4 +1,4 @@
-"""Where the store of a data set is, as a pickle carries it: everything that it takes to open it, but no password."""
+"""The address of a ledger in a database, as stored in pickles: all that is needed to open it except the password."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,11 +10,11 @@ class Address:
     """Address and name of a ledger in a database.
 
     Attributes:
-        database: the parts of its URL by name, without the password.
+        database: the components of its URL by name, without the password.
         dataset: the name of the data set.
-        who: the name that charges carry; None for the user of the process that charges.
-        seen: how many entries there were, and the digest of the last; another ledger at the same address is refused.
-        had_password: whether the URL had a password, which must now come from elsewhere.
+        who: the name recorded with each charge; None for the user of the charging process.
+        seen: the number of entries and the digest of the last; a different ledger at the same address is refused.
+        had_password: whether the URL had a password, which must now be supplied by other means.
     """
 
     database: Mapping[str, Any]

@@ -1,12 +1,12 @@
-"""The chain of a ledger: every line carries a digest of itself and of the line before it.
+"""The hash chain of a ledger: every row stores a digest of its own content and of the previous row's digest.
 
-A line that is edited, deleted, inserted or moved breaks the chain, and lines that are missing at the end are noticed
-by the count and the digest that are kept apart from them.
+Editing, deleting, inserting or moving a row breaks the chain. Rows missing at the end are detected by the row count and
+the last digest, which are stored separately.
 
-The digest is SHA-256 without a key, over public facts only: names, times and what was charged. Records never come near
-it: an unkeyed hash of *data* would let anybody test a guess of them, and there is none in this library. Without a key
-it guards against faults and careless hands, not against somebody who may write to the database and computes the whole
-chain again: against that, keep exports elsewhere.
+The digest is SHA-256 without a key, over public facts only: names, times and charges. It never covers records: an
+unkeyed hash of *data* would let anyone test guesses about them, and this library computes none. Without a key the chain
+protects against faults and accidental edits, but not against someone with write access who recomputes the entire
+chain. Keep exports elsewhere to detect that.
 """
 
 import hashlib
@@ -17,13 +17,13 @@ from typing import Any
 from dpbilevel.errors import LedgerCorrupt
 from dpbilevel.privacy.stores.entry import DataSet, StoredEntry
 
-START = "dpbilevel.ledger/1"  # what the first data set continues from
+START = "dpbilevel.ledger/1"  # the digest before that of the first data set
 
-RESTORE = "restore its latest backup, and do not start a new one in its place (docs/ledger.md says what else to do)"
+RESTORE = "restore its latest backup, and do not create a new ledger in its place (see docs/ledger.md)"
 
 
 def dataset_digest(previous: str, dataset: DataSet) -> str:
-    """The digest of a data set's line, after the ``previous`` data set's."""
+    """The digest of a data set's row, chained to the digest of the previous data set."""
     total = dataset.total
     return _sha256(
         previous,
@@ -41,7 +41,7 @@ def dataset_digest(previous: str, dataset: DataSet) -> str:
 
 
 def entry_digest(previous: str, entry: StoredEntry) -> str:
-    """The digest of an entry, after the ``previous`` one's."""
+    """The digest of an entry, chained to the digest of the previous entry."""
     return _sha256(
         previous,
         entry.number,
@@ -59,18 +59,18 @@ def entry_digest(previous: str, entry: StoredEntry) -> str:
 
 
 def check_datasets(datasets: Sequence[DataSet], count: int, head: str) -> None:
-    """Raise unless the data sets are those, all of those, and in the order, that were begun here."""
+    """Raise unless the data sets are complete, unchanged and in their original order."""
     previous = START
     for number, dataset in enumerate(datasets, start=1):
         if dataset.number != number or dataset_digest(previous, dataset) != dataset.digest:
-            raise LedgerCorrupt(f"ledger: the line of data set {number} is not as it was written; {RESTORE}")
+            raise LedgerCorrupt(f"ledger: the row of data set {number} is not as it was written; {RESTORE}")
         previous = dataset.digest
     if (len(datasets), previous) != (count, head):
-        raise LedgerCorrupt(f"ledger: holds {len(datasets)} data sets where {count} were begun; {RESTORE}")
+        raise LedgerCorrupt(f"ledger: holds {len(datasets)} data sets where {count} were created; {RESTORE}")
 
 
 def check_entries(dataset: DataSet, entries: Sequence[StoredEntry], count: int, head: str) -> None:
-    """Raise unless the entries are those, all of those, and in the order, that were charged."""
+    """Raise unless the entries are complete, unchanged and in their original order."""
     previous = dataset.digest
     for number, entry in enumerate(entries, start=1):
         if entry.number != number or entry_digest(previous, entry) != entry.digest:

@@ -1,9 +1,9 @@
-"""The store of one data set in a database: charged before use, by one process at a time, and never forgotten.
+"""The store of one data set in a database. Charges are serialized across processes and durable.
 
 A charge is one transaction. It takes the write lock *first*, then reads and checks every entry of the data set, and
 only then decides whether one more fits: two processes can never decide on the same state. It writes the entry, reads
-back what the database made of it, and commits to disk before anybody gets a receipt. What fails on the way charges
-nothing, or (when the connection to a server breaks during the commit) stands without having been used.
+back what the database stored, and commits to disk before a receipt is issued. A failure on the way charges nothing, or,
+if the connection to a server breaks during the commit, leaves a charge that was never used.
 """
 
 import contextlib
@@ -34,43 +34,43 @@ DEFAULT_UNIT = "one record"
 
 
 class Database(Protocol):
-    """What a store needs of a database."""
+    """The interface that a store requires of a database."""
 
     @property
     def where(self) -> str:
-        """The database in words, without a password."""
+        """A description of the database for messages, without a password."""
 
     @property
     def url(self) -> URL:
-        """Its address, with a password where one was given."""
+        """The address, with the password if one was given."""
 
     def exists(self) -> bool:
-        """Whether a ledger was begun in it."""
+        """Whether the database contains a ledger."""
 
     def create(self) -> None:
-        """Begin a ledger without a data set, once."""
+        """Create a ledger without data sets, unless there is one."""
 
     def reading(self) -> contextlib.AbstractContextManager[Connection]:
-        """A transaction that sees one moment."""
+        """A transaction that reads a consistent snapshot."""
 
     def writing(self) -> contextlib.AbstractContextManager[Connection]:
-        """A transaction whose first statement takes the lock of a data set; durable when left."""
+        """A transaction whose first statement takes the lock of a data set; durable on exit."""
 
     def adding(self) -> contextlib.AbstractContextManager[Connection]:
-        """A transaction that keeps others from adding a data set; durable when left."""
+        """A transaction that prevents others from adding a data set; durable on exit."""
 
     def check(self, connection: Connection) -> None:
-        """Raise where what is stored is damaged or no ledger."""
+        """Raise if the database is damaged or is not a ledger."""
 
 
 class DatabaseStore:
-    """The entries of one data set in a database; made by `opened` and `reopened`.
+    """The entries of one data set in a database; created by `open_store` and `reopen_store`.
 
     Args:
-        database: where they are.
-        dataset: whose they are.
-        who: the name that charges carry.
-        seen: number and digest of the last entry that was met: the chain may grow from there, and never shrink.
+        database: where the entries are stored.
+        dataset: the data set they belong to.
+        who: the name recorded with each charge.
+        seen: number and digest of the last entry read so far: the chain may grow from there, but never shrink.
     """
 
     def __init__(self, database: Database, dataset: DataSet, who: str | None, seen: tuple[int, str]) -> None:
@@ -86,22 +86,22 @@ class DatabaseStore:
 
     @property
     def address(self) -> Address:
-        """Where other processes find it."""
+        """The address at which other processes can open it."""
         url = self._database.url
         parts = url._asdict() | {"query": dict(url.query)}
         had_password = parts.pop("password") is not None
         return Address(parts, self._dataset.name, self._who, self._seen, had_password)
 
     def read(self) -> Snapshot:
-        """What is written, all of one moment."""
-        seen = self._seen  # before the transaction: what others charge meanwhile must not look like a loss
+        """A consistent snapshot of the stored entries."""
+        seen = self._seen  # before the transaction: a concurrent charge must not look like lost entries
         with self._database.reading() as connection:
             snapshot = self._snapshot(connection)
         return self._compared(snapshot, seen)
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[tuple[Snapshot, Append]]:
-        """Take the lock of the data set, then read; an appended entry counts once the context ends without an error."""
+        """Take the lock of the data set, then read; an appended entry counts once the context exits without error."""
         seen, appended = self._seen, list[StoredEntry]()
         with self._database.writing() as connection:
             snapshot = self._compared(self._snapshot(connection, locked=True), seen)
@@ -110,12 +110,12 @@ class DatabaseStore:
                 appended.append(self._append(connection, snapshot, entry, privacy))
 
             yield snapshot, append
-        for stored in appended:  # only now are they committed
+        for stored in appended:  # committed when the transaction exited
             self._seen = (stored.number, stored.digest)
 
     def _append(self, connection: Connection, snapshot: Snapshot, entry: Entry, privacy: Privacy) -> StoredEntry:
         stored = StoredEntry(
-            description=printable("description", entry.description, "it says what the charge is for", longest=1000),
+            description=printable("description", entry.description, "it describes the charge", longest=1000),
             epsilon=entry.epsilon,
             delta=entry.delta,
             mu=entry.mu,
@@ -130,32 +130,32 @@ class DatabaseStore:
         )
         stored = replace(stored, digest=entry_digest(_head(snapshot), stored))
         add_entry(connection, self._dataset, stored)
-        # What the database made of it, numbers included, must be what was decided on.
+        # The stored row, numbers included, must equal the entry that was checked against the budget.
         if self._snapshot(connection).entries != (*snapshot.entries, stored):
-            raise LedgerCorrupt(f"{self._database.where}: does not keep what is written to it; nothing was charged")
+            raise LedgerCorrupt(f"{self._database.where}: does not store what is written to it; nothing was charged")
         return stored
 
     def _snapshot(self, connection: Connection, *, locked: bool = False) -> Snapshot:
         snapshot = one_snapshot(connection, self._dataset.name, locked=locked)
         if snapshot is None or snapshot.dataset != self._dataset:
             raise LedgerCorrupt(
-                f"{self._database.where}: what was declared for {self._dataset.name!r} is gone or changed; {RESTORE}"
+                f"{self._database.where}: the declarations of {self._dataset.name!r} are missing or changed; {RESTORE}"
             )
         return snapshot
 
     def _compared(self, snapshot: Snapshot, seen: tuple[int, str]) -> Snapshot:
-        """The snapshot, unless it lacks what this object has met before."""
+        """Return the snapshot; raise if entries that this object has read before are missing."""
         count, digest = seen
         if len(snapshot.entries) < count or _head(replace(snapshot, entries=snapshot.entries[:count])) != digest:
             raise LedgerCorrupt(
-                f"{self._database.where}: entries of {self._dataset.name!r} that were there before are gone, as "
-                f"after a backup was put back; {RESTORE}"
+                f"{self._database.where}: entries of {self._dataset.name!r} that existed before are missing, possibly "
+                f"because an older backup was restored; {RESTORE}"
             )
         self._seen = (len(snapshot.entries), _head(snapshot))
         return snapshot
 
 
-def opened(
+def open_store(
     url: str,
     name: str,
     *,
@@ -164,15 +164,15 @@ def opened(
     unit: str | None,
     who: str | None,
 ) -> DatabaseStore:
-    """The store of a data set, which is begun where it does not exist and a total is given.
+    """Open the store of a data set; create it if it does not exist and a total is given.
 
-    Every line of the ledger is checked first, those of other data sets included: a data set that cannot be found
-    because its line is damaged must not be begun again.
+    Every row of the ledger is checked first, including those of other data sets: a data set that is not found because
+    its row is damaged must not be created a second time.
     """
-    printable("dataset", name, "it names the data set, for as long as its budget lasts")
+    printable("dataset", name, "it identifies the data set for the life of its budget")
     for argument, value, why in (
-        ("unit", unit, "it says what one record stands for"),
-        ("who", who, "it says who charges"),
+        ("unit", unit, "it is what one record represents"),
+        ("who", who, "it is the name recorded with each charge"),
     ):
         if value is not None:
             printable(argument, value, why)
@@ -181,8 +181,8 @@ def opened(
     return DatabaseStore(database, dataset, who, (len(snapshot.entries), _head(snapshot)))
 
 
-def reopened(address: Address) -> DatabaseStore:
-    """The store at an address that came in a pickle; it is never begun, and must hold what it held then."""
+def reopen_store(address: Address) -> DatabaseStore:
+    """Open the store at an unpickled address. It is never created, and must still hold the entries it held then."""
     url = URL.create(**address.database)
     database = _database(url, lost_password=address.had_password)
     dataset, _ = _looked_up(database, address.dataset, total=None, composition=None, unit=None, who=None)
@@ -201,7 +201,7 @@ def _looked_up(
     if not database.exists():
         if total is None:
             raise InvalidArgument(
-                f"{database.where}: does not exist; check the address, or give total= to start a ledger there "
+                f"{database.where}: does not exist; check the address, or give total= to create a ledger there "
                 "(on the command line: dpbilevel ledger create)"
             )
         database.create()
@@ -212,16 +212,16 @@ def _looked_up(
         if total is None:
             raise InvalidArgument(
                 f"dataset={name!r}: is not in {database.where}, which holds {sorted(known)}; check the name, or give "
-                "total= to start its ledger"
+                "total= to create its ledger"
             )
         with database.adding() as connection:
-            known = all_snapshots(connection, locked=True)  # again, now that nobody else can add one
+            known = all_snapshots(connection, locked=True)  # again: now no other process can add one
             if name not in known:
-                begun = _begun(list(known.values()), name, unit or DEFAULT_UNIT, total, composition, who)
-                add_dataset(connection, begun)
+                created = _new_dataset(list(known.values()), name, unit or DEFAULT_UNIT, total, composition, who)
+                add_dataset(connection, created)
                 known = all_snapshots(connection, locked=True)
-                if name not in known or known[name].dataset != begun:
-                    raise LedgerCorrupt(f"{database.where}: does not keep what is written to it; nothing was begun")
+                if name not in known or known[name].dataset != created:
+                    raise LedgerCorrupt(f"{database.where}: does not store what is written to it; nothing was created")
     snapshot = known[name]
     assert snapshot.dataset is not None  # snapshots of a database have one
     _check_agreement(snapshot.dataset, snapshot, total, composition, unit)
@@ -229,7 +229,7 @@ def _looked_up(
 
 
 def dataset_names(url: str) -> tuple[str, ...]:
-    """The names of all data sets in a database, in the order in which they were begun."""
+    """The names of all data sets in a database, in order of creation."""
     database = _database(_parsed(url))
     if not database.exists():
         raise InvalidArgument(f"{database.where}: does not exist; check the address")
@@ -246,7 +246,7 @@ def _parsed(url: Any) -> URL:
         address = make_url(url) if isinstance(url, str) else None
     except (ArgumentError, ValueError):
         address = None
-    if address is None:  # without the value: it may hold a password
+    if address is None:  # the message omits the value, which may contain a password
         raise InvalidArgument(f"url: must be the address of a database as text, {_KNOWN}")
     return address
 
@@ -256,10 +256,10 @@ def _database(address: URL, *, lost_password: bool = False) -> Database:
         return SQLiteDatabase(address)
     if address.drivername in ("postgresql", "postgresql+psycopg"):
         return PostgreSQLDatabase(address, lost_password=lost_password)
-    raise InvalidArgument(f"url: starts with {address.drivername!r}, and must be {_KNOWN}")
+    raise InvalidArgument(f"url: starts with {address.drivername!r}; must be {_KNOWN}")
 
 
-def _begun(
+def _new_dataset(
     others: list[Snapshot], name: str, unit: str, total: Budget, composition: Composition | None, who: str | None
 ) -> DataSet:
     last = others[-1].dataset if others else None
@@ -271,18 +271,18 @@ def _begun(
 def _check_agreement(
     stored: DataSet, snapshot: Snapshot, total: Budget | None, composition: Composition | None, unit: str | None
 ) -> None:
-    """What is said again when a ledger is opened must be what was said when it was begun."""
-    wishes = (
+    """Arguments given when a ledger is opened must agree with those with which it was created."""
+    arguments = (
         ("total", total, stored.total),
         ("composition", composition, snapshot.composition),
         ("unit", unit, stored.unit),
     )
-    for argument, wish, fixed in wishes:
-        if wish is not None and wish != fixed:
-            kept = "left to the first charge" if fixed is None else f"{fixed!r}"
+    for argument, value, fixed in arguments:
+        if value is not None and value != fixed:
+            shown = "left to the first charge" if fixed is None else f"{fixed!r}"
             raise InvalidArgument(
-                f"{argument}={wish!r}: the ledger of {stored.name!r} was begun with {kept}, which is fixed for its "
-                f"life; leave {argument}= out to go on with that"
+                f"{argument}={value!r}: the ledger of {stored.name!r} was created with {shown}, which cannot change; "
+                f"omit {argument}= to use the stored value"
             )
 
 
@@ -296,12 +296,12 @@ def _user(who: str | None) -> str:
         return who
     try:
         return _shown(getpass.getuser())
-    except (KeyError, OSError):  # a container may run as a number without a name
+    except (KeyError, OSError):  # a container may run under a user id without a name
         return f"user {os.getuid()}" if hasattr(os, "getuid") else "unknown"
 
 
 def _shown(text: str) -> str:
-    """Names that the system gives may hold bytes that no database stores as text."""
+    """Escape system names that contain bytes a database cannot store as text."""
     return text if text.isprintable() and text else ascii(text)
 
 

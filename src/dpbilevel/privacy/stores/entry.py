@@ -1,7 +1,7 @@
-"""What a ledger writes down, and the store that it writes into.
+"""The entries of a ledger, and the stores that hold them.
 
-The ledger knows the rules (what fits), a store knows how entries are kept. `MemoryStore` is gone with its process. The
-store in a database (`dpbilevel.privacy.stores.database`) is shared by all processes and outlives them.
+The ledger decides which charges fit; a store holds the entries. A `MemoryStore` lives as long as its process. The store
+in a database (`dpbilevel.privacy.stores.database`) is shared by all processes and outlives them.
 """
 
 import json
@@ -25,27 +25,27 @@ COMPOSITIONS: tuple[str, ...] = ("gaussian", "basic")
 
 @dataclass(frozen=True)
 class Entry:
-    """One charge: what a run costs at most."""
+    """One charge: an upper bound on the cost of a run."""
 
     description: str
     epsilon: float
     delta: float
-    mu: float | None  # None where releases are sampled
+    mu: float | None  # None if releases are sampled
 
 
 @dataclass(frozen=True)
 class StoredEntry(Entry):
-    """One charge as a database keeps it: also who, when, what plan, and which version of the library.
+    """One charge as stored in a database, with user, time, plan and library version.
 
     Attributes:
         number: 1 for the first charge of the data set.
-        user: who charged; the name of the operating system's user unless ``who=`` said otherwise.
-        host: the machine.
-        pid: the process.
+        user: who charged; the operating system's user name unless ``who=`` was given.
+        host: the machine's host name.
+        pid: the process id.
         time: UTC, ISO 8601.
-        version: of the library.
-        plan: every charge of the run as JSON; `privacy` computes epsilon from it anew.
-        digest: SHA-256 over all of this and the digest of the entry before.
+        version: the version of the library.
+        plan: every charge of the run as JSON; `privacy` recomputes epsilon from it.
+        digest: SHA-256 over all other fields and the digest of the previous entry.
     """
 
     number: int
@@ -58,27 +58,28 @@ class StoredEntry(Entry):
     digest: str
 
     def privacy(self) -> Privacy:
-        """The cost of the run, computed anew from its plan: nothing that the entry says of epsilon is trusted.
+        """The cost of the run, recomputed from its plan: the stored epsilon is not used.
 
-        What happened after the charge is not known here: a fixed seed, say, voids a run and is charged all the same.
+        Events after the charge are unknown here: a fixed seed, for example, voids the guarantee of a run but the run is
+        charged all the same.
         """
         return Privacy.from_json({**json.loads(self.plan), "caveats": (), "void": False})
 
 
 @dataclass(frozen=True)
 class DataSet:
-    """What was declared when the ledger of a data set was begun, and never changes.
+    """The declarations with which the ledger of a data set was created. They never change.
 
     Attributes:
         number: 1 for the first data set of the database.
-        name: of the data set.
-        unit: of privacy: what one record stands for.
+        name: the name of the data set.
+        unit: the unit of privacy: what one record represents.
         total: the budget.
-        composition: as declared; None where the first charge decides.
+        composition: as declared; None if the first charge decides.
         created: UTC, ISO 8601.
-        user: who began it.
-        version: of the library that began it.
-        digest: SHA-256 over all of this and the digest of the data set before; the first entry continues from it.
+        user: who created it.
+        version: the version of the library that created it.
+        digest: SHA-256 over all other fields and the digest of the previous data set; the first entry is chained to it.
     """
 
     number: int
@@ -94,12 +95,12 @@ class DataSet:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What a store holds at one moment.
+    """The content of a store at one moment.
 
     Attributes:
-        declared: the composition that was asked for when the ledger was made.
+        declared: the composition requested when the ledger was created.
         entries: all charges, oldest first.
-        dataset: whose they are, where a database keeps them.
+        dataset: the data set they belong to, if they are stored in a database.
     """
 
     declared: Composition | None
@@ -108,7 +109,7 @@ class Snapshot:
 
     @property
     def composition(self) -> Composition | None:
-        """As declared, or else as the first charge decided; None before it."""
+        """As declared, otherwise as decided by the first charge; None before it."""
         if self.declared is not None or not self.entries:
             return self.declared
         return "basic" if self.entries[0].mu is None else "gaussian"
@@ -126,17 +127,17 @@ class Store(Protocol):
 
     @property
     def address(self) -> Address | None:
-        """Where other processes find it; None where they cannot."""
+        """The address at which other processes can open it; None if they cannot."""
 
     def read(self) -> Snapshot:
-        """What is written, all of one moment."""
+        """A consistent snapshot of the entries."""
 
     def writing(self) -> AbstractContextManager[tuple[Snapshot, Append]]:
-        """Keep others from writing, then read; what is appended counts once the context ends without an error."""
+        """Lock out other writers, then read; an appended entry counts once the context exits without an error."""
 
 
 class MemoryStore:
-    """Entries in the memory of this process. A fork copies them: a copy is neither charged nor read."""
+    """Entries in the memory of this process. A copy made by a fork can be neither charged nor read."""
 
     address = None
 
@@ -148,13 +149,13 @@ class MemoryStore:
         self.process = this_process()
 
     def read(self) -> Snapshot:
-        """What is written, all of one moment."""
+        """A consistent snapshot of the entries."""
         self._check_process()
         return Snapshot(self.declared, tuple(self.entries))
 
     @contextmanager
     def writing(self) -> Iterator[tuple[Snapshot, Append]]:
-        """Keep other threads from writing, then read."""
+        """Lock out other threads, then read."""
         self._check_process()  # before the lock, which another thread may have held at the moment of the fork
         with self.lock:
             yield self.read(), lambda entry, _: self.entries.append(entry)
@@ -162,21 +163,21 @@ class MemoryStore:
     def _check_process(self) -> None:
         if self.process != this_process():
             raise LedgerUnavailable(
-                "ledger: is kept in the memory of another process, and this one has a copy that a fork made; what is "
-                "charged to a copy is lost, and each could spend the budget again. Keep the ledger in a database, "
-                'which all processes share: dpb.Ledger.open("sqlite:///ledger.db", dataset=..., total=...)'
+                "ledger: is kept in the memory of another process, and this process has a copy made by a fork; charges "
+                "to a copy are lost, so each copy could spend the budget again. Keep the ledger in a database that all "
+                'processes share: dpb.Ledger.open("sqlite:///ledger.db", dataset=..., total=...)'
             )
 
 
 def plan_text(privacy: Privacy) -> str:
-    """The charges of a run as JSON, without a sentence of guarantee: a charge cannot know whether that will hold."""
+    """The charges of a run as JSON, without a statement of guarantee: whether one will hold is not known yet."""
     content = privacy.to_json()
     plan = {key: content[key] for key in ("adjacency", "accountant", "budget", "roles")}
     return json.dumps(standard(plan), sort_keys=True, separators=(",", ":"), allow_nan=False, default=operator.index)
 
 
 def standard(value: Any) -> Any:
-    """The same value without non-finite numbers, for which standard JSON has no word: they become strings.
+    """Replace non-finite numbers, which standard JSON cannot represent, by strings.
 
     >>> standard({"epsilon": float("inf"), "steps": [1, 2]})
     {'epsilon': 'inf', 'steps': [1, 2]}

@@ -1,4 +1,4 @@
-"""What a ledger in a database holds, of one moment: for a table, for JSON and for a spreadsheet."""
+"""A snapshot of a ledger in a database, for display and for export as JSON or CSV."""
 
 import csv
 import io
@@ -22,12 +22,12 @@ _COLUMNS = (
 
 @dataclass(frozen=True)
 class Statement:
-    """Everything that the ledger of a data set holds.
+    """The entire content of a data set's ledger.
 
     Attributes:
         snapshot: the data set and its entries.
-        spent: epsilon, at the total's delta.
-        remaining: the largest budget that one more run of the same kind may have; None where nothing is left.
+        spent: the spent epsilon, at the total's delta.
+        remaining: the largest budget that one more run of the same kind may use; None if the budget is exhausted.
     """
 
     snapshot: Snapshot
@@ -36,9 +36,9 @@ class Statement:
 
     @property
     def dataset(self) -> DataSet:
-        """What was declared when the ledger was begun."""
+        """The declarations with which the ledger was created."""
         if self.snapshot.dataset is None:
-            raise InvalidArgument("snapshot: must be of a ledger in a database")
+            raise InvalidArgument("snapshot: must come from a ledger in a database")
         return self.snapshot.dataset
 
     @property
@@ -48,11 +48,11 @@ class Statement:
 
     @property
     def digest(self) -> str:
-        """Of the last line: who knows it can tell later that nothing before it was changed."""
+        """The digest of the last row: a stored copy later proves that no earlier row was changed."""
         return (self.entries or (self.dataset,))[-1].digest
 
     def to_json(self) -> dict[str, Any]:
-        """The same as plain values; numbers keep every bit, and the plan of each entry is spelt out."""
+        """The statement as plain values; numbers are exact, and the plan of each entry is expanded."""
         total, left = self.dataset.total, self.remaining
         return standard(
             {
@@ -72,7 +72,7 @@ class Statement:
         )
 
     def to_csv(self) -> str:
-        """One line for each charge, its plan as JSON."""
+        """One line per charge, with its plan as JSON."""
         text = io.StringIO()
         writer = csv.DictWriter(text, _COLUMNS, lineterminator="\n")
         writer.writeheader()
@@ -84,13 +84,13 @@ class Statement:
 
 
 def write_statement(statement: Statement, path: Path) -> Path:
-    """Write a statement as .json or .csv by the name of the file; it appears whole or not at all."""
+    """Write a statement atomically as .json or .csv, selected by the file name."""
     if path.suffix == ".json":
         text = json.dumps(statement.to_json(), indent=1, allow_nan=False, ensure_ascii=False) + "\n"
     elif path.suffix == ".csv":
         text = statement.to_csv()
     else:
-        raise InvalidArgument(f"path={str(path)!r}: must end in .json or .csv, which says what is written")
+        raise InvalidArgument(f"path={str(path)!r}: must end in .json or .csv; the ending selects the format")
     try:
         with tempfile.TemporaryDirectory(prefix=f".{path.name}-", dir=path.parent) as folder:
             fresh = Path(folder) / path.name
@@ -101,11 +101,11 @@ def write_statement(statement: Statement, path: Path) -> Path:
             os.replace(fresh, path)
     except OSError as error:
         raise InvalidArgument(
-            f"path={str(path)!r}: cannot be written ({error.strerror}); name a file in a folder of yours"
+            f"path={str(path)!r}: cannot be written ({error.strerror}); name a file in a folder that you can write to"
         ) from error
     return path
 
 
 def _cell(value: Any) -> Any:
-    # A spreadsheet runs text that starts like a formula; an apostrophe makes it text again.
+    # A spreadsheet would execute text that starts like a formula; an apostrophe marks it as text.
     return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@")) else value

@@ -1,8 +1,8 @@
-"""The tables of a ledger in a database, and how their rows are read: every row is checked before it is believed.
+"""The tables of a ledger in a database. Every row is verified when it is read.
 
-Three tables: one row that says which format this is and how many data sets there are, a row for each data set (what was
-declared, and how many entries it has), a row for each entry. Numbers are stored as 64-bit floats and come back bit for
-bit; a value of another type than was written is refused.
+There are three tables: one row with the format and the number of data sets, one row per data set (its declarations and
+number of entries), and one row per entry. Numbers are stored as 64-bit floats and are read back bit for bit; a value
+whose type differs from the written one is refused.
 """
 
 from collections.abc import Mapping
@@ -25,8 +25,8 @@ HEADS = Table(
     "dpbilevel_ledger",
     METADATA,
     Column("format", Integer, primary_key=True, autoincrement=False),
-    Column("datasets", Integer, nullable=False),  # how many there are
-    Column("digest", Text, nullable=False),  # of the last of them
+    Column("datasets", Integer, nullable=False),  # number of data sets
+    Column("digest", Text, nullable=False),  # digest of the last data set
 )
 
 DATASETS = Table(
@@ -43,8 +43,8 @@ DATASETS = Table(
     Column("user", Text, nullable=False),
     Column("version", Text, nullable=False),
     Column("digest", Text, nullable=False),
-    Column("entries", Integer, nullable=False),  # how many there are; the only two columns that ever change
-    Column("head", Text, nullable=False),  # the digest of the last of them
+    Column("entries", Integer, nullable=False),  # number of entries; only this column and the next ever change
+    Column("head", Text, nullable=False),  # digest of the last entry
 )
 
 ENTRIES = Table(
@@ -67,7 +67,7 @@ ENTRIES = Table(
 
 
 def present(connection: Connection) -> bool:
-    """Whether the tables of a ledger are there; raises where only some of them are."""
+    """Whether the tables of a ledger exist; raises if only some of them do."""
     missing = [name for name in METADATA.tables if not inspect(connection).has_table(name)]
     if missing and len(missing) < len(METADATA.tables):
         raise LedgerCorrupt(f"ledger: its table {missing[0]} is missing; {RESTORE}")
@@ -75,16 +75,16 @@ def present(connection: Connection) -> bool:
 
 
 def make(connection: Connection) -> None:
-    """Make the tables, without a data set."""
+    """Create the tables, without data sets."""
     METADATA.create_all(connection)
     connection.execute(HEADS.insert().values(format=FORMAT, datasets=0, digest=START))
 
 
 def all_snapshots(connection: Connection, *, locked: bool = False) -> dict[str, Snapshot]:
-    """The snapshot of every data set by its name, after checking the whole ledger; ``locked`` as in `one_snapshot`."""
+    """Snapshots of all data sets by name, after verifying the entire ledger; ``locked`` as in `one_snapshot`."""
     rows = connection.execute(select(HEADS)).mappings().all()
     if len(rows) != 1:
-        raise LedgerCorrupt(f"ledger: has {len(rows)} lines that say what it holds, and must have 1; {RESTORE}")
+        raise LedgerCorrupt(f"ledger: its table {HEADS.name} has {len(rows)} rows, must have 1; {RESTORE}")
     ((version, count, head),) = ((_whole(row["format"]), _whole(row["datasets"]), _text(row["digest"])) for row in rows)
     if version != FORMAT:
         raise LedgerCorrupt(
@@ -92,22 +92,22 @@ def all_snapshots(connection: Connection, *, locked: bool = False) -> dict[str, 
             "the library that wrote it"
         )
     rows = connection.execute(select(DATASETS).order_by(DATASETS.c.number)).mappings().all()
-    found = {dataset.name: dataset for dataset in map(_dataset, rows)}
-    check_datasets(list(found.values()), count, head)
-    snapshots = {name: one_snapshot(connection, name, locked=locked) for name in found}
+    datasets = {dataset.name: dataset for dataset in map(_dataset, rows)}
+    check_datasets(list(datasets.values()), count, head)
+    snapshots = {name: one_snapshot(connection, name, locked=locked) for name in datasets}
     owners = set(connection.execute(select(ENTRIES.c.dataset).distinct()).scalars())
-    if not owners <= set(found):
-        raise LedgerCorrupt(f"ledger: has entries of a data set that was never begun; {RESTORE}")
+    if not owners <= set(datasets):
+        raise LedgerCorrupt(f"ledger: has entries of a data set that was never created; {RESTORE}")
     return {name: snapshot for name, snapshot in snapshots.items() if snapshot is not None}
 
 
 def one_snapshot(connection: Connection, name: str, *, locked: bool = False) -> Snapshot | None:
-    """A data set and its entries, checked; None where it does not exist.
+    """A data set and its entries, verified; None if it does not exist.
 
     Args:
-        connection: inside a transaction.
-        name: of the data set.
-        locked: take the row's lock first, so that what is read stays true until the transaction ends.
+        connection: a connection inside a transaction.
+        name: the name of the data set.
+        locked: whether to lock the row first, so that it cannot change until the transaction ends.
     """
     query = select(DATASETS).where(DATASETS.c.name == name)
     row = connection.execute(query.with_for_update() if locked else query).mappings().one_or_none()
@@ -121,14 +121,14 @@ def one_snapshot(connection: Connection, name: str, *, locked: bool = False) -> 
 
 
 def add_dataset(connection: Connection, dataset: DataSet) -> None:
-    """Write a data set without entries; the caller holds the lock of the whole ledger."""
+    """Insert a data set without entries; the caller holds the lock of the entire ledger."""
     values = {key: value for key, value in vars(dataset).items() if key != "total"}
     connection.execute(DATASETS.insert().values(**values, **asdict(dataset.total), entries=0, head=dataset.digest))
     connection.execute(update(HEADS).values(datasets=dataset.number, digest=dataset.digest))
 
 
 def add_entry(connection: Connection, dataset: DataSet, entry: StoredEntry) -> None:
-    """Write an entry, and that there is one more; the caller holds the lock of the data set."""
+    """Insert an entry and update the count and head of its data set, whose lock the caller holds."""
     connection.execute(ENTRIES.insert().values(dataset=dataset.name, **asdict(entry)))
     connection.execute(
         update(DATASETS).where(DATASETS.c.name == dataset.name).values(entries=entry.number, head=entry.digest)
