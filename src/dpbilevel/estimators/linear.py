@@ -27,11 +27,7 @@ class LinearEstimator(PrivateEstimator):
     ) -> Self:
         """A fitted estimator from what an earlier fit released: it predicts as that one did.
 
-        Args:
-            solution: of the fit.
-            coefficients, intercepts: ``coef_`` and ``intercept_`` of the fit.
-            data_norm: of its rows.
-            classes: of a classifier, in its order.
+        Coefficients and intercepts are its ``coef_`` and ``intercept_``; a classifier needs its ``classes_`` too.
         """
         columns = np.shape(coefficients)[-1]
         known = {"n_features_in_": columns, "_scaling_": norm_scaling(columns, data_norm)}
