@@ -267,7 +267,7 @@ def test_an_oracle_is_marked_as_not_private_and_keeps_the_best():
     case = ridge()
     model = ridge_model(case, case.solution, "lower")
     settings = [dpb.Refit(steps=1), dpb.Refit(steps=100)]
-    with pytest.warns(dpb.NotPrivateWarning, match="ceiling for benchmarks and NOT private"):
+    with pytest.warns(dpb.NotPrivateWarning, match="upper bound for benchmarks and NOT private"):
         best = oracle(
             case.problem,
             case.records(),

@@ -303,7 +303,7 @@ BAD = {
         {"penalty_weight": 1.0},
         "penalty_weight=1.0: must be at least max{2 L1f/mu_g, L0f/L0g, L1f/L1g} = 2;",
     ),
-    "by how much": ({"penalty_weight": 0.8}, "it falls short by a factor 2.5"),
+    "by how much": ({"penalty_weight": 0.8}, "it is too small by a factor 2.5"),
     "penalty negative": ({"penalty_weight": -1.0}, "penalty_weight=-1.0: must be a finite number > 0"),
     "diameter": ({"setting": "population", "diameter": 0.0}, "diameter=0.0: must be a finite number > 0"),
     "radius factor": ({"radius_factor": -2.0}, "radius_factor=-2.0: must be a finite number > 0"),

@@ -200,7 +200,7 @@ BAD = {
     "problem class": ({"problem": dpb.BilevelProblem}, "problem: must be dpb.BilevelProblem"),
     "constants missing": ({"constants": None}, "constants: must be dpb.Constants"),
     "records as constants": ({"constants": PRIVATE}, "constants: must be dpb.Constants"),
-    "records as sample": ({"sample": PRIVATE}, "private ones (dpb.Records) never belong here"),
+    "records as sample": ({"sample": PRIVATE}, "private ones (dpb.Records), because results on them are a leak"),
     "records drawn": ({"sample": lambda rng: (0.0, 0.0, PRIVATE, 0.0)}, "(dpb.Records are private"),
     "records inside": ({"sample": lambda rng: (0.0, 0.0, 0.0, {"a": [PRIVATE]})}, "(dpb.Records are private"),
     "words drawn": ({"sample": lambda rng: (0.0, 0.0, 0.0, "a")}, "must return arrays and numbers, not str"),

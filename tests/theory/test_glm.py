@@ -424,7 +424,7 @@ BAD = {
     "penalty of three": ({"penalty": (0.1, 1.0, 2.0)}, "must be (low, high)"),
     "penalty of words": ({"penalty": ("a", 1.0)}, "penalty='a': must be a real number"),
     "unknown loss": ({"loss": "hinge"}, "loss='hinge': must be one of 'logistic', 'softmax', 'squared'"),
-    "huber": ({"loss": "huber"}, "its second derivative jumps at the threshold, so that no L2g exists; use 'pseudo"),
+    "huber": ({"loss": "huber"}, "its second derivative jumps at the threshold, so no L2g exists; use 'pseudo"),
     "row norm zero": ({"row_norm": 0.0}, "row_norm=0.0: must be a finite number > 0"),
     "row norm a word": ({"row_norm": "1"}, "row_norm='1': must be a real number"),
     "unknown coordinates": ({"coordinates": "square"}, "coordinates='square': must be one of 'linear', 'log'"),

@@ -1,12 +1,11 @@
-"""Wrong labels as a hyperparameter: how often each class is taken for each other, found with a few clean records.
+"""Label noise as a hyperparameter: confusion rates between classes, tuned on a few clean records.
 
-    f(y) = mean of -log p_label over validation records, whose labels are right
+    f(y) = mean of -log p_label over validation records, whose labels are correct
     g(x, y) = mean of -log (sum over classes c of p_c T(x)[c, label]) over training records, + (ridge/2) ||y||^2
 
-with p = softmax(row . y) and T(x) the confusion matrix: row c says which label a record of class c is given. The model
-is trained to explain wrong labels by T instead of by itself (Patrini et al. 2017 call this forward correction, with a
-matrix that was estimated beforehand). x holds the logarithms of odds: how often c is taken for another class, against
-how often it is right.
+with p = softmax(row . y) and T(x) the confusion matrix: row c is the distribution of labels given to records of class
+c. T explains the wrong labels, so that the model need not (Patrini et al. 2017 call this forward correction, with a
+matrix estimated in advance). x holds log-odds: of labelling c as another class, against labelling it correctly.
 """
 
 import functools
@@ -21,22 +20,22 @@ from dpbilevel.constraints import Box
 from dpbilevel.foundation.arguments import positive
 from dpbilevel.problem import BilevelProblem
 
-_ODDS = (-8.0, 2.0)  # logarithms of the odds of one confusion: from one in 3,000 to seven to one
-_START = -3.0  # each confusion once in twenty
-_RIDGE = 1e-3  # with less the model comes after x so slowly that x overshoots the truth, and swings around it
+_ODDS = (-8.0, 2.0)  # log-odds of one confusion: from one in 3,000 to seven to one
+_START = -3.0  # each confusion has odds of one to twenty
+_RIDGE = 1e-3  # with less, the model adapts to x so slowly that x overshoots and oscillates
 
 
 def label_noise(*, columns: int, classes: int, ridge: float = _RIDGE, row_norm: float = 1.0) -> BilevelProblem:
-    """How often each class is labelled as each other. x holds logarithms of odds, y the coefficients.
+    """Confusion rates between classes. x holds log-odds, y the coefficients.
 
     Args:
-        columns: length of a row, an intercept's column of ones included.
+        columns: length of a row, including an intercept's column of ones.
         classes: K, the public number of classes.
         ridge: the fixed L2 penalty.
         row_norm: declared bound on rows.
 
-    Records are pairs (row, label) with labels 0 to K - 1; those of the upper level have right labels and train the
-    final model too. `confusion` turns x into the matrix. The lower level is not convex: no constants are certified.
+    Records are pairs (row, label) with labels 0 to K - 1; those of the upper level have correct labels and also train
+    the final model. `confusion` converts x to the matrix. The lower level is not convex: no constants are certified.
 
     >>> problem = label_noise(columns=8, classes=3)
     >>> problem.start[0].shape, problem.start[1].shape, problem.constants
@@ -47,7 +46,7 @@ def label_noise(*, columns: int, classes: int, ridge: float = _RIDGE, row_norm: 
 
 
 def confusion(x: Any) -> jax.Array:
-    """The confusion matrix of hyperparameters x: row c says how often a record of class c is given each label.
+    """The confusion matrix of hyperparameters x: row c is the distribution of labels given to records of class c.
 
     >>> confusion(np.array([[-2.0, -2.0], [-30.0, 0.0], [-30.0, -30.0]])).round(2).tolist()  # doctest: +ELLIPSIS
     [[0.78..., 0.10..., 0.10...], [0.0, 0.5, 0.5], [0.0, 0.0, 1.0]]
@@ -56,7 +55,7 @@ def confusion(x: Any) -> jax.Array:
 
 
 def _odds(x: jax.Array) -> jax.Array:
-    """Logarithms of odds with zeros on the diagonal, which x leaves out: being right is what odds are against."""
+    """Log-odds with zeros on the diagonal, which x omits: the odds are relative to the correct label."""
     below = jnp.tril(jnp.pad(x, ((0, 0), (0, 1))), -1)
     above = jnp.triu(jnp.pad(x, ((0, 0), (1, 0))), 1)
     return below + above

@@ -45,15 +45,15 @@ _DEFAULTS_TO_ONE = {"squared": "target_bound", "poisson": "target_bound", "pseud
 
 @dataclass(frozen=True, kw_only=True)
 class LinearModel:
-    """Which linear model is trained, in public numbers.
+    """A linear model, described by public numbers.
 
     Args:
         loss: "logistic" (labels above zero are positive), "softmax" (labels 0 to classes - 1), "squared", "poisson"
             (counts, with a logarithmic link) or "pseudo-huber" (squared up to about ``threshold``, then linear).
-        columns: length of a row, an intercept's column of ones included.
-        classes: of "softmax".
+        columns: length of a row, including an intercept's column of ones.
+        classes: number of classes, for "softmax".
         row_norm: declared bound on the norm of rows; constants need it, privacy does not.
-        target_bound: declared bound on targets, of "squared" and "poisson" (1 by default).
+        target_bound: declared bound on targets, for "squared" and "poisson" (1 by default).
         threshold: of "pseudo-huber" (1 by default).
     """
 
@@ -65,11 +65,11 @@ class LinearModel:
     threshold: float | None = None
 
     def __post_init__(self) -> None:
-        count("columns", self.columns, "it is the length of a row, the intercept's column included")
+        count("columns", self.columns, "it is the length of a row, including the intercept's column")
         name = _DEFAULTS_TO_ONE.get(self.loss) if isinstance(self.loss, str) else None
         if name is not None and getattr(self, name) is None:
             object.__setattr__(self, name, 1.0)
-        loss_shape(**self.shape())  # refuses what the loss does not have, lacks or cannot use
+        loss_shape(**self.shape())  # raises for parameters that are missing, unknown or invalid for the loss
 
     def point_loss(self) -> PointLoss:
         """The loss of one record."""
@@ -77,12 +77,12 @@ class LinearModel:
         return lambda y, row, target: of_score(row @ y, target)
 
     def start(self) -> npt.NDArray[np.float32]:
-        """y0: zeros."""
+        """The starting point y0, all zeros."""
         shape = (self.columns,) if self.classes is None else (self.columns, self.classes)
         return np.zeros(shape, np.float32)
 
     def shape(self) -> Mapping[str, Any]:
-        """What `theory` needs to know of the loss for its constants."""
+        """The parameters from which `theory` computes constants."""
         return {
             "loss": self.loss,
             "row_norm": self.row_norm,
@@ -92,8 +92,8 @@ class LinearModel:
         }
 
     def certified(self, constants: Callable[..., Constants], **declared: Any) -> Constants | None:
-        """Constants of the model, None where they do not fit a float: those of "poisson" grow as e^(norm of y)."""
+        """Constants of the model; None if they overflow a float: those of "poisson" grow as e^(norm of y)."""
         try:
             return constants(**self.shape(), **declared)
-        except InvalidArgument:  # every argument was checked before: it is the size of the constants
+        except InvalidArgument:  # all arguments were checked before, so the constants overflow
             return None

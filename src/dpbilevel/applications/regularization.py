@@ -1,9 +1,9 @@
-"""Tuning L2 penalties of a linear model: minimise the validation loss of the model that is trained with them.
+"""Tuning L2 penalties of a linear model: minimise the validation loss of the model trained with them.
 
     f(y) = mean of loss(row . y, target) over validation records
     g(x, y) = the same over training records + sum over columns j of (exp(x_k(j))/2) y_j^2
 
-Hypergradients read no records here: they are a function of released models alone, and cost nothing.
+Hypergradients read no records here: they are functions of released models only, and cost nothing.
 """
 
 import functools
@@ -20,7 +20,10 @@ from dpbilevel.foundation.arguments import positive
 from dpbilevel.problem import BilevelProblem
 from dpbilevel.theory.glm import glm_constants
 
-PENALTIES = (math.exp(-12.0), math.exp(2.0))  # of rows of norm one: from none at all to a model of next to nothing
+PENALTIES = (
+    math.exp(-12.0),
+    math.exp(2.0),
+)  # for rows of norm one: from no effect to shrinking the model to almost zero
 UNTUNED = -1  # the group of columns that keep the smallest penalty
 
 
@@ -40,9 +43,9 @@ def regularization(
     Args:
         loss: see `dpbilevel.applications.losses.LinearModel`, also for the declared bounds.
         columns: length of a row.
-        groups: for each column the number of its group, from 0 on; ``range(columns)`` gives each a penalty of its own,
-            None one penalty to all. A column in group -1, such as an intercept, keeps the smallest penalty.
-        classes: of "softmax".
+        groups: the group number of each column, starting at 0; ``range(columns)`` gives each column its own penalty,
+            None gives all the same. A column in group -1, such as an intercept, keeps the smallest penalty.
+        classes: number of classes, for "softmax".
         penalties: (smallest, largest), public; tuning starts half-way between their logarithms.
         row_norm, target_bound, threshold: declared bounds, for the constants.
 
@@ -66,7 +69,7 @@ def regularization(
         raise InvalidArgument(f"penalties={penalties!r}: must be (smallest, largest), both public (try (1e-5, 10.0))")
     low, high = (positive("penalties", bound, "it bounds every penalty (try 1e-5 and 10)") for bound in penalties)
     if low >= high:
-        raise InvalidArgument(f"penalties={penalties!r}: the smallest must lie below the largest; swap the two bounds")
+        raise InvalidArgument(f"penalties={penalties!r}: the smallest must be below the largest; swap the two bounds")
     return _regularization(model, group_of, low, high)
 
 
@@ -74,7 +77,7 @@ def regularization(
 def _regularization(model: LinearModel, group_of: tuple[int, ...], low: float, high: float) -> BilevelProblem:
     point_loss = model.point_loss()
     number, least = max(group_of) + 1, math.log(low)
-    # The penalty of untuned columns comes after those of the groups.
+    # The penalty of untuned columns follows those of the groups.
     group_of_column = np.array([number if group == UNTUNED else group for group in group_of], np.int32)
 
     def loss(x, y, record):  # type: ignore[no-untyped-def]
@@ -97,10 +100,10 @@ def _regularization(model: LinearModel, group_of: tuple[int, ...], low: float, h
 
 
 def _checked_groups(groups: Sequence[int], columns: int) -> tuple[int, ...]:
-    """Group numbers as a tuple, or an error that says why they do not partition the columns."""
+    """Group numbers as a tuple; raises if they do not partition the columns."""
     try:
         numbers = np.asarray(groups)
-    except (RuntimeError, TypeError, ValueError):  # lists of unequal lengths, objects that are no arrays
+    except (RuntimeError, TypeError, ValueError):  # lists of unequal lengths, objects that are not arrays
         numbers = np.array(None)
     if numbers.shape != (columns,) or numbers.dtype.kind not in "iu":
         raise InvalidArgument(

@@ -1,10 +1,10 @@
-"""A representation that many tasks share: the upper level learns a feature map, the lower level a head for each task.
+"""A shared representation for many tasks: the upper level learns a feature map, the lower level one head per task.
 
     f(x, y) = mean over validation records of (1/2) (head_t . phi_x(row) + intercept_t - target)^2
     g(x, y) = the same over training records + (ridge/2) ||heads||^2 / tasks
 
-phi_x is a linear map into a few dimensions, or one hidden layer before it. Each task alone has too few records to learn
-the map; together they have enough, and the map is a hyperparameter of all their heads.
+phi_x is a linear map to a few dimensions, optionally after one hidden layer. A single task has too few records to learn
+the map; together they have enough, and the map is a hyperparameter of all heads.
 """
 
 import functools
@@ -36,15 +36,15 @@ def shared_representation(
     row_norm: float = 1.0,
     target_bound: float = 1.0,
 ) -> BilevelProblem:
-    """A feature map for all tasks. x holds the map, y one head for each task, its intercept last.
+    """A feature map for all tasks. x holds the map, y one head per task, with its intercept last.
 
     Args:
         columns: length of a row.
-        dimension: of the representation; fewer than columns, or there is nothing to share.
+        dimension: dimension of the representation; smaller than columns, or nothing is shared.
         tasks: the public number of tasks.
-        hidden: units of a hidden layer (tanh) before the linear map; None for a linear map alone.
-        ridge: the fixed L2 penalty of heads, each against the mean over its own task's records.
-        row_norm, target_bound: declared bounds, for the first map and for the constants (which linear maps have).
+        hidden: units of a hidden layer (tanh) before the linear map; None for a linear map only.
+        ridge: the fixed L2 penalty of heads, relative to the mean loss over the records of its task.
+        row_norm, target_bound: declared bounds, for the initial map and for the constants (linear maps only).
 
     Records are triples (row, target, task) with tasks 0 to tasks - 1 at both levels, and validation records also train
     the final heads. `represented` applies a map.
@@ -58,7 +58,7 @@ def shared_representation(
     for name, bound in (("row_norm", row_norm), ("target_bound", target_bound)):
         positive(name, bound, "it is a declared bound (try 1.0)")
     if dimension > columns:
-        raise InvalidArgument(f"dimension={dimension!r}: must not exceed columns={columns!r}; rows tell no more")
+        raise InvalidArgument(f"dimension={dimension!r}: must not exceed columns={columns!r}, the dimension of rows")
     if hidden is not None:
         count("hidden", hidden, "it is the number of hidden units (None for a linear map)")
     positive("ridge", ridge, "it makes the heads' training strongly convex (try 1e-3)")
@@ -66,7 +66,7 @@ def shared_representation(
 
 
 def represented(x: Any, rows: Any) -> jax.Array:
-    """phi_x of one row or of many: a linear map, after a hidden layer where x has one.
+    """phi_x of one row or of many: a linear map, after a hidden layer if x has one.
 
     >>> represented(np.eye(3, 2), np.array([1.0, 2.0, 3.0])).tolist()
     [1.0, 2.0]
@@ -80,9 +80,9 @@ def represented(x: Any, rows: Any) -> jax.Array:
 def _representation(
     columns: int, dimension: int, tasks: int, hidden: int | None, ridge: float, row_norm: float, target_bound: float
 ) -> BilevelProblem:
-    # Heads undo the scale of a map, but not at once: features as large as the intercept's column of ones are trained as
-    # fast as the intercept. So are those of rows that spread evenly over their columns, by this map; and the domain has
-    # room for maps twice as large.
+    # Heads can compensate the scale of a map, but only slowly: features train as fast as the intercept if they are as
+    # large as its column of ones. This map achieves that for rows that spread evenly over their columns. The domain
+    # allows maps twice as large.
     scale = math.sqrt(columns) / row_norm
     first: Any = scale * spread(columns, dimension if hidden is None else hidden)
     if hidden is not None:
@@ -97,7 +97,7 @@ def _representation(
 
     constants = None
     if hidden is None:
-        # An intercept is one more column of ones that the map leaves as it is: part of a larger map of larger rows.
+        # An intercept is one more column of ones, which the map leaves unchanged: a larger map of larger rows.
         constants = representation_constants(
             math.hypot(row_norm, 1), map_norm=math.hypot(radius, 1), target_bound=target_bound, ridge=ridge
         )
@@ -113,14 +113,14 @@ def _representation(
 
 
 def spread(rows: int, columns: int) -> npt.NDArray[np.float32]:
-    """A public start: columns of norm one, orthogonal where there is room, that no data had a say in.
+    """A public, data-independent start: columns of norm one, orthogonal if there are no more of them than rows.
 
     >>> start = spread(8, 3)
     >>> np.round(start.T @ start, 6).tolist()
     [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]
     """
-    # k^1.5 times the golden ratio, modulo one, is spread evenly, as normal numbers would be after this transform. So is
-    # k times it, but that nearly repeats after 8, 13, 21, ... steps: as many hidden units would all look the same way.
+    # k^1.5 times the golden ratio, modulo one, is equidistributed, so its normal quantiles resemble normal variates. So
+    # is k times it, but that nearly repeats after 8, 13, 21, ... steps: as many hidden units would be almost equal.
     fractions = (np.arange(1, rows * columns + 1) ** 1.5 * (math.sqrt(5) - 1) / 2) % 1
     normal = norm.ppf(fractions).reshape(rows, columns)
     if columns <= rows:

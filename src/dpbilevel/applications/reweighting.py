@@ -1,10 +1,10 @@
-"""Weights of training records, by source or by class: minimise the validation loss of the model that they train.
+"""Weights of training records, by source or by class: minimise the validation loss of the model trained with them.
 
     f(y) = mean of loss(row . y, target) over validation records
     g(x, y) = mean of K x_s loss(row . y, target) over training records of K sources s, + (ridge/2) ||y||^2
 
-with x on the simplex: equal weights count every record once. Validation records say what matters: clean ones where
-sources may be wrong, ones from where the model will be used, ones with classes as they should count.
+with x on the simplex: equal weights count every record once. Validation records define the goal: clean records if
+sources may be wrong, records from the deployment population, or records with the desired balance of classes.
 """
 
 import functools
@@ -21,7 +21,7 @@ from dpbilevel.foundation.arguments import count, positive
 from dpbilevel.problem import BilevelProblem
 from dpbilevel.theory.weighted import weighted_constants
 
-RIDGE = 1e-5  # next to nothing for rows of norm one: it makes the lower level strongly convex
+RIDGE = 1e-5  # negligible for rows of norm one; it makes the lower level strongly convex
 
 
 def source_weights(
@@ -39,14 +39,14 @@ def source_weights(
 
     Args:
         loss: see `dpbilevel.applications.losses.LinearModel`, also for the declared bounds.
-        columns: length of a row, an intercept's column of ones included.
+        columns: length of a row, including an intercept's column of ones.
         sources: K, the public number of sources.
-        classes: of "softmax".
+        classes: number of classes, for "softmax".
         ridge: the fixed L2 penalty.
         row_norm, target_bound, threshold: declared bounds, for the constants.
 
-    Upper records are pairs (row, target) and train the final model too; lower records are triples (row, target, source)
-    with sources 0 to K - 1.
+    Upper records are pairs (row, target) and also train the final model; lower records are triples (row, target,
+    source) with sources 0 to K - 1.
 
     >>> problem = source_weights("logistic", columns=8, sources=3)
     >>> problem.start[0].tolist()
@@ -70,11 +70,11 @@ def class_weights(
     """A weight for each class of a linear classifier. x holds the weights (they sum to one), y the coefficients.
 
     Args:
-        columns: length of a row, an intercept's column of ones included.
+        columns: length of a row, including an intercept's column of ones.
         classes: K, the public number of classes. With two, y is a vector and the loss logistic, otherwise softmax.
-        costs: what a mistake on each class costs, public; validation losses count that many times, and tuning starts
-            at weights in proportion to them. None where validation records have the classes as they should count (as
-            many of each, say).
+        costs: the public cost of a mistake on each class; validation losses are multiplied by them, and tuning starts
+            at weights proportional to them. None if validation records already have the desired balance of classes
+            (for example, equal numbers).
         ridge: the fixed L2 penalty.
         row_norm: declared bound on rows, for the constants.
 
@@ -92,14 +92,14 @@ def class_weights(
             raise InvalidArgument(
                 f"costs={costs!r}: must have one number for each of the {classes} classes (try {[1.0] * classes})"
             )
-        costs = tuple(positive("costs", cost, "it says what a mistake on a class costs (try 1.0)") for cost in costs)
+        costs = tuple(positive("costs", cost, "it is the cost of a mistake on a class (try 1.0)") for cost in costs)
     return _weights(model, classes, positive("ridge", ridge, "it makes training strongly convex (try 1e-5)"), costs)
 
 
 @functools.lru_cache(maxsize=64)
 def _weights(model: LinearModel, number: int, ridge: float, costs: tuple[float, ...] | None) -> BilevelProblem:
     point_loss = model.point_loss()
-    # Relative costs: their mean is one, so that clips and rates keep their meaning.
+    # Relative costs: their mean is one, so that clips and learning rates keep their meaning.
     relative = None if costs is None else np.asarray(costs, np.float32) * len(costs) / sum(costs)
     first = np.full(number, 1 / number, np.float32) if relative is None else relative / number
 
@@ -121,6 +121,6 @@ def _weights(model: LinearModel, number: int, ridge: float, costs: tuple[float, 
         public=() if relative is None else [relative],
         lower_scale=lambda x: number * jnp.sum(x**2),
         upper_trains=True,
-        # Known costs are the best guess at weights: tuning departs from them where records say so.
+        # Known costs are the best initial guess of the weights.
         start=(first, model.start()),
     )

@@ -1,16 +1,16 @@
-"""What people use instead of bilevel tuning, with the same accounting: charged before any record is read.
+"""Baselines: alternatives to bilevel tuning with the same accounting, charged before any record is read.
 
-| baseline | what it does | when it is good |
+| baseline | what it does | when it works well |
 | --- | --- | --- |
 | `FixedDefault` | trains at the starting x | the default is right, or the budget is too small to tune at all |
-| `UpperRecordsOnly` | trains on the validation records alone | many clean validation records, a large budget |
-| `ScreenSources` | one look at every source, keeps the good ones | weights of sources that are either good or bad |
+| `UpperRecordsOnly` | trains on the validation records only | many clean validation records, a large budget |
+| `ScreenSources` | scores every source once, keeps the good ones | sources that are either good or bad |
 | `PrivateRandomSearch` | best of a secret number of runs | few hyperparameters, of any kind, no gradients needed |
 | `NaiveGridSearch` | composition over k runs | two or three candidates |
-| `OracleHyperparameters` | knows x, picks its training by results | never: the ceiling of a benchmark, NOT private |
+| `OracleHyperparameters` | knows x, selects settings by results | never: a benchmark's upper bound, NOT private |
 
-All but the last take part in a ledger. Each is solved with on its own, ``baseline.solve(problem, records, budget,
-start=...)``; those that are methods (all but the search and the oracle) also go into `dpb.solve` and `dpb.plan`.
+All but the last can be charged to a ledger. Call each with ``baseline.solve(problem, records, budget, start=...)``;
+those that are methods (all but the random search and the oracle) also work with `dpb.solve` and `dpb.plan`.
 """
 
 from dpbilevel.baselines.grid_search import NaiveGridSearch

@@ -1,4 +1,4 @@
-"""What baselines that are methods have in common: they can be solved with on their own."""
+"""The base class of baselines that are methods."""
 
 from abc import ABC, abstractmethod
 from typing import Any
@@ -16,11 +16,11 @@ Tree = Any
 
 
 class Baseline(ABC):
-    """A method with `solve` as a function of its own, so that all baselines are called in the same way."""
+    """A method with its own `solve`, so that all baselines are called in the same way."""
 
     @abstractmethod
     def program(self, context: PublicContext) -> tuple[Program, dict[str, tuple[Any, str]]]:
-        """Write the baseline out for a problem; no record is involved."""
+        """The program of the baseline for a problem; it involves no records."""
 
     def solve(
         self,

@@ -1,4 +1,4 @@
-"""Where a search takes its hyperparameters from: a public list, or a public distribution."""
+"""Candidate hyperparameters of a search: a public list or a public distribution."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,7 +14,7 @@ Tree = Any
 
 
 def check_list(candidates: Any) -> tuple[Tree, ...]:
-    """Candidates as a tuple, or a typed error."""
+    """Candidates as a tuple; raises if they are not a list."""
     if not isinstance(candidates, Sequence) or isinstance(candidates, str) or len(candidates) == 0:
         raise InvalidArgument(
             "candidates: must be a list of hyperparameters, each with the structure of x0 (as in [0.01, 0.1, 1.0])"
@@ -23,7 +23,7 @@ def check_list(candidates: Any) -> tuple[Tree, ...]:
 
 
 def typed(candidate: Tree, x: Tree) -> Tree:
-    """A candidate with the types of ``x`` (arrays or shapes), or a typed error where it does not fit."""
+    """A candidate converted to the dtypes of ``x`` (arrays or shapes); raises if its structure or shapes differ."""
     if str(jax.tree.structure(candidate)) != str(jax.tree.structure(x)):
         raise InvalidArgument("candidates: must have the structure of x0, the starting hyperparameters")
 
@@ -41,7 +41,7 @@ def typed(candidate: Tree, x: Tree) -> Tree:
 
 
 def fitted(candidate: Tree, x: Tree, domain: Domain) -> Tree:
-    """A candidate with the types of ``x`` that lies in the domain, or a typed error."""
+    """A candidate converted to the dtypes of ``x``; raises if it does not lie in the domain."""
     point = typed(candidate, x)
     if not contains(domain, point):
         raise InvalidArgument(f"candidates: must lie in domain={domain!r}, like the starting hyperparameters")

@@ -1,8 +1,8 @@
-"""Grid search that pays for every run: what composition makes of it.
+"""Grid search in which every run is charged.
 
-k candidates share mu^2 equally. Every run trains and releases its score, all of them are charged, and the best released
-score wins. It is the honest version of what is usually done without counting. With two or three candidates it does
-well; each further one takes budget from all others.
+k candidates share mu^2 equally. Every run trains and releases its score, all runs are charged, and the best released
+score wins. This is the properly charged version of common practice. It works well with two or three candidates; each
+further candidate takes budget from all others.
 """
 
 from collections.abc import Sequence
@@ -24,16 +24,16 @@ Parameters = dict[str, tuple[Any, str]]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class NaiveGridSearch(Baseline, ScoredRuns):
-    """Train and score every candidate with its part of the budget; the best score wins.
+    """Train and score every candidate with its share of the budget; the best score wins.
 
     Args:
         candidates: hyperparameters to try, public, each with the structure of x0.
         training: settings of the training.
-        score: (x, y, record) -> what an upper record says against the model; None takes the upper loss.
-        score_range: what the score of one record is clipped to, public.
-        score_share: of mu^2, where the records that are scored train too.
+        score: (x, y, record) -> the score of an upper record, smaller is better; None uses the upper loss.
+        score_range: public range to which the score of one record is clipped.
+        score_share: share of mu^2 for scoring, if the scored records also train.
 
-    The solution's history has the score of every candidate, in order.
+    The solution's history contains the score of every candidate, in order.
 
     >>> import numpy as np, dpbilevel as dpb
     >>> from dpbilevel.baselines import NaiveGridSearch
@@ -53,10 +53,10 @@ class NaiveGridSearch(Baseline, ScoredRuns):
         object.__setattr__(self, "candidates", check_list(self.candidates))
 
     def program(self, context: PublicContext) -> tuple[Program, Parameters]:
-        """One round a candidate: train, score, keep the better one."""
+        """One round per candidate: train, score, keep the better one."""
         number = len(self.candidates)
-        tried = [fitted(candidate, context.point[0], context.problem.domain) for candidate in self.candidates]
-        stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *tried)
+        points = [fitted(candidate, context.point[0], context.problem.domain) for candidate in self.candidates]
+        stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *points)
 
         def begin(state: State) -> tuple[Tree, Tree]:
             return jax.tree.map(lambda leaf: leaf[state["index"]], stacked), state["start"]
@@ -88,9 +88,9 @@ def _start(x: Tree, y: Tree) -> State:
 
 def _keeping_the_best() -> Stage:
     def update(state: State, carry: State, answer: Tree, step: jax.Array) -> State:
-        found = {name: carry[name] for name in ("x", "y", "score")}
-        better = found["score"] < carry["best"]["score"]
-        best = jax.tree.map(lambda new, old: jnp.where(better, new, old), found, carry["best"])
+        current = {name: carry[name] for name in ("x", "y", "score")}
+        better = current["score"] < carry["best"]["score"]
+        best = jax.tree.map(lambda new, old: jnp.where(better, new, old), current, carry["best"])
         return carry | {"best": best, "index": carry["index"] + 1}
 
     return Stage(

@@ -1,8 +1,8 @@
-"""The ceiling of a benchmark: hyperparameters known in advance, and training settings chosen by their results.
+"""The upper bound of a benchmark: hyperparameters known in advance, and training settings selected by their results.
 
-NOT PRIVATE. The hyperparameters are given by somebody who knows, and several trainings are run of which only the best
-is kept, judged on public test data, without a charge for any of them. That is of no use but as a mark that no private
-method can hope to pass, and every result says so.
+NOT PRIVATE. The hyperparameters are known in advance. Several trainings are run and only the best one, by its score on
+public test data, is kept; none of them is charged. The result only serves as a reference that no private method can
+expect to exceed, and it is marked accordingly.
 """
 
 import warnings
@@ -33,15 +33,15 @@ SETTINGS = tuple(Refit(clip_norm=clip, learning_rate=rate) for clip in (0.5, 1.0
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class OracleHyperparameters:
-    """Train at the given x with the whole budget, in several ways, and keep the best. For benchmarks only: NOT private.
+    """Train at the given x with the full budget, in several settings, and keep the best. For benchmarks: NOT private.
 
     Args:
         x: the hyperparameters, known in advance.
-        score: (x, y) -> a number, small is good, computed on PUBLIC test data.
-        settings: trainings to try.
-        weight_scales: factors of the problem's ``lower_scale`` to try with each: they weigh upper records that train
-            too against lower ones. By default a half, one and two where upper records train, and one elsewhere.
-        repeats: runs of each setting; settings are judged by their mean score.
+        score: (x, y) -> a number, smaller is better, computed on PUBLIC test data.
+        settings: training settings to try.
+        weight_scales: factors of the problem's ``lower_scale`` to try with each setting: they weight upper records that
+            also train against lower ones. By default 0.5, 1 and 2 if upper records train, otherwise 1.
+        repeats: runs of each setting; settings are compared by their mean score.
 
     >>> import numpy as np, warnings, dpbilevel as dpb
     >>> from dpbilevel.baselines import OracleHyperparameters
@@ -66,14 +66,14 @@ class OracleHyperparameters:
         if not callable(self.score):
             raise InvalidArgument("score: must be a function (x, y) -> number on public test data")
         scales = (1.0,) if self.weight_scales is None else self.weight_scales
-        for name, tried in (("settings", self.settings), ("weight_scales", scales)):
-            if not isinstance(tried, Sequence) or not len(tried):
+        for name, values in (("settings", self.settings), ("weight_scales", scales)):
+            if not isinstance(values, Sequence) or not len(values):
                 raise InvalidArgument(f"{name}: must be a list with at least one entry")
         for training in self.settings:
             check_training(training)
         for scale in scales:
             positive("weight_scales", scale, "it multiplies the weight of lower records (try 1.0)")
-        count("repeats", self.repeats, "it is how often each setting is run")
+        count("repeats", self.repeats, "it is the number of runs of each setting")
 
     def solve(
         self,
@@ -86,9 +86,9 @@ class OracleHyperparameters:
         seed: int | None = None,
         progress: bool = True,
     ) -> Solution:
-        """Train at x in all settings and return the best. Each training has the whole budget; nothing is charged.
+        """Train at x in all settings and return the best. Each training has the full budget; nothing is charged.
 
-        Of ``start``, only y0 is used.
+        Only y0 of ``start`` is used.
         """
         if not isinstance(problem, BilevelProblem):
             raise InvalidArgument(f"problem: must be dpb.BilevelProblem(...), not {type(problem).__name__}")
@@ -96,7 +96,7 @@ class OracleHyperparameters:
             raise InvalidArgument("ledger: must be None; an oracle is not private, and no ledger can account for it")
         if not isinstance(start, tuple) or len(start) != 2:
             raise InvalidArgument("start: must be a pair (x0, y0) of pytrees of real arrays")
-        KeySchedule(seed)  # refuses what is no seed
+        KeySchedule(seed)  # raises for an invalid seed
         seeds = [None if seed is None else self.repeats * seed + index for index in range(self.repeats)]
         best: tuple[float, Solution] | None = None
         scales = self.weight_scales or ((0.5, 1.0, 2.0) if problem.upper_trains else (1.0,))
@@ -105,7 +105,7 @@ class OracleHyperparameters:
             for training in self.settings:
                 method = FixedDefault(training=training)
                 with warnings.catch_warnings():
-                    warnings.simplefilter("ignore", NotPrivateWarning)  # one warning, below, says it all
+                    warnings.simplefilter("ignore", NotPrivateWarning)  # replaced by the single warning below
                     runs = [
                         solve(
                             scaled, records, budget, method=method, start=(self.x, start[1]), seed=s, progress=progress
@@ -117,8 +117,8 @@ class OracleHyperparameters:
                     best = score, self._marked(runs[0], scale, len(scales))
         assert best is not None, "there is at least one setting"
         warnings.warn(
-            "OracleHyperparameters: knows its hyperparameters and keeps the best of runs that nobody accounted for; "
-            "its result is a ceiling for benchmarks and NOT private",
+            "OracleHyperparameters: knows its hyperparameters and keeps the best of several runs that are not charged; "
+            "its result is an upper bound for benchmarks and NOT private",
             NotPrivateWarning,
             stacklevel=2,
         )
@@ -149,7 +149,7 @@ def oracle(
     repeats: int = 1,
     seed: int | None = None,
 ) -> Solution:
-    """`OracleHyperparameters` as one call: the best training at a known x. For benchmarks only, NOT private."""
+    """`OracleHyperparameters` in one call: the best training at a known x. For benchmarks only, NOT private."""
     ceiling = OracleHyperparameters(x=x, score=score, settings=settings, weight_scales=weight_scales, repeats=repeats)
     return ceiling.solve(problem, records, budget, start=start, seed=seed, progress=False)
 

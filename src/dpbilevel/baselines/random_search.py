@@ -1,13 +1,13 @@
 """Private random search: the best of a random, secret number of runs (Papernot and Steinke 2022).
 
 Each run draws hyperparameters from a public prior, trains at them privately, and scores the model privately. Only the
-best run is released: its x, its y and its score. The number of runs K is drawn after the charge, from the law that the
-accountant was told, and is never told to anybody: not in the solution, not by the progress bar. (How long the search
-took would tell it too. It is in nobody's hands but yours: keep it to yourself.)
+best run is released: its x, its y and its score. The number of runs K is drawn after the charge, from the distribution
+that the accountant assumes, and is never revealed: neither by the solution nor by the progress bar. (The run time of
+the search would reveal it too. Do not publish it.)
 
-**How it is charged.** The whole search is one release, (epsilon, delta) by the Rényi accountant of `selection`. It is
-charged to the data set's ledger, and redeemed before K is drawn. Every run then has a ledger of its own that holds
-exactly what the accountant assumed of a run, mu-GDP for each role, so that no run can do more than that.
+**How it is charged.** The entire search is one release, (epsilon, delta) by the Rényi accountant of `selection`. It is
+charged to the data set's ledger, and redeemed before K is drawn. Every run then has its own ledger, which holds exactly
+what the accountant assumes of a run, mu-GDP for each role, so that no run can exceed it.
 """
 
 import contextlib
@@ -47,10 +47,10 @@ Parameters = dict[str, tuple[Any, str]]
 Prior = Callable[[jax.Array], Tree]
 
 SEARCH = "best of a secret number of runs"
-_GRID = 1e-4  # of the epsilons that a ledger can charge beside others; a search asks for a multiple of it
+_GRID = 1e-4  # grid of epsilons that a ledger can charge beside others; a search requests a multiple of it
 
 
-@dataclass(frozen=True, kw_only=True)  # equal by its settings: a second search does not compile again
+@dataclass(frozen=True, kw_only=True)  # compared by its settings, so that a second search does not compile again
 class OneRun(ScoredRuns):
     """One run of the search as a method: train at x, score, and leave x, y and the score in the state."""
 
@@ -72,15 +72,15 @@ class PrivateRandomSearch(ScoredRuns):
     """Train and score hyperparameters from a public prior, a random number of times, and release the best run only.
 
     Args:
-        candidates: the prior, public: a list of hyperparameters, each equally likely in each run, or a function from a
+        candidates: the public prior: a list of hyperparameters, each equally likely in each run, or a function from a
             JAX random key to hyperparameters (projected into the problem's domain).
         mean_runs: E[K], the expected number of runs, each of which trains once.
-        shape: eta of K's law: 1 is geometric, 0 logarithmic, ``float("inf")`` Poisson (K may be zero then, and the
-            starting point is returned), anything else above -1 truncated negative binomial.
+        shape: eta of K's distribution: 1 is geometric, 0 logarithmic, ``float("inf")`` Poisson (K may then be zero, and
+            the starting point is returned), any other value above -1 truncated negative binomial.
         training: settings of the training.
-        score: (x, y, record) -> what an upper record says against the model; None takes the upper loss.
-        score_range: what the score of one record is clipped to, public.
-        score_share: of mu^2, where the records that are scored train too.
+        score: (x, y, record) -> the score of an upper record, smaller is better; None uses the upper loss.
+        score_range: public range to which the score of one record is clipped.
+        score_share: share of mu^2 for scoring, if the scored records also train.
 
     Full batch only: no Rényi accountant covers Poisson samples under replace-one.
 
@@ -109,7 +109,7 @@ class PrivateRandomSearch(ScoredRuns):
 
     @property
     def runs(self) -> NumberOfRuns:
-        """The law of the number of runs."""
+        """The distribution of the number of runs."""
         return NumberOfRuns(self.mean_runs, self.shape)
 
     def solve(
@@ -125,8 +125,8 @@ class PrivateRandomSearch(ScoredRuns):
     ) -> Solution:
         """Search on private records within a budget; the arguments are those of `dpb.solve`.
 
-        Guarantee: the returned solution, as a whole, is (budget.epsilon, budget.delta)-DP under ``budget.adjacency``,
-        as long as the number of runs stays unknown. Everything is charged before the first record is read.
+        Guarantee: everything in the returned solution is (budget.epsilon, budget.delta)-DP under ``budget.adjacency``,
+        as long as the number of runs stays secret. The charge is made before the first record is read.
         """
         _check(records, ledger, budget)
         draws = KeySchedule(seed)
@@ -136,33 +136,33 @@ class PrivateRandomSearch(ScoredRuns):
         warn_beforehand(privacy, planned.remarks, stacklevel=2)
         x, y = checked_start(problem, start)
         draw = self._prior(problem, x)
-        draw(draws, 0)  # a prior that does not fit is found here, not after the charge
+        draw(draws, 0)  # a prior that does not fit raises here, before the charge
         warn_if_not_private(budget, draws)
-        # Charged before a record is touched; whatever happens after this line, the charge stands.
+        # Charged before a record is read. Whatever happens after this line, the charge stands.
         receipt = (ledger or Ledger(budget)).charge(charged, budget, type(self).__name__)
         for release in charged:
-            receipt.redeem(release, release.uses)  # all of it: the search is one release, and happens once
+            receipt.redeem(release, release.uses)  # entirely: the search is one release that happens once
         number = self.runs.quantile(_uniform(draws, "noise", 0))
-        tried = [draw(draws, 1 + index) for index in range(number)]
+        candidates = [draw(draws, 1 + index) for index in range(number)]
         best = planned.program.start(x, y) | {"score": jnp.full((), jnp.inf, jnp.float32)}
         with _working(progress, type(self).__name__):
-            for index, candidate in enumerate(tried):
-                found = _one_run(planned, records, (candidate, y), KeySchedule(_own_seed(draws, index, seed)))
-                # Ties, if float32 has any, go to the earlier run; runs are alike, so that is as good as a coin.
-                best = found if found["score"] < best["score"] else best
+            for index, candidate in enumerate(candidates):
+                run = _one_run(planned, records, (candidate, y), KeySchedule(_own_seed(draws, index, seed)))
+                # Ties in float32 go to the earlier run; runs are exchangeable, so this is as good as a coin flip.
+                best = run if run["score"] < best["score"] else best
         return self._released(planned, privacy, records, best, seed)
 
     def _plan(
         self, problem: BilevelProblem, records: Records, budget: Budget, start: tuple[Tree, Tree] | None
     ) -> tuple[Plan, tuple[Chargeable, ...]]:
-        """The plan of one run, and what the ledger charges for all of them."""
+        """The plan of one run, and the releases that the ledger charges for all runs."""
         run = OneRun(
             training=self.training, score=self.score, score_range=self.score_range, score_share=self.score_share
         )
         if not budget.is_private or budget.delta is None:
             planned = prepare(problem, records.sizes, budget, run, start, None)
             return planned, planned.releases
-        # A whisker below the multiple, which rounding could otherwise lift over the next.
+        # Slightly below the multiple, which rounding could otherwise lift above it.
         epsilon = math.floor(budget.epsilon / _GRID * (1 + 1e-13)) * _GRID * (1 - 1e-9)
         if epsilon <= 0:
             raise InvalidArgument(
@@ -176,7 +176,7 @@ class PrivateRandomSearch(ScoredRuns):
         return planned, (whole,)
 
     def _prior(self, problem: BilevelProblem, x: Tree) -> Callable[[KeySchedule, int], Tree]:
-        """The hyperparameters of each run. They are public, and independent of the records."""
+        """The hyperparameters of each run. Their distribution is public and independent of the records."""
         prior = self.candidates
         if callable(prior):
             return lambda draws, index: project(
@@ -218,7 +218,7 @@ class PrivateRandomSearch(ScoredRuns):
 
 
 def _one_run(planned: Plan, records: Records, start: tuple[Tree, Tree], schedule: KeySchedule) -> State:
-    """Train and score once, on a ledger that holds the budget of one run and no more."""
+    """Train and score once, charged to a ledger that holds exactly the budget of one run."""
     receipt = Ledger(planned.budget).charge(planned.releases, planned.budget, "one run")
     state, _ = records.execute(planned.program, receipt, schedule, planned.program.start(*start), 1)
     return state
@@ -231,7 +231,7 @@ def _uniform(draws: KeySchedule, purpose: str, index: int) -> float:
 
 
 def _own_seed(draws: KeySchedule, index: int, seed: int | None) -> int | None:
-    """A seed for each run of a search with a fixed seed; secret runs take a secret each from the operating system."""
+    """The seed of one run if the search has a fixed seed; otherwise each run gets a secret of the operating system."""
     return None if seed is None else int.from_bytes(draws.keys("noise", 1 + 2 * index, 2).tobytes(), "big")
 
 
@@ -248,11 +248,11 @@ def _check(records: Any, ledger: Any, budget: Any) -> None:
 
 @contextlib.contextmanager
 def _working(wanted: bool, title: str) -> Iterator[None]:
-    """A bar that says that something is going on, and neither how much nor for how long: both would tell K."""
+    """A progress bar without counts or times, which would reveal K."""
     try:
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn
-    except ImportError:  # a machine with JAX and the accounting packages alone
+    except ImportError:  # rich is not installed
         wanted = False
     if not wanted or not Console(stderr=True).is_terminal:
         yield

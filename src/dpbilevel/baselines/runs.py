@@ -1,11 +1,11 @@
-"""A run of a search: train the model at given hyperparameters, then release what validation records say of it.
+"""One run of a search: train the model at given hyperparameters, then release its validation score.
 
-Both parts are stages of one program, each with a release of its own: the training of `Refit`, unchanged, and the score,
+Both parts are stages of one program, each with its own release: the training of `Refit`, unchanged, and the score,
 
     score = mean over upper records of the loss, clipped to a public range  +  noise.
 
-The range is shifted to lie around zero before noise is added, which halves what a record can do. Where the upper
-records also train, training and score share their budget; elsewhere each has its role's budget to itself.
+The range is centred at zero before noise is added, which halves the sensitivity. If the upper records also train,
+training and score share their budget; otherwise each has the entire budget of its role.
 """
 
 import math
@@ -37,14 +37,14 @@ SCORE = "score"
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ScoredRuns:
-    """How the runs of a search train and are judged.
+    """How the runs of a search are trained and scored.
 
     Args:
-        training: settings of the training, as of the final training of `solve`.
-        score: (x, y, record) -> what an upper record says against the model, small is good; None takes the upper loss
-            with the upper term.
-        score_range: what the score of one record is clipped to, public.
-        score_share: of mu^2, where the records that are scored train too.
+        training: settings of the training, like those of the final training of `solve`.
+        score: (x, y, record) -> the score of an upper record, smaller is better; None uses the upper loss with the
+            upper term.
+        score_range: public range to which the score of one record is clipped.
+        score_share: share of mu^2 for scoring, if the scored records also train.
     """
 
     training: Refit = field(default_factory=Refit)
@@ -57,7 +57,7 @@ class ScoredRuns:
         if self.score is not None and not callable(self.score):
             raise InvalidArgument("score: must be a function (x, y, record) -> number, or None for the upper loss")
         check_range("score_range", self.score_range)
-        if not positive("score_share", self.score_share, "of mu^2 (try 0.1)") < 1:
+        if not positive("score_share", self.score_share, "it is the share of mu^2 for scoring (try 0.1)") < 1:
             raise InvalidArgument(f"score_share={self.score_share!r}: must lie between 0 and 1 (try 0.1)")
 
     def stages(
@@ -65,7 +65,8 @@ class ScoredRuns:
     ) -> tuple[list[Stage], Parameters]:
         """The two stages of a run, for ``rounds`` runs that share the budget of ``context``.
 
-        ``begin`` says at which x, and from which y, a round trains. A round leaves "x", "y" and "score" in the state.
+        ``begin`` returns the x at which a round trains and the y from which it starts. A round stores "x", "y" and
+        "score" in the state.
         """
         contribution, role = self._contribution(context)
         budget = portion(context.budget, 1 / rounds)
@@ -135,7 +136,7 @@ class ScoredRuns:
 def within(
     bounds: tuple[float, float], loss: Callable[[Tree, Tree], Any], private: bool
 ) -> Callable[[Tree, Tree], jax.Array]:
-    """A loss clipped to public bounds and shifted to lie around zero; what is not a number counts as the worst.
+    """A loss clipped to public bounds and centred at zero; NaN counts as the worst value.
 
     Without privacy nothing is clipped.
     """
@@ -156,7 +157,7 @@ def training_stage(
     begin: Callable[[State], tuple[Tree, Tree]],
     end: Callable[[State, Tree, Tree], State],
 ) -> Stage:
-    """A whole training program as one stage of a larger one: its rounds become the stage's steps."""
+    """An entire training program as one stage of a larger program: its rounds become the stage's steps."""
     (stage,) = program.stages
     assert isinstance(stage, Stage), "a training has one stage, which reads records through its release"
 
@@ -181,19 +182,19 @@ def only_release(program: Program) -> Release:
 
 
 def portion(budget: Budget, share: float) -> Budget:
-    """The budget of a share of mu^2; full-batch Gaussian parts compose to the whole, exactly."""
+    """The budget of a share of mu^2; full-batch Gaussian shares compose exactly to the full budget."""
     if not budget.is_private or budget.delta is None:
         return budget
     return with_mu(budget, budget.mu * math.sqrt(share))
 
 
 def with_mu(budget: Budget, mu: float) -> Budget:
-    """A budget of the same delta and relation that spends exactly mu."""
+    """A budget with the same delta and relation that spends exactly mu."""
     return Budget(gaussian_epsilon(mu, budget.delta or 0.0), budget.delta, budget.adjacency)
 
 
 def check_pure(name: str, loss: Loss, context: PublicContext, level: str) -> None:
-    """Trace a function of the caller's on shapes: a real scalar, no side effects, no arrays of its own."""
+    """Trace a user's function on shapes; raises unless it is a pure real scalar that closes over no private array."""
     traced = trace_loss(name, loss, *context.point, context.sizes.record(level))
     if closed_over_arrays(traced, context.problem.public):
         raise InvalidProblem(
@@ -203,13 +204,13 @@ def check_pure(name: str, loss: Loss, context: PublicContext, level: str) -> Non
 
 
 def check_training(training: Any) -> None:
-    """Raise unless the settings of the training are such."""
+    """Raise unless ``training`` is a `Refit`."""
     if not isinstance(training, Refit):
         raise InvalidArgument(f"training={training!r}: must be dpb.Refit(...), the settings of the training")
 
 
 def check_range(name: str, bounds: Any) -> None:
-    """Raise unless ``bounds`` is a pair of finite numbers in order."""
+    """Raise unless ``bounds`` is a pair (low, high) of finite numbers with low < high."""
     if (
         not isinstance(bounds, tuple)
         or len(bounds) != 2

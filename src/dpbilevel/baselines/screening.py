@@ -1,12 +1,12 @@
-"""Screening of sources: one look at what a clean model says about each source, and a cut.
+"""Screening of sources: score each source once with a clean model, and drop the bad ones.
 
-A model is trained on the upper records alone. One release then asks all sources at once: the sum of the losses of their
-records under that model, and their number, as one vector that is clipped whole (how many records a source has is as
-private as the records are). The sources are sorted by their mean loss and cut at the largest gap; those below it weigh
-the same, the others nothing. The final training at these weights gets the rest of the budget.
+A model is trained on the upper records only. One release then covers all sources at once: the sum of the losses of
+their records under that model, and the number of their records, as one contribution that is clipped jointly (the number
+of records of a source is as private as the records are). The sources are sorted by mean loss and split at the largest
+gap: those below it get equal weights, the others zero. The final training at these weights gets the remaining budget.
 
-It solves this one kind of task, and where sources fall into good and bad ones it is hard to beat: one release instead
-of hundreds. It cannot weigh (all or nothing), always cuts somewhere, and has nothing to say on other hyperparameters.
+It only solves this kind of task. If sources are either good or bad it is hard to beat: one release instead of hundreds.
+It cannot assign graded weights, always drops at least one source, and does not apply to other hyperparameters.
 """
 
 import math
@@ -40,25 +40,25 @@ Tree = Any
 Parameters = dict[str, tuple[Any, str]]
 
 SCREENING = "screening"
-_CERTAIN = 4.0  # a source with fewer records than this many standard deviations of the noise is not judged by them
-_RESOLUTION = 1e-6  # of a source's part of all records, where there is no noise
+_CERTAIN = 4.0  # a source is scored by its own records only above this many standard deviations of the noise
+_RESOLUTION = 1e-6  # smallest fraction of all records that counts for a source, if there is no noise
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScreenSources(Baseline):
-    """Keep the sources that a model of the upper records finds likely, drop the others, and train.
+    """Keep the sources with a small loss under a model of the upper records, drop the others, and train.
 
     For problems whose x is one vector of weights on a simplex, one for each source of lower records.
 
     Args:
         source: record -> the index of its source, for one lower record.
-        loss: (y, record) -> the loss of one lower record; None takes the lower loss at the starting x (at uniform
+        loss: (y, record) -> the loss of one lower record; None uses the lower loss at the starting x (with uniform
             weights, that is the plain loss).
-        loss_range: what the loss of one record is clipped to, public.
-        training: settings of both trainings, the one on upper records and the final one; its ``share`` is what
-            screening gets.
+        loss_range: public range to which the loss of one record is clipped.
+        training: settings of both trainings, the one on upper records and the final one; its ``share`` is the share of
+            screening.
 
-    The solution's history has the released mean loss of every source.
+    The solution's history contains the released mean loss of every source.
 
     >>> import numpy as np, dpbilevel as dpb
     >>> from dpbilevel.baselines import ScreenSources
@@ -93,11 +93,11 @@ class ScreenSources(Baseline):
 
     @property
     def default_refit(self) -> Refit:
-        """What ``refit="auto"`` means: screening finds x, and the model is trained at it with the rest."""
+        """The setting of ``refit="auto"``: screening finds x, and the model is trained at it with the remainder."""
         return self.training
 
     def program(self, context: PublicContext) -> tuple[Program, Parameters]:
-        """One round: train on upper records, ask the sources, cut."""
+        """One round: train on upper records, score the sources, drop the bad ones."""
         sources, total = _simplex(context)
         shared = context.sizes.role_of("lower") == context.sizes.role_of("upper")
         share = 0.5 if shared else 1.0
@@ -153,12 +153,12 @@ class ScreenSources(Baseline):
         least = max(_CERTAIN * release.noise_std / half, _RESOLUTION)
 
         def update(state: State, carry: State, answer: Tree, step: jax.Array) -> State:
-            part = answer["number"] / half  # of all records
-            overall = jnp.sum(answer["loss"])  # every record has a source, and their number is public
-            # A source with few records is taken for an average one: its own ratio would be noise over noise.
+            part = answer["number"] / half  # fraction of all records
+            overall = jnp.sum(answer["loss"])  # every record has a source, and the number of records is public
+            # A source with few records counts as average: its own ratio would be noise over noise.
             means = overall + (answer["loss"] - overall * part) / jnp.maximum(part, least)
-            kept = below_the_largest_gap(means)
-            weights = total * kept / jnp.sum(kept)
+            good = below_the_largest_gap(means)
+            weights = total * good / jnp.sum(good)
             x = jax.tree.map(lambda leaf: weights.astype(leaf.dtype), carry["x"])
             return carry | {"x": x, "source_loss": (means + (low + high) / 2).astype(jnp.float32)}
 
@@ -173,7 +173,7 @@ class ScreenSources(Baseline):
 
 
 def below_the_largest_gap(values: jax.Array) -> jax.Array:
-    """Which values lie below the largest gap between neighbours in order.
+    """Boolean mask of the values below the largest gap between consecutive sorted values.
 
     >>> below_the_largest_gap(jnp.array([0.9, 0.1, 0.2, 1.0])).tolist()
     [False, True, True, False]
@@ -183,7 +183,7 @@ def below_the_largest_gap(values: jax.Array) -> jax.Array:
 
 
 def _simplex(context: PublicContext) -> tuple[int, float]:
-    """The number of sources and what their weights sum to."""
+    """The number of sources and the sum of their weights."""
     sets, leaves = jax.tree.leaves(context.problem.domain), jax.tree.leaves(context.point[0])
     if len(sets) != 1 or not isinstance(sets[0], Simplex) or len(leaves) != 1 or leaves[0].ndim != 1:
         raise InvalidProblem(
@@ -191,5 +191,5 @@ def _simplex(context: PublicContext) -> tuple[int, float]:
             "hyperparameters use dpb.Tracking()"
         )
     if leaves[0].size < 2:
-        raise InvalidProblem("start: x0 has one source; screening chooses among at least two")
+        raise InvalidProblem("start: x0 has one source; screening needs at least two")
     return leaves[0].size, sets[0].total

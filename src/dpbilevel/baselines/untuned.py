@@ -1,7 +1,7 @@
-"""Training without any tuning: on all records at the starting x, or on the validation records alone.
+"""Training without tuning: on all records at the starting x, or on the validation records only.
 
-The first is what everybody has. The second is the simple idea for records that may be wrong: leave them out. It needs
-no hyperparameters, and is hard to beat where there are many validation records and a large budget.
+The first is the obvious default. The second is the simplest treatment of records that may be wrong: omit them. It needs
+no hyperparameters, and is hard to beat with many validation records and a large budget.
 """
 
 from dataclasses import dataclass, field, replace
@@ -20,9 +20,9 @@ Parameters = dict[str, tuple[Any, str]]
 
 @dataclass(frozen=True, kw_only=True)
 class FixedDefault(Baseline):
-    """Train at the starting x with the whole budget: *untuned*.
+    """Train at the starting x with the full budget: *untuned*.
 
-    Upper records train too where the problem declares it (``upper_trains``).
+    Upper records also train if the problem declares it (``upper_trains``).
 
     Args:
         training: settings of the training.
@@ -50,9 +50,9 @@ class FixedDefault(Baseline):
 
 @dataclass(frozen=True, kw_only=True)
 class UpperRecordsOnly(Baseline):
-    """Train on the upper records alone, by the upper loss, with the whole budget; the lower records are not read.
+    """Train on the upper records only, with the upper loss and the full budget; the lower records are not read.
 
-    The regulariser, the lower level's data-free term, counts as it does in any training, at the starting x.
+    The regulariser, which is the lower level's data-free term, is used at the starting x as in any training.
 
     Args:
         training: settings of the training.
@@ -73,18 +73,18 @@ class UpperRecordsOnly(Baseline):
         check_training(self.training)
 
     def program(self, context: PublicContext) -> tuple[Program, Parameters]:
-        """The training, with upper records in the place of the lower ones."""
+        """The training, with upper records in place of the lower ones."""
         problem, sizes = context.problem, context.sizes
         role = sizes.role_of("upper")
         if problem.upper_loss is None or role is None:
             raise InvalidProblem(
-                "upper_loss: is missing, so that there are no upper records to train on; give the loss and "
+                "upper_loss: is missing, so there are no upper records to train on; give the loss and "
                 "Records(upper=...), or use FixedDefault()"
             )
-        # The training reads the lower level. Seen through this context, that level is the upper one.
+        # The training reads the lower level. In this context, the upper level takes its place.
         swapped = replace(problem, lower_loss=problem.upper_loss, lower_scale=_one, upper_trains=False)
-        seen = sizes if role == "both" else RecordShapes(lower=sizes.upper)
-        program, parameters = self.training.descent(replace(context, problem=swapped, sizes=seen))
+        shapes = sizes if role == "both" else RecordShapes(lower=sizes.upper)
+        program, parameters = self.training.descent(replace(context, problem=swapped, sizes=shapes))
         (stage,) = program.stages
         (contribution,) = only_release(program).contributions.values()
         release = replace(only_release(program), contributions={role: contribution})

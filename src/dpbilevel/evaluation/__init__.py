@@ -1,1 +1,1 @@
-"""Scores of a released model on held-out private records, released and charged like everything else."""
+"""Private scores of a released model on held-out private records, charged like any other release."""

@@ -1,7 +1,7 @@
-"""Scores of a model on held-out private records: released once, with noise, and charged like any other run.
+"""Private scores of a model on held-out private records: released once, with noise, and charged like any other run.
 
-A score on private records that nobody counts is the commonest leak of all. Here it is one Gaussian release of one
-bounded vector for each record, charged to the ledger of the data set that the records come from.
+An uncharged score on private records is the most common leak of all. Here a score is one Gaussian release with one
+bounded contribution per record, charged to the ledger of the data set that the records come from.
 """
 
 import functools
@@ -41,25 +41,25 @@ from dpbilevel.solving import check_noise, warn_if_not_private
 Tree = Any
 
 _FORMAT = "dpbilevel.evaluation/1"
-_ROLE = "both"  # all records are alike: no role of training or validation
-_NOISY = 0.05  # noise above this part of a metric's range hides what people look for
+_ROLE = "both"  # all records have the same role, neither training nor validation
+_NOISY = 0.05  # noise above this fraction of a metric's range makes a score of little use
 
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """Released scores of a model. Safe to publish as a whole.
+    """Released scores of a model. All of it may be published.
 
     Attributes:
-        values: metric to its score. "calibration" is a dict of arrays with an entry for each bin: ``records``, the sum
+        values: the score of each metric. "calibration" is a dict of arrays with one entry per bin: ``records``, the sum
             of predicted ``probability``, ``positives``, and the ``edges`` of the bins. The expected calibration error
             is ``abs(probability - positives).sum() / records.sum()``; noise makes it larger on average.
-        standard_errors: metric to the standard deviation of the privacy noise, exact and public, before a score is
-            brought into its possible range; for "calibration" a dict of arrays.
-        privacy: what was spent.
+        standard_errors: the standard deviation of the privacy noise of each metric, exact and public, before a score is
+            clamped to its range; for "calibration" a dict of arrays.
+        privacy: the privacy spend.
         records: the number of records (public).
-        ranges: metric to its largest possible value, infinite where there is none; the smallest is zero.
-        meanings: metric to what was released, in words.
-        version: of the library.
+        ranges: the largest possible value of each metric, infinite if there is none; the smallest is zero.
+        meanings: a description of each metric in words.
+        version: the version of the library.
     """
 
     values: Mapping[str, Any]
@@ -71,22 +71,22 @@ class Evaluation:
     version: str
 
     def interval(self, metric: str, level: float = 0.95) -> tuple[float, float]:
-        """Where the score on the whole population lies, with probability ``level`` (by the normal approximation).
+        """A confidence interval of level ``level`` for the score on the population (by the normal approximation).
 
-        Covers the privacy noise and, if the records are a random sample, the sampling. A mean m of values between zero
-        and b has a sampling variance of at most m (b - m)/n, whatever their distribution: the interval holds every m
-        that lies within z sqrt(noise^2 + m (b - m)/n) of the score. It reads released values and public numbers only.
-        For "accuracy", and for "loss" as it is clipped.
+        It covers the privacy noise and, if the records are a random sample, the sampling error. A mean m of values
+        between zero and b has a sampling variance of at most m (b - m)/n, whatever their distribution: the interval
+        contains every m within z sqrt(noise^2 + m (b - m)/n) of the score. It uses released values and public numbers
+        only. Available for "accuracy", and for the clipped "loss".
         """
         scores = tuple(name for name in self.values if name != "calibration")
-        one_of("metric", metric, scores, "it names a score that was released as one number")
+        one_of("metric", metric, scores, "it must be a score that was released as one number")
         if not positive("level", level, "it is the probability of the interval (try 0.95)") < 1:
             raise InvalidArgument(f"level={level!r}: must be below 1; it is the probability of the interval (try 0.95)")
         largest = self.ranges[metric]
         if math.isinf(largest):
             raise InvalidArgument(
-                f"metric={metric!r}: has no interval without privacy; losses were not clipped, so that no public "
-                "number bounds their variance"
+                f"metric={metric!r}: has no interval without privacy; losses were not clipped, so no public number "
+                "bounds their variance"
             )
         score, noise = self.values[metric], self.standard_errors[metric]
         square = float(norm.isf((1 - level) / 2)) ** 2
@@ -97,7 +97,7 @@ class Evaluation:
         return max(0.0, middle - half), min(largest, middle + half)
 
     def summary(self) -> str:
-        """The guarantee, and every score with its noise and its interval."""
+        """The guarantee, and every score with its noise and confidence interval."""
         rows = []
         for name in (name for name in self.values if name != "calibration"):
             bounds = "" if math.isinf(self.ranges[name]) else "{:.4g} to {:.4g}".format(*self.interval(name))
@@ -164,33 +164,33 @@ def evaluate(
     """Score a model on held-out private records within a budget.
 
     Guarantee: everything in the returned `Evaluation` together satisfies (budget.epsilon, budget.delta)-DP for the
-    held-out records under ``budget.adjacency``. It rests on clipping and noise, and on two things that no code can
+    held-out records under ``budget.adjacency``. It relies on clipping and noise, and on two conditions that code cannot
     check: the model is **public** with respect to these records (released, or trained on others; a model that was
-    fitted to them without privacy is itself a leak), and it **predicts each row by itself** (not, say, after centring
-    the rows that it is given).
+    fitted to them without privacy is itself a leak), and it **predicts each row independently** (not, for example,
+    after centring the given rows).
 
-    Arguments are checked and predictions made before the charge, and nothing of them is told; the charge comes before
-    the one evaluation of the release and is never refunded. Refusals (missing targets, a model that raises on the rows)
-    happen before the charge and lie outside (epsilon, delta), as for `Records`.
+    Arguments are checked and predictions made before the charge, and nothing about them is released. The charge
+    precedes the single evaluation of the release and is never refunded. Refusals (missing targets, a model that raises
+    on the rows) happen before the charge and lie outside (epsilon, delta), as for `Records`.
 
     Args:
-        model: anything with scikit-learn's ``predict`` ("loss" of a classifier and "calibration" need
+        model: an object with scikit-learn's ``predict`` ("loss" of a classifier and "calibration" need
             ``predict_proba`` and ``classes_``), or a function from rows to labels or numbers.
-        records: a pair (X, y) of private held-out rows and targets. X is handed to the model as it is. Caveats of
-            `EncodedRows` are the result's too: a range that an encoder took from these rows is no part of the charge.
-        budget: what this may spend; ``Budget(float("inf"))`` gives the exact score, not private.
-        metric: "accuracy"; "loss", the log-loss of a classifier or the squared error of anything else; "calibration";
+        records: a pair (X, y) of private held-out rows and targets. X is passed to the model unchanged. Caveats of
+            `EncodedRows` apply to the result too: a range that an encoder took from these rows is not charged.
+        budget: the budget of the evaluation; ``Budget(float("inf"))`` gives the exact score, which is not private.
+        metric: "accuracy"; "loss", the log-loss of a classifier or the squared error of any other model; "calibration";
             or a tuple of them, which are released jointly and share the budget equally.
         loss_bound: public number to which each record's loss is clipped. By default twice the log-loss of a uniform
-            guess, and at least 4; squared errors have no default, for it would have to be read off the data.
-        positive_class: whose probability "calibration" is about; by default the second of two classes.
+            guess, and at least 4; squared errors have no default, because it would have to be estimated from the data.
+        positive_class: the class whose probability "calibration" bins; by default the second of two classes.
         bins: number of equal-width bins of "calibration".
-        ledger: the data set's ledger; without one, the evaluation stands alone and spends its budget.
-        seed: fixes the noise for experiments. The result is then reproducible, hence NOT private, and says so.
+        ledger: the data set's ledger; without one, the evaluation is accounted for on its own.
+        seed: fixes the noise for experiments. The result is then reproducible, hence NOT private, and is marked so.
         noise: "float", or "exact" for integer noise, as in `solve`.
 
-    A label that the model does not know makes a wrong prediction of probability zero, and a prediction that is not a
-    finite number the worst there is: neither is an error, for that would tell of a record.
+    A label that is unknown to the model counts as a wrong prediction of probability zero, and a non-finite prediction
+    as the worst possible one. Neither raises, because an error would reveal something about a record.
 
     >>> import numpy as np, dpbilevel as dpb
     >>> rows = np.linspace(-1, 1, 4000)
@@ -210,7 +210,7 @@ def evaluate(
     caveats = caveats_of(records)
     number = len(targets)
     check_delta(budget, number)
-    # The vectors are the library's own: in float64, whatever the user has set, a score without noise is exact.
+    # The contributions are the library's own: in float64, whatever the user has set, a score without noise is exact.
     with jax.enable_x64(True):
         program, release = _program(metrics, number, for_exact_noise(budget) if noise == "exact" else budget)
         _warn_if_noisy(release.noise_std * max(chosen.unit for chosen in metrics), number)
@@ -221,7 +221,7 @@ def evaluate(
         zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), _answer_shapes(metrics, hidden))
         if noise == "exact":
             program = program.discretized({release: sum(leaf.size for leaf in jax.tree.leaves(zeros))})
-        # Charged before the release is evaluated; whatever happens after this line, the charge stands.
+        # Charged before the release is evaluated. Whatever happens after this line, the charge stands.
         receipt = (ledger or Ledger(budget)).charge(program.releases, budget, "evaluation")
         state, _ = hidden.execute(program, receipt, schedule, program.start(None, zeros), 1)
         answer = jax.tree.map(np.asarray, program.finish(state)[1])
@@ -240,7 +240,7 @@ def evaluate(
 
 @functools.lru_cache(maxsize=16)
 def _program(metrics: tuple[Metric, ...], number: int, budget: Budget) -> tuple[Program, Release]:
-    # Remembered, because the compiled program hangs on it: a second score of the same kind does not compile again.
+    # Cached together with its compiled program, so that a second score of the same kind does not compile again.
     clip = NORM * math.sqrt(len(metrics)) if budget.is_private else math.inf
     declared = Release(
         name="evaluation: " + ", ".join(chosen.name for chosen in metrics),
@@ -266,7 +266,7 @@ def _program(metrics: tuple[Metric, ...], number: int, budget: Budget) -> tuple[
 
 
 def _vector(metrics: tuple[Metric, ...], point: None, record: Tree) -> Tree:
-    """One record's vector, of all metrics jointly."""
+    """One record's contribution to all metrics jointly."""
     return {chosen.name: chosen.contribution(record[chosen.name]) for chosen in metrics}
 
 

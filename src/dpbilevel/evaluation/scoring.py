@@ -1,13 +1,12 @@
-"""What one held-out record contributes to a score, bounded before anything is charged.
+"""Metrics as bounded per-record contributions.
 
-Every metric is written as a vector of norm at most 1/2 for each record, in units of its own, and around a public
-centre: that halves what one record can move. A mean of such vectors is what a release answers; the rest is arithmetic
-on released numbers. Several metrics together are one vector of norm at most sqrt(k)/2, so that each of the k gets the
-same share of the budget's mu^2.
+Every metric is the mean of contributions of norm at most 1/2, in the metric's own units and around a public centre,
+which halves the sensitivity. A release answers with the noisy mean; the rest is post-processing. k metrics together are
+one contribution of norm at most sqrt(k)/2, so that each gets the same share of the budget's mu^2.
 
-All metrics have the same parts: ``contribution`` of one record, ``value`` and ``standard_error`` of an answer,
-``meaning`` in words, the ``largest`` value (the smallest is zero), and ``unit``, what noise of one on the answer is as
-a part of it.
+All metrics have the same interface: ``contribution`` of one record, ``value`` and ``standard_error`` of an answer,
+``meaning`` in words, the ``largest`` value (the smallest is zero), and ``unit``, which converts noise on the answer to
+noise relative to that value.
 """
 
 import math
@@ -36,38 +35,38 @@ Tree = Any
 Floats = npt.NDArray[np.float64]
 
 NORM = 0.5  # the largest norm of one record's contribution, of every metric
-_LARGEST = 2.0**99  # beyond 2^100 a clipped sum takes entries for infinities
+_LARGEST = 2.0**99  # a clipped sum treats entries beyond 2^100 as infinite
 
 
 @dataclass(frozen=True)
 class Accuracy:
-    """The share of right predictions; a record is 0 or 1, around 1/2."""
+    """The fraction of correct predictions; a record counts 0 or 1, centred at 1/2."""
 
     name: ClassVar[str] = "accuracy"
-    meaning: ClassVar[str] = "share of right predictions"
+    meaning: ClassVar[str] = "fraction of correct predictions"
     largest: ClassVar[float] = 1.0
     unit: ClassVar[float] = 1.0
 
     def contribution(self, record: jax.Array) -> jax.Array:
-        """+1/2 for a right prediction, -1/2 for a wrong one."""
+        """+1/2 for a correct prediction, -1/2 for a wrong one."""
         return jnp.where(record, NORM, -NORM)
 
     def value(self, answer: Tree, number: int) -> float:
-        """The share, between 0 and 1."""
+        """The fraction, between 0 and 1."""
         return float(np.clip(answer + 0.5, 0, 1))
 
     def standard_error(self, noise: float, number: int) -> float:
-        """That of the answer: its unit is one."""
+        """The noise on the answer, whose unit is one."""
         return noise
 
 
 @dataclass(frozen=True)
 class Loss:
-    """The mean loss; a record's is clipped to [0, bound], in units of the bound and around half of it.
+    """The mean loss; each record's loss is clipped to [0, bound], in units of the bound and centred at half of it.
 
     Args:
         kind: "log-loss" or "squared error".
-        bound: public; without privacy nothing is clipped, and it stands for losses that are not finite only.
+        bound: public; without privacy nothing is clipped, and it only replaces non-finite losses.
         clipped: whether losses are clipped.
     """
 
@@ -80,16 +79,16 @@ class Loss:
 
     @property
     def meaning(self) -> str:
-        """Which loss, and to what each record's is clipped."""
+        """The kind of loss, and the bound to which it is clipped."""
         return f"mean {self.kind}" + (f", each record's clipped to [0, {self.bound:g}]" if self.clipped else "")
 
     @property
     def largest(self) -> float:
-        """The bound, or infinity where nothing is clipped."""
+        """The bound, or infinity if nothing is clipped."""
         return self.bound if self.clipped else math.inf
 
     def contribution(self, record: jax.Array) -> jax.Array:
-        """The loss as a share of the bound, less one half."""
+        """The loss as a fraction of the bound, minus one half."""
         share = record / self.bound
         return (jnp.clip(share, 0, 1) if self.clipped else share) - 0.5
 
@@ -98,11 +97,11 @@ class Loss:
         return float(np.clip((answer + 0.5) * self.bound, 0, self.largest))
 
     def standard_error(self, noise: float, number: int) -> float:
-        """That of the answer, in units of the bound."""
+        """The noise on the answer, times the bound."""
         return noise * self.bound
 
     def usable(self, losses: Floats) -> Floats:
-        """Losses as records may hold them: one that is not finite counts as the bound."""
+        """Replace non-finite losses by the bound."""
         return np.where(losses < _LARGEST * self.bound, losses, self.bound)
 
 
@@ -110,14 +109,14 @@ class Loss:
 class Calibration:
     """Records, predicted probabilities and positives in equal-width bins of the predicted probability.
 
-    A record adds to its own bin 1, how far its probability is from the middle of the bin, and 1/2 or -1/2 for positive
-    or not. Sums of probabilities and numbers of positives follow from the three. Their joint norm is at most
-    sqrt(5/4 + w^2/4), with w the width of a bin, where it would be sqrt(3) without centres.
+    A record adds three numbers to its bin: 1, the distance of its probability from the middle of the bin, and 1/2 or
+    -1/2 for positive or not. Sums of probabilities and numbers of positives follow from these. Their joint norm is at
+    most sqrt(5/4 + w^2/4), with w the width of a bin; it would be sqrt(3) without centring.
 
     Args:
-        bins: how many.
-        place: of the positive class among the model's classes.
-        positive_class: its name, in words.
+        bins: number of bins.
+        place: index of the positive class among the model's classes.
+        positive_class: the name of the positive class.
     """
 
     bins: int
@@ -125,16 +124,16 @@ class Calibration:
     positive_class: str
 
     name: ClassVar[str] = "calibration"
-    largest: ClassVar[float] = math.inf  # several numbers, no one range
+    largest: ClassVar[float] = math.inf  # several numbers without a common range
 
     @property
     def meaning(self) -> str:
-        """Whose probabilities."""
+        """The number of bins, and the class whose probability is binned."""
         return f"{self.bins} bins of the probability of {self.positive_class}, with numbers of records and positives"
 
     @property
     def unit(self) -> float:
-        """The largest joint norm of the three numbers, over 1/2."""
+        """The largest joint norm of the three numbers, divided by 1/2."""
         return math.sqrt(1.25 + 0.25 / self.bins**2) / NORM
 
     @property
@@ -143,16 +142,16 @@ class Calibration:
         return np.asarray((np.arange(self.bins) + 0.5) / self.bins)
 
     def contribution(self, record: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
-        """The three numbers in the place of the record's bin."""
+        """The three numbers at the position of the record's bin."""
         mine = jax.nn.one_hot(record["bin"], self.bins, dtype=record["offset"].dtype) / self.unit
         excess = jnp.where(record["positive"], 0.5, -0.5)
         return {"records": mine, "offset": record["offset"] * mine, "excess": excess * mine}
 
     def value(self, answer: Tree, number: int) -> dict[str, Floats]:
-        """Edges of the bins (public), and by bin records, the sum of their probabilities, and positives."""
+        """Edges of the bins (public), and per bin the records, the sum of their probabilities, and the positives."""
         sums = {name: np.asarray(part, dtype=np.float64) * self.unit * number for name, part in answer.items()}
         edges = np.linspace(0, 1, self.bins + 1)
-        # All three from the plain noisy numbers, and only then into their ranges.
+        # All three are computed from the raw noisy numbers before they are clamped to their ranges.
         probability = sums["offset"] + self.middles * sums["records"]
         positives = sums["excess"] + sums["records"] / 2
         records = np.clip(sums["records"], 0, number)
@@ -164,14 +163,14 @@ class Calibration:
         }
 
     def standard_error(self, noise: float, number: int) -> dict[str, Floats]:
-        """By bin, of the three numbers before they are brought into their ranges."""
+        """Standard errors per bin, before the three numbers are clamped to their ranges."""
         one = np.full(self.bins, noise * self.unit * number)
         return {"records": one, "probability": one * np.hypot(1, self.middles), "positives": one * math.hypot(1, 0.5)}
 
     def placed(
         self, probability: npt.NDArray[np.floating], positive: npt.NDArray[np.bool_]
     ) -> dict[str, npt.NDArray[Any]]:
-        """What records hold of a prediction; a probability that is not a number counts as the worst one."""
+        """The stored form of predictions; a NaN probability counts as the worst one."""
         certain = np.where(np.isfinite(probability), np.clip(probability, 0, 1), ~positive)
         place = np.minimum((certain * self.bins).astype(np.int32), self.bins - 1)
         return {"bin": place, "offset": certain - self.middles[place], "positive": positive}
@@ -184,12 +183,12 @@ METRICS: tuple[str, ...] = (Accuracy.name, Loss.name, Calibration.name)
 def chosen_metrics(
     metric: Any, model: Any, classes: Array | None, private: bool, loss_bound: Any, positive_class: Any, bins: Any
 ) -> tuple[Metric, ...]:
-    """The metrics that a user asked for, with their public numbers; raises where the model does not serve for one."""
+    """The requested metrics with their public parameters; raises if the model does not support one of them."""
     names = tuple(metric) if isinstance(metric, tuple | list) else (metric,)
     for name in names:
-        one_of("metric", name, METRICS, "it says what is scored; a tuple of them scores jointly")
+        one_of("metric", name, METRICS, "it selects the score; a tuple of metrics is released jointly")
     if not names or len(set(names)) < len(names):
-        raise InvalidArgument(f"metric={metric!r}: must name at least one metric, and each of them once")
+        raise InvalidArgument(f"metric={metric!r}: must name at least one metric, without duplicates")
     is_classifier = classes is not None
     if "calibration" in names and not is_classifier:
         raise InvalidArgument('metric: "calibration" needs a classifier with predict_proba and classes_')
@@ -210,7 +209,7 @@ def chosen_metrics(
 def scored(
     metrics: tuple[Metric, ...], model: Any, rows: Any, targets: Array, classes: Array | None
 ) -> dict[str, Tree]:
-    """What records hold of each row's prediction, by metric. Private: to be handed to `Records` at once."""
+    """The stored form of each row's prediction, by metric. It is private: pass it to `Records` immediately."""
     number = len(targets)
     if classes is not None:
         check_same_kind(targets, classes)
@@ -219,7 +218,7 @@ def scored(
     if classes is not None and any(not isinstance(metric, Accuracy) for metric in metrics):
         likely, known = probabilities(model, rows, number, classes), positions(targets, classes)
 
-    def held(metric: Metric) -> Tree:
+    def stored(metric: Metric) -> Tree:
         if isinstance(metric, Accuracy):
             return right(predictions(model, rows, number), targets)
         if isinstance(metric, Calibration):
@@ -230,26 +229,26 @@ def scored(
             raise InvalidRecords("records: y holds strings; a squared error needs numbers (or give a classifier)")
         return metric.usable(squared_errors(real_numbers(predictions(model, rows, number)), targets))
 
-    return {metric.name: held(metric) for metric in metrics}
+    return {metric.name: stored(metric) for metric in metrics}
 
 
 def log_losses(probability: npt.NDArray[np.floating], known: npt.NDArray[np.intp]) -> Floats:
-    """Minus the logarithm of the probability of each record's label; zero for a label that the model does not know.
+    """Negative log-probability of each record's label; a label that is unknown to the model has probability zero.
 
-    A probability of zero counts as the smallest step of its type, as scikit-learn has it.
+    A probability of zero counts as the machine epsilon of its dtype, as in scikit-learn.
     """
     mine = np.where(known >= 0, np.take_along_axis(probability, np.maximum(known, 0)[:, None], axis=1)[:, 0], 0)
     return -np.log(np.clip(mine, np.finfo(probability.dtype).eps, 1), dtype=np.float64)
 
 
 def squared_errors(predicted: npt.NDArray[np.floating], targets: npt.NDArray[Any]) -> Floats:
-    """The square of each record's error; what overflows is infinite."""
+    """The squared error of each record; overflows are infinite."""
     with np.errstate(all="ignore"):
         return np.square(predicted.astype(np.float64) - targets)
 
 
 def default_loss_bound(classes: int) -> float:
-    """Of the log-loss: twice that of a uniform guess, and at least 4 (a probability of 2% for the right label).
+    """The default bound of the log-loss: twice that of a uniform guess, and at least 4 (2% for the correct label).
 
     >>> default_loss_bound(2), round(default_loss_bound(100), 2)
     (4.0, 9.21)
@@ -260,8 +259,8 @@ def default_loss_bound(classes: int) -> float:
 def _loss(classes: Array | None, private: bool, loss_bound: Any) -> Loss:
     if loss_bound is None and classes is None:
         raise InvalidArgument(
-            "loss_bound=None: required for squared errors; a default would have to be read off the data (try the "
-            "square of the largest error that you care to tell from a larger one)"
+            "loss_bound=None: required for squared errors; a default would have to be estimated from the data (try the "
+            "square of an error beyond which all errors are equally bad)"
         )
     bound = default_loss_bound(len(classes)) if loss_bound is None and classes is not None else loss_bound
     bound = positive("loss_bound", bound, "it is public, and each record's loss is clipped to it (try 4.0)")
@@ -274,9 +273,10 @@ def _place(positive_class: Any, classes: Array) -> int:
         return 1
     if positive_class is None:
         raise InvalidArgument(
-            f"positive_class=None: required for a model of {len(known)} classes; it says whose probability is binned"
+            f"positive_class=None: required for a model of {len(known)} classes; its probability is binned (try one of "
+            "classes_)"
         )
-    # Compared as plain values: NumPy would spread an array over the classes.
+    # Compared as plain values: NumPy would broadcast an array over the classes.
     if not isinstance(positive_class, str | int | float | np.generic) or positive_class not in known:
         raise InvalidArgument(f"positive_class={positive_class!r}: must be one of the model's classes_")
     return known.index(positive_class)

@@ -1,7 +1,7 @@
 """The paper's theory: its theorems with explicit constants, its bounds and its split of a budget.
 
-Nothing here is needed to run a private method, and no guarantee of privacy rests on it. `plan` says what Algorithm 1
-promises for given constants, and with which parameters; each bound names the lemma that it comes from.
+Nothing here is needed to run a private method, and no privacy guarantee depends on it. `plan` computes the guarantee of
+Algorithm 1 for given constants, and the parameters that achieve it; each bound names the lemma that it comes from.
 
 >>> import dpbilevel as dpb
 >>> constants = dpb.Constants(
@@ -25,7 +25,7 @@ __all__ = sorted(_HOMES)
 
 
 def __getattr__(name: str) -> Any:
-    # Late, because the split of this package is needed without the planner.
+    # Imported lazily, because the split of this package is needed without the planner.
     if name not in _HOMES:
         raise AttributeError(f"module 'dpbilevel.paper' has no attribute {name!r}")
     return getattr(importlib.import_module(f"dpbilevel.paper.{_HOMES[name]}"), name)

@@ -1,8 +1,8 @@
 """The inequalities behind the theory planner, each with an explicit constant and the lemma it sharpens.
 
-Everything holds for every lambda >= 2 L1f/mu_g, for y without constraints, and for every data set that the constants
-bound. The totals of L0f and L1g are taken for the per-record values too: a data-free term counts as part of each
-record, which is safe and costs a factor where the term is large.
+Everything holds for every lambda >= 2 L1f/mu_g, for unconstrained y, and for every data set that satisfies the
+constants. The totals of L0f and L1g are used for the per-record values too: a data-free term counts as part of each
+record, which is safe and costs a factor if the term is large.
 
     y*, y^lambda   minimisers over y of g and of f/lambda + g       F(x) = f(x, y*(x))
     L*_lambda(x) = min over y of f + lambda (g - min g)             L, its smoothness: `Constants`
@@ -31,11 +31,11 @@ _EXAMPLE = Constants(
 
 
 def record_bound(constants: Constants) -> float:
-    """C = L0f (1 + L1g/mu_g): the norm of one record's part of the hypergradient at the exact y*, y^lambda.
+    """C = L0f (1 + L1g/mu_g): the norm of one record's contribution to the hypergradient at the exact y*, y^lambda.
 
-    Lemma "Li improved Lip", explicit and without lambda. Records are clipped to C, so that privacy does not rest on
-    it; and clipping costs no accuracy: it projects onto a ball that holds every exact vector, and projections do not
-    expand, so that `inexactness` bounds clipped vectors too. It also bounds ||grad F||: an alpha of C says nothing.
+    Lemma "Li improved Lip", explicit and without lambda. Contributions are clipped to C, so privacy does not depend on
+    it. Clipping costs no accuracy: it projects onto a ball that contains every exact contribution, and projections are
+    non-expansive, so `inexactness` bounds clipped ones too. C also bounds ||grad F||: an alpha of C is vacuous.
 
     >>> round(record_bound(_EXAMPLE), 6)
     4.5
@@ -55,7 +55,7 @@ def solution_distance(constants: Constants, penalty_weight: float) -> float:
 def value_loss(constants: Constants, penalty_weight: float) -> float:
     """F - L*_lambda lies between 0 and L0f^2/(2 lambda mu_g): Lemma "kwon" (i), explicit.
 
-    At distance r of y* the penalised value is at least F - L0f r + lambda mu_g r^2/2.
+    At distance r from y* the penalised value is at least F - L0f r + lambda mu_g r^2/2.
 
     >>> round(value_loss(_EXAMPLE, penalty_weight=10.0), 6)
     0.5
@@ -89,7 +89,7 @@ def solution_lipschitz(constants: Constants, penalty_weight: float) -> float:
 
 
 def lower_sensitivity(constants: Constants, n: int, multiple: float = 2.0) -> float:
-    """How far y* moves with one record: 2 L0g/(mu_g n) under replace-one (``multiple`` 1 under zero-out).
+    """The sensitivity of y* to one record: 2 L0g/(mu_g n) under replace-one (``multiple`` 1 under zero-out).
 
     At the old minimiser the new objective has a gradient of at most 2 L0g/n, and it is mu_g-strongly convex.
 
@@ -100,7 +100,7 @@ def lower_sensitivity(constants: Constants, n: int, multiple: float = 2.0) -> fl
 
 
 def penalised_sensitivity(constants: Constants, penalty_weight: float, n: int, multiple: float = 2.0) -> float:
-    """How far y^lambda moves with one record: 2 (L0g + C/lambda)/((mu_g - L1f/lambda) n).
+    """The sensitivity of y^lambda to one record: 2 (L0g + C/lambda)/((mu_g - L1f/lambda) n).
 
     C/lambda is L0f/lambda, for f_i, plus L1g L0f/(lambda mu_g), for g_i between Y and y^lambda. Without the latter the
     bound is false unless L0g holds on Y widened by L0f/(lambda mu_g): g_i = (1 + s_i a) y^2/2, f = -y has Y = {0}.
@@ -113,9 +113,9 @@ def penalised_sensitivity(constants: Constants, penalty_weight: float, n: int, m
 
 
 def inexactness(constants: Constants, penalty_weight: float, lower_error: float, penalised_error: float) -> float:
-    """beta of Lemma "inexact grad": (L1f + lambda L1g) e_lambda + lambda L1g e_*, for solves that are off by e.
+    """beta of Lemma "inexact grad": (L1f + lambda L1g) e_lambda + lambda L1g e_*, for solves with errors e.
 
-    It bounds the distance of grad L*_lambda from the mean of the records' vectors, clipped to `record_bound` or not.
+    It bounds the distance of grad L*_lambda from the mean contribution, clipped to `record_bound` or not.
 
     >>> round(inexactness(_EXAMPLE, 10.0, lower_error=0.1, penalised_error=0.2), 6)
     1.1
@@ -125,7 +125,7 @@ def inexactness(constants: Constants, penalty_weight: float, lower_error: float,
 
 
 def gaussian_norm(dimension: int, probability: float) -> float:
-    """A standard Gaussian vector is longer than sqrt(d) + sqrt(2 ln(1/p)) with probability at most p.
+    """A standard Gaussian vector has norm above sqrt(d) + sqrt(2 ln(1/p)) with probability at most p.
 
     The norm is 1-Lipschitz with mean at most sqrt(d): Gaussian concentration.
 
@@ -136,10 +136,10 @@ def gaussian_norm(dimension: int, probability: float) -> float:
 
 
 def gradient_mapping(error: float, curvature: float) -> float:
-    """What T outer steps with oracle errors of at most ``error`` guarantee: Proposition "outer alg", explicit.
+    """The guarantee of T outer steps with oracle errors of at most ``error``: Proposition "outer alg", explicit.
 
     With eta = 1/(2L) and ``curvature`` = L Delta_L/T, the output has a gradient mapping of at most error + s, where
-    3/4 s^2 - error s = 2 L Delta_L/T: were every step longer than s, each would lower L*_lambda by more than Delta_L/T.
+    3/4 s^2 - error s = 2 L Delta_L/T: if every step exceeded s, each would lower L*_lambda by more than Delta_L/T.
     With error = alpha/4 this is the paper's case, T = (128/15) L Delta_L/alpha^2; no T makes it less than 7/3 error.
 
     >>> round(gradient_mapping(error=0.25, curvature=15 / 128), 12)
@@ -149,7 +149,7 @@ def gradient_mapping(error: float, curvature: float) -> float:
 
 
 def batch_deviation(constants: Constants, batch: int, probability: float) -> float:
-    """How far a batch's mean of clipped vectors is off: C (sqrt(2 l/b) + 4 l/(3b)), l = ln(2/p), with probability 1-p.
+    """The deviation of a batch's mean of clipped vectors: C (sqrt(2 l/b) + 4 l/(3b)), l = ln(2/p), w.p. 1-p.
 
     Bernstein's inequality in Hilbert space (Pinelis 1994) for b draws with or without replacement, or for Poisson
     batches of b expected records. The paper's "inexact grad minib" prints C/b; the deviation is of order C/sqrt(b).
@@ -162,9 +162,9 @@ def batch_deviation(constants: Constants, batch: int, probability: float) -> flo
 
 
 def pointwise_generalisation(constants: Constants) -> float:
-    """V with ||grad F_S - grad F_P|| <= V (1 + sqrt(2 ln(1/p)))/sqrt(n) at one x, but for probability 2p.
+    """V with ||grad F_S - grad F_P|| <= V (1 + sqrt(2 ln(1/p)))/sqrt(n) at one x, except with probability 2p.
 
-    V = sqrt(1 + k^2) (C + K L0g/mu_g), free of d_x and d_y. With w = (Hessian of g_P)^-1 grad_y f_P at y_P, the
+    V = sqrt(1 + k^2) (C + K L0g/mu_g), independent of d_x and d_y. With w = (Hessian of g_P)^-1 grad_y f_P at y_P, the
     difference is [I, dy_S/dx'] applied to the deviation of the mean of grad f_i - (Hessian of g_i) w, n vectors of norm
     at most C, and to a change of at most K ||y_S - y_P||; and mu_g ||y_S - y_P|| <= ||grad_y g_S(y_P)||, a mean of n
     vectors of norm at most L0g and expectation zero. McDiarmid's inequality bounds both: no n^(-1/4) as in Lemma "uc".
@@ -177,7 +177,7 @@ def pointwise_generalisation(constants: Constants) -> float:
 
 
 def generalisation(constants: Constants, n: int, d_x: int, radius: float, probability: float) -> float:
-    """gen_n: `pointwise_generalisation` for all x of a ball at once, but for probability 2p (Lemma "uc", explicit).
+    """gen_n: `pointwise_generalisation` uniformly over a ball of x, except with probability 2p (Lemma "uc", explicit).
 
     A net with spacing V/(2 L_F sqrt(n)) has at most (1 + 4 L_F radius sqrt(n)/V)^d_x points; between its points both
     hypergradients are L_F-Lipschitz, L_F = K (1 + k)^2, the limit of the smoothness of L*_lambda.
@@ -213,8 +213,8 @@ FORMULAS = {
     BIAS: "B/lambda, B = sqrt(1 + k^2) (L0f/mu_g) (L1f + L2g L0f/(2 mu_g)), k = L1g/mu_g: Lemma kwon (ii)",
     INNER: "(alpha_L/delta) ((L1f + lambda L1g) e_lambda + lambda L1g e_*): Lemma inexact grad",
     OUTER: "(alpha_L/delta) sigma (sqrt(d_x) + sqrt(2 ln(events/gamma))): Proposition outer alg",
-    BATCH: "(alpha_L/delta) C (sqrt(2 l/b) + 4 l/(3b)), l = ln(2 events/gamma): Lemma inexact grad minib, mended",
-    GENERALISATION: "(V/sqrt(n)) (2 + sqrt(2 ln(events/gamma) + 2 d_x ln(1 + 4 L_F R sqrt(n)/V))): Lemma uc, mended",
+    BATCH: "(alpha_L/delta) C (sqrt(2 l/b) + 4 l/(3b)), l = ln(2 events/gamma): Lemma inexact grad minib, corrected",
+    GENERALISATION: "(V/sqrt(n)) (2 + sqrt(2 ln(events/gamma) + 2 d_x ln(1 + 4 L_F R sqrt(n)/V))): Lemma uc, corrected",
     "penalty_weight": "lambda >= max{2 L1f/mu_g, L0f/L0g, L1f/L1g}, for the smallest alpha: Lemma sc and lip",
     "steps": "T, for the smallest alpha: Proposition outer alg",
     "step_size": "eta = 1/(2L), L the smoothness of L*_lambda: Lemma kwon (iii)",

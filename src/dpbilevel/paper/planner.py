@@ -1,16 +1,16 @@
-"""What the theorems promise in numbers: the smallest alpha that a budget allows, and the parameters that reach it.
+"""The theorems in numbers: the smallest alpha that a budget allows, and the parameters that achieve it.
 
     alpha = B/lambda  +  (alpha_L / delta) (inner error + outer noise [+ batch])  [+ generalisation]
 
-delta, the sum in the bracket, bounds the error of every hypergradient that Algorithm 1 sees, and alpha_L is what T
-outer steps make of it (`bounds.gradient_mapping`). All steps share mu^2 = T (mu_in^2 + mu_in,lambda^2 + mu_out^2), so
-that delta grows like sqrt(T) while alpha_L falls with T at a given delta; and lambda trades the bias B/lambda for
-lambda times the inner error. Any T and lambda give a valid guarantee; the planner takes the smallest.
+delta, the sum in the bracket, bounds the error of every hypergradient of Algorithm 1, and alpha_L is the resulting
+guarantee of T outer steps (`bounds.gradient_mapping`). All steps share mu^2 = T (mu_in^2 + mu_in,lambda^2 + mu_out^2),
+so that delta grows like sqrt(T) while alpha_L decreases with T at a given delta; lambda trades the bias B/lambda
+against lambda times the inner error. Any T and lambda give a valid guarantee; the planner minimises alpha over them.
 
 *Proved* (formulas and proofs in `bounds`): every term, for inner solves by output perturbation, with one failure
-probability gamma for all, in real arithmetic and with exact minimisers under the noise. *Not proved*: the radii of
-DP-Loc-GD, whose constant the paper hides; and, for batches, any ``noise_ratio`` below n/batch, which stands for
-amplification by sampling: that has no closed form, take it from an accountant.
+probability gamma for all, in real arithmetic and with exact minimisers before noise. *Not proved*: the radii of
+DP-Loc-GD, whose constant the paper does not state; and, for batches, any ``noise_ratio`` below n/batch, which
+represents amplification by sampling: it has no closed form and must come from an accountant.
 """
 
 import importlib
@@ -36,27 +36,27 @@ from dpbilevel.paper.preconditions import Precondition, theorem_preconditions
 from dpbilevel.paper.question import Question, SpendingLimit
 
 _NUMBERS = ("penalty_weight", "steps", "step_size", "clip_norm", "noise", "lower_noise", "penalised_noise", "rounds")
-_MOST_RECORDS = 10**30  # far beyond any data set: an alpha that is out of reach there is out of reach
+_MOST_RECORDS = 10**30  # far beyond any data set: an alpha that is not reached here is unreachable
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class TheoryPlan:
-    """Parameters of Algorithm 1 (with batches: 3) and the guarantee that they carry.
+    """Parameters of Algorithm 1 (with batches: 3) and their guarantee.
 
-    Guarantee: run with these numbers, records clipped to ``clip_norm`` and inner solves by output perturbation, the
+    Guarantee: with these parameters, records clipped to ``clip_norm`` and inner solves by output perturbation, the
     algorithm satisfies the budget for its neighbouring relation (with a ``noise_ratio`` below n/batch: if an accountant
-    says so), and but for probability gamma its output has a gradient mapping ||G_F|| (the hypergradient's norm where x
-    has no constraints) of at most ``alpha``.
+    confirms it), and with probability at least 1 - gamma its output has a gradient mapping ||G_F|| (the hypergradient's
+    norm if x has no constraints) of at most ``alpha``.
 
     Attributes:
-        question: what was asked.
+        question: the arguments of `plan`.
         alpha: the guarantee; the sum of ``terms``.
         terms: alpha by cause: penalty bias, inner error, outer noise, batch, generalisation.
-        penalty_weight, steps, step_size, clip_norm: lambda, T, eta, and C, the bound on each record's vector.
-        noise: sigma, standard deviation of the Gaussian on the mean of the records' vectors, in each outer step.
+        penalty_weight, steps, step_size, clip_norm: lambda, T, eta, and C, the bound on each record's contribution.
+        noise: sigma, standard deviation of the Gaussian on the mean of the contributions, in each outer step.
         lower_noise, penalised_noise: the same on y* and y^lambda, in each solve.
         radii: R_0, ..., R_{M-1} of DP-Loc-GD, for either solve, instead of output perturbation (not proved).
-        preconditions: what the paper's theorems ask for besides, and whether it holds.
+        preconditions: further requirements of the paper's theorems, and whether they hold.
     """
 
     question: Question
@@ -79,20 +79,20 @@ class TheoryPlan:
 
     @property
     def binds(self) -> str:
-        """The term that weighs most."""
+        """The largest term."""
         return max(self.terms, key=lambda name: self.terms[name])
 
     @property
     def vacuous(self) -> bool:
-        """Whether alpha promises nothing: no hypergradient exceeds L0f (1 + L1g/mu_g) anywhere, which is clip_norm."""
+        """Whether alpha is a trivial bound: no hypergradient exceeds clip_norm = L0f (1 + L1g/mu_g) anywhere."""
         return self.alpha >= self.clip_norm
 
     def records_needed(self, alpha: float) -> int:
-        """The smallest n whose plan guarantees ``alpha``, everything else as asked, by bisection: more never hurt.
+        """The smallest n whose plan guarantees ``alpha`` with all other arguments unchanged, by bisection.
 
-        delta stays as it is, also where the answer exceeds 1/delta: ask again with a smaller one then.
+        delta is unchanged too, even if the result exceeds 1/delta: plan again with a smaller delta in that case.
         """
-        positive("alpha", alpha, "it is the wished-for norm of the hypergradient")
+        positive("alpha", alpha, "it is the desired norm of the hypergradient")
         mu = self.question.budget.mu
         low = self.question.batch or 1
 
@@ -106,8 +106,8 @@ class TheoryPlan:
             if high > _MOST_RECORDS:
                 stuck = _solve(replace(self.question, n=high), mu)
                 raise InvalidArgument(
-                    f"alpha={alpha!r}: no number of records reaches it; {stuck.alpha:.4g} remains, {stuck.binds} above "
-                    "all (raise batch, lower noise_ratio, or let penalty_weight be None)"
+                    f"alpha={alpha!r}: no number of records reaches it; {stuck.alpha:.4g} remains, mostly "
+                    f"{stuck.binds} (raise batch, lower noise_ratio, or set penalty_weight=None)"
                 )
             low, high = high, 2 * high
         while high - low > 1:
@@ -116,7 +116,7 @@ class TheoryPlan:
         return high
 
     def explain(self) -> str:
-        """What alpha is worth in a sentence, then every number with its formula and where that comes from."""
+        """The meaning of alpha in one sentence, then every number with its formula and its source."""
         asked, budget, line = self.question, self.question.budget, "{:<17}{:<13}{}".format
         worth = f"bounds the gradient mapping but for probability {asked.gamma:g}"
         if self.vacuous:
@@ -164,9 +164,9 @@ def plan(
     radius_factor: float = 1.0,
     strict: bool = False,
 ) -> TheoryPlan:
-    """The smallest alpha that the budget allows on n records, and the parameters that reach it; reads no record.
+    """The smallest alpha that the budget allows on n records, and the parameters that achieve it; reads no record.
 
-    The guarantee is `TheoryPlan`'s; the head of this module says what of it is proved.
+    `TheoryPlan` states the guarantee; the module docstring states which parts are proved.
 
     Args:
         constants: bounds for every possible record and data set (Assumptions 1 and 2 of the paper).
@@ -175,15 +175,15 @@ def plan(
         gamma: probability with which alpha may fail.
         setting: "erm" (Theorem 1), "minibatch" (Theorem 2) or "population" (Theorem 3).
         gap: a bound on F(x_0) - inf F for every data set, the paper's Delta_F.
-        batch: b_out; needed for "minibatch", allowed for "population".
-        noise_ratio: outer noise with batches over the noise 2C/(n mu_out) of full batches. n/batch, at most and by
-            default: no amplification, proved for Poisson batches and batches without replacement. 1.0, what Theorem 2
-            supposes, is the limit of many steps, batch sqrt(T) >> n mu; an accountant tells the value in between.
+        batch: b_out; required for "minibatch", allowed for "population".
+        noise_ratio: outer noise with batches over the noise 2C/(n mu_out) of full batches. The maximum and default is
+            n/batch: no amplification, proved for Poisson batches and batches without replacement. Theorem 2 assumes
+            1.0, the limit of many steps, batch sqrt(T) >> n mu; an accountant computes values in between.
         shares: how mu^2 is divided between lower solves, penalised solves and outer steps.
         penalty_weight: lambda; the best one by default.
-        diameter: of the domain of x, for "population"; by default the distance that T steps can go.
+        diameter: diameter of the domain of x, for "population"; by default the distance that T steps can cover.
         radius_factor: c in the radii of DP-Loc-GD, hidden in the paper's Theta(.); alpha does not depend on it.
-        strict: raise where a precondition of the paper's theorem fails, instead of reporting it.
+        strict: raise if a precondition of the paper's theorem fails, instead of reporting it.
 
     >>> from dpbilevel import Budget, Constants
     >>> constants = Constants(
@@ -226,11 +226,11 @@ def plan(
 
 
 def curve(planned: TheoryPlan, against: str = "n", values: Sequence[float] | None = None) -> tuple[list[float], ...]:
-    """What `plot` draws: ``values`` of "n", "epsilon", "d_x" or "d_y" and the alpha of each, all else as asked."""
+    """``values`` of "n", "epsilon", "d_x" or "d_y" and the alpha of each, with all other arguments unchanged."""
     if not isinstance(planned, TheoryPlan):
         raise InvalidArgument("planned: must be what dpb.paper.plan returns")
     if values is not None and (isinstance(values, str) or not isinstance(values, Sequence) or not len(values)):
-        raise InvalidArgument("values: must be a list of numbers, at least one, or left out")
+        raise InvalidArgument("values: must be a list of at least one number, or None")
     asked = planned.question
     one_of("against", against, ("n", "epsilon", "d_x", "d_y"), "it is the quantity that varies")
     own = asked.budget.epsilon if against == "epsilon" else getattr(asked, against)
@@ -245,9 +245,9 @@ def curve(planned: TheoryPlan, against: str = "n", values: Sequence[float] | Non
 
 
 def plot(planned: TheoryPlan, against: str = "n", values: Sequence[float] | None = None, axes: Any = None) -> Any:
-    """Alpha against "n", "epsilon", "d_x" or "d_y" on log-log axes, which are returned.
+    """Plot alpha against "n", "epsilon", "d_x" or "d_y" on log-log axes, and return the axes.
 
-    ``values`` lie within a factor 10 of the plan's own by default. Above the dotted line alpha is vacuous.
+    By default ``values`` lie within a factor 10 of the plan's own value. Above the dotted line alpha is vacuous.
     """
     if axes is None:
         with needing("plot", "plot"):
@@ -266,7 +266,7 @@ def _solve(question: Question, mu: float) -> TheoryPlan:
     except (ArithmeticError, ValueError) as error:
         if isinstance(error, InvalidArgument):
             raise
-        raise InvalidArgument("plan: a number is so large or so small that floats cannot hold what follows") from error
+        raise InvalidArgument("plan: a number is so large or so small that the computation overflows") from error
 
 
 def _computed(question: Question, mu: float) -> TheoryPlan:
@@ -302,19 +302,19 @@ def _computed(question: Question, mu: float) -> TheoryPlan:
 
 def _best_penalty(question: Question, alpha: Callable[[float], float]) -> float:
     """The lambda with the smallest alpha: a scan over decades, then a bounded search around its best point."""
-    from scipy.optimize import minimize_scalar  # here, because half of the house imports theory, and few plan with it
+    from scipy.optimize import minimize_scalar  # imported here, because most users of this module never call it
 
     constants = question.constants
     bias = bias_constant(constants)
-    # Without L1f and L0g nothing bounds lambda from below; this one at most doubles the gap.
+    # Without L1f and L0g nothing bounds lambda from below; this value at most doubles the gap.
     low = constants.smallest_penalty_weight() or value_loss(constants, 1.0) / question.gap
     last, gain, scan = low, 1.0, {low: alpha(low)}
-    # Once the bias is a millionth of alpha, and alpha falls no more, a larger lambda has nothing left to win.
+    # Once the bias is a millionth of alpha and alpha no longer decreases, a larger lambda cannot improve it.
     while bias / last > 1e-6 * scan[last] or gain > 1e-7:
         before, last = last, last * 10**0.25
         scan[last] = alpha(last)
         gain = 1 - scan[last] / scan[before]
     best = min(scan, key=lambda penalty_weight: scan[penalty_weight])
     span = (math.log(max(low, best / 2)), math.log(best * 2))
-    found = minimize_scalar(lambda log: alpha(math.exp(log)), bounds=span, method="bounded", options={"xatol": 1e-7})
-    return math.exp(found.x) if found.fun < scan[best] else best
+    result = minimize_scalar(lambda log: alpha(math.exp(log)), bounds=span, method="bounded", options={"xatol": 1e-7})
+    return math.exp(result.x) if result.fun < scan[best] else best

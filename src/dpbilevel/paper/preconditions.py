@@ -1,4 +1,4 @@
-"""What the paper's theorems ask for besides their assumptions, as inequalities with both sides in numbers."""
+"""Preconditions of the paper's theorems besides their assumptions, as inequalities with numeric sides."""
 
 import math
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from dpbilevel.constants import Constants
 
 @dataclass(frozen=True)
 class Precondition:
-    """An inequality that a theorem asks for, with both sides in numbers.
+    """An inequality that a theorem requires, with the values of both sides.
 
     >>> print(Precondition("alpha <= kappa^2 gap", 3.0, 2.0, "Theorem 1"))
     alpha <= kappa^2 gap fails: 3 > 2, by a factor 1.5 (Theorem 1)
@@ -26,7 +26,7 @@ class Precondition:
 
     @property
     def factor(self) -> float:
-        """Left side over right side: above 1 it says by how much the inequality fails."""
+        """Left side divided by right side: above 1 the inequality fails by this factor."""
         return self.left / self.right if self.right > 0 else math.inf
 
     def __str__(self) -> str:
@@ -39,9 +39,9 @@ class Precondition:
 def theorem_preconditions(constants: Constants, gap: float, alpha: float) -> tuple[Precondition, ...]:
     """alpha <= l kappa^3 min{1/(2 kappa), L0g/L0f, L1g/L1f, gap/(l kappa)}, as four inequalities.
 
-    Theorems 1 to 3 of the paper ask for them so that lambda = l kappa^3/alpha is large enough and that L*_lambda starts
-    at most O(gap) above its infimum. The planner's own inequalities do without: it bounds lambda from below and keeps
-    L0f^2/(2 lambda mu_g) beside the gap. Where one fails, the planner's alpha still holds; the paper's does not apply.
+    Theorems 1 to 3 of the paper require them so that lambda = l kappa^3/alpha is large enough and L*_lambda starts at
+    most O(gap) above its infimum. The planner's own inequalities do not need them: it bounds lambda from below and adds
+    L0f^2/(2 lambda mu_g) to the gap. If one fails, the planner's alpha still holds; the paper's does not apply.
 
     >>> constants = Constants(
     ...     upper_lipschitz=1.0,

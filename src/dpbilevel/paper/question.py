@@ -1,4 +1,4 @@
-"""What a theory plan is asked: the public facts behind the promise, checked before anything is computed."""
+"""The input of a theory plan: public facts, checked before anything is computed."""
 
 import math
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ SETTINGS = ("erm", "minibatch", "population")
 
 @runtime_checkable
 class SpendingLimit(Protocol):
-    """What the planner reads of a `Budget`: theorems need no accountant."""
+    """The part of a `Budget` that the planner reads: theorems need no accountant."""
 
     @property
     def epsilon(self) -> float: ...
@@ -27,7 +27,7 @@ class SpendingLimit(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """The public facts that a plan answers for: the arguments of `plan`, checked."""
+    """The arguments of `plan`, checked."""
 
     constants: Constants
     n: int
@@ -50,8 +50,8 @@ class Question:
         if not isinstance(self.budget, SpendingLimit) or isinstance(self.budget, type):
             raise InvalidArgument("budget: must be dpb.Budget(epsilon, delta)")
         if not math.isfinite(self.budget.epsilon):
-            raise InvalidArgument("budget: epsilon must be finite; without noise every alpha is only a matter of steps")
-        one_of("setting", self.setting, SETTINGS, "it says which theorem to plan with (1, 2 or 3)")
+            raise InvalidArgument("budget: epsilon must be finite; without noise enough steps reach every alpha")
+        one_of("setting", self.setting, SETTINGS, "it selects the theorem to plan with (1, 2 or 3)")
         for name, why in {
             "n": "it is the number of records",
             "d_x": "it is the number of upper variables",
@@ -87,7 +87,7 @@ class Question:
         if self.batch is not None and self.batch > self.n:
             raise InvalidArgument(f"batch={self.batch!r}: must be at most n={self.n!r}")
         if self.noise_ratio is not None and (self.batch is None or self.noise_ratio < 1):
-            raise InvalidArgument(f"noise_ratio={self.noise_ratio!r}: must be at least 1, and goes with batch=...")
+            raise InvalidArgument(f"noise_ratio={self.noise_ratio!r}: must be at least 1, and requires batch=...")
 
     def _check_constants(self) -> None:
         constants = self.constants
@@ -100,6 +100,6 @@ class Question:
         if self.penalty_weight is not None and self.penalty_weight < smallest:
             raise InvalidArgument(
                 f"penalty_weight={self.penalty_weight!r}: must be at least max{{2 L1f/mu_g, L0f/L0g, L1f/L1g}} = "
-                f"{smallest:.6g}; it falls short by a factor {smallest / self.penalty_weight:.4g} (try "
+                f"{smallest:.6g}; it is too small by a factor {smallest / self.penalty_weight:.4g} (try "
                 "None for the best one)"
             )

@@ -1,10 +1,10 @@
-"""The paper's way to split a budget over T outer steps, and what it really costs.
+"""The paper's split of a budget over T outer steps, and its exact cost.
 
 Each step applies three mechanisms (two solves and one gradient), each (epsilon/sqrt(18 T), delta/(3 (T + 1)))-DP with
 the noise of the classical Gaussian lemma, sigma = sensitivity * sqrt(2 ln(1.25/delta_0)) / epsilon_0. By the paper's
-own composition lemma that does *not* add up to (epsilon, delta). With Gaussian noise it is private all the same, and by
-more than was asked for, because exact composition is so much tighter. For black-box solvers that are merely
-(epsilon_0, delta_0)-DP there is no such rescue.
+own composition lemma that does *not* compose to (epsilon, delta). With Gaussian noise it still satisfies the budget,
+with a margin, because exact composition is much tighter. For black-box solvers that are only (epsilon_0, delta_0)-DP
+this argument is not available.
 """
 
 import math
@@ -35,12 +35,12 @@ class PaperSplit:
 
     @property
     def epsilon(self) -> float:
-        """Of one mechanism: epsilon/sqrt(18 T)."""
+        """Epsilon of one mechanism: epsilon/sqrt(18 T)."""
         return self.budget.epsilon / math.sqrt(18 * self.steps)
 
     @property
     def delta(self) -> float:
-        """Of one mechanism: delta/(3 (T + 1))."""
+        """Delta of one mechanism: delta/(3 (T + 1))."""
         return (self.budget.delta or 0.0) / (3 * (self.steps + 1))
 
     @property
@@ -50,19 +50,19 @@ class PaperSplit:
 
     @property
     def epsilon_by_its_own_lemma(self) -> float:
-        """What the paper's advanced composition gives for T steps of (epsilon/sqrt(2T), delta/(T + 1))."""
+        """The epsilon of T steps of (epsilon/sqrt(2T), delta/(T + 1)) by the paper's advanced composition."""
         one = self.budget.epsilon / math.sqrt(2 * self.steps)
         delta = (self.budget.delta or 0.0) / (self.steps + 1)
         return math.sqrt(2 * self.steps * math.log(1 / delta)) * one + 2 * self.steps * one**2
 
     @property
     def exact_epsilon(self) -> float:
-        """What all 3 T Gaussian mechanisms really cost at the budget's delta."""
+        """The exact epsilon of all 3 T Gaussian mechanisms at the budget's delta."""
         return gaussian_epsilon(self._total_mu, self.budget.delta or 0.0)
 
     @property
     def excess_noise(self) -> float:
-        """How many times less noise exact calibration needs for the same budget."""
+        """The noise relative to that of exact calibration for the same budget."""
         return self.budget.mu / self._total_mu
 
     @property

@@ -1,4 +1,4 @@
-"""Constants of losses, certified by proof or tried by falsification: what theorems and `DPBilevel` rest on.
+"""Constants of losses, certified by proof or tested by falsification. The theorems and `DPBilevel` rely on them.
 
 >>> import dpbilevel as dpb
 >>> constants = dpb.theory.glm_constants("logistic", row_norm=1.0, penalty=(0.5, 1.0))
@@ -20,7 +20,7 @@ __all__ = sorted(_HOMES)
 
 
 def __getattr__(name: str) -> Any:
-    # Late, because a user of one family of losses needs none of the others.
+    # Imported lazily, because a user of one family of losses needs none of the others.
     if name not in _HOMES:
         raise AttributeError(f"module 'dpbilevel.theory' has no attribute {name!r}")
     return getattr(importlib.import_module(f"dpbilevel.theory.{_HOMES[name]}"), name)

@@ -1,7 +1,7 @@
-"""Slopes and curvatures of a bilevel problem at one point and one record: what `falsify` measures.
+"""Gradients and curvatures of a bilevel problem at one point and one record, as measured by `falsify`.
 
-Every value is a witness: whatever the directions, no number is larger (of the least curvature: smaller) than the
-quantity that a constant bounds, up to rounding. Power iterations only make it nearly as large.
+Every value is a witness: whatever the directions, it is at most (for the least curvature: at least) the quantity that a
+constant bounds, up to rounding. Power iterations only make it nearly as large.
 """
 
 from collections.abc import Callable
@@ -15,17 +15,17 @@ Tree = Any
 Product = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
 
 DIRECTIONS = 6  # of L1f, L1g, L1g per record, L2g by differences, L2g by derivatives, mu_g
-_ITERATIONS = 12  # of the power method; whoever calls again goes on from the directions that it returns
-_DENSE = 64  # up to this dimension of y the whole Hessian is cheaper than iterations
-_ROUNDING = 16  # units in the last place that a difference may owe to rounding
-# What f0, f_i, g0 and g_i count. Everything is written for a weighted sum of the four and mapped over weights: one
-# derivative to compile instead of one for each function.
+_ITERATIONS = 12  # of the power method; a later call continues from the returned directions
+_DENSE = 64  # up to this dimension of y the full Hessian is cheaper than iterations
+_ROUNDING = 16  # units in the last place of a difference that rounding may explain
+# Weights of f0, f_i, g0 and g_i. Everything is written for a weighted sum of the four and mapped over weights, so that
+# only one derivative is compiled instead of one for each function.
 _UPPER, _UPPER_RECORD, _LOWER, _LOWER_RECORD = (1, 1, 0, 0), (0, 1, 0, 0), (0, 0, 1, 1), (0, 0, 0, 1)
 
 
 @runtime_checkable
 class Levels(Protocol):
-    """What is read of a `BilevelProblem`, which comes later in the house than theory."""
+    """The part of a `BilevelProblem` that is needed here; theory must not import it."""
 
     domain: Any
     lower_domain: Any
@@ -35,12 +35,12 @@ class Levels(Protocol):
 
 
 def measured(problem: Levels, at: dict[str, Tree]) -> tuple[dict[str, jax.Array], jax.Array]:
-    """Every quantity at one candidate, by the name of its constant, and the directions that power iterations found.
+    """Every quantity at one candidate, by the name of its constant, and the directions found by power iterations.
 
-    Larger is worse: the least curvature comes with its sign turned.
+    Larger is worse: the least curvature is returned with its sign reversed.
 
     Args:
-        problem: gives losses and terms.
+        problem: provides losses and terms.
         at: "x" and "y"; "other_x" and "other_y", for differences; "upper" and "lower", one record each; "directions",
             one row for each of DIRECTIONS.
     """
@@ -60,8 +60,8 @@ def measured(problem: Levels, at: dict[str, Tree]) -> tuple[dict[str, jax.Array]
         return jax.jvp(lambda z: jax.grad(weighted)(z, weights), (z,), (direction,))[1]
 
     kinds = jnp.array([_UPPER, _LOWER, _LOWER_RECORD, _UPPER_RECORD], point.dtype)
-    slopes = jax.vmap(jax.vmap(jax.grad(weighted), (None, 0)), (0, None))
-    here, there = slopes(jnp.stack([point, other]), kinds)
+    gradients = jax.vmap(jax.vmap(jax.grad(weighted), (None, 0)), (0, None))
+    here, there = gradients(jnp.stack([point, other]), kinds)
     directions, products, cubic = _power_iterations(product, point, other, at["directions"][:-1])
     least, least_direction = _least_curvature(product, point, y_from, at["directions"][-1])
     distance = _distance(point, other)
@@ -87,8 +87,8 @@ def _power_iterations(
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Directions along which Hessians, their difference between two points and the third derivative of g are large.
 
-    Returns better directions than were given; and, along those of the last step, the products of three Hessians, of
-    the Hessian of g at either point, and the third derivative of g.
+    Returns improved directions and, along those of the last step, the products of three Hessians, of the Hessian of g
+    at either point, and the third derivative of g.
     """
     weights = jnp.array([_UPPER, _LOWER, _LOWER_RECORD, _LOWER, _LOWER], point.dtype)
     points = jnp.stack([point, point, point, point, other])
@@ -97,24 +97,24 @@ def _power_iterations(
         vectors = state[0]
         products = jax.vmap(product)(points, weights, vectors[jnp.array([0, 1, 2, 3, 3])])
         cubic = jax.jvp(lambda z: product(z, weights[1], vectors[4]), (point,), (vectors[4],))[1]
-        # The old direction is added, with the sign that helps: cubic power iterations would swing for ever without.
+        # The old direction is added, with the appropriate sign: cubic power iterations could oscillate without it.
         sign = jnp.where(cubic @ vectors[4] < 0, -1, 1).astype(cubic.dtype)
         better = jnp.stack([*products[:3], products[3] - products[4], _unit(cubic) + sign * vectors[4]])
         return jax.vmap(_unit)(better), products, cubic
 
     start = jax.vmap(_unit)(directions)
-    found, products, cubic = jax.lax.fori_loop(
+    improved_directions, products, cubic = jax.lax.fori_loop(
         0, _ITERATIONS, improved, (start, jnp.zeros_like(points), jnp.zeros_like(point))
     )
-    return found, products, cubic
+    return improved_directions, products, cubic
 
 
 def _least_curvature(
     product: Product, point: jax.Array, y_from: int, direction: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """The least eigenvalue of the Hessian of g in y (or a Rayleigh quotient near it), less rounding's share.
+    """The least eigenvalue of the Hessian of g in y (or a Rayleigh quotient near it), with an allowance for rounding.
 
-    With the direction where it was found, which has no part in x.
+    Also returns its direction, whose part in x is zero.
     """
     weights = jnp.array(_LOWER, point.dtype)
     allowed = _ROUNDING * jnp.finfo(point.dtype).eps
@@ -130,10 +130,10 @@ def _least_curvature(
 
     def step(_: int, state: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[jax.Array, ...]:
         top, shift, least = state
-        turned, bent = jax.vmap(in_y)(jnp.stack([top, least]))
-        # The shift grows towards the largest eigenvalue; from there on the least one dominates.
-        shift = jnp.maximum(shift, jnp.linalg.norm(turned) * 1.1)
-        return _unit(turned), shift, _unit(shift * least - bent)
+        top_product, least_product = jax.vmap(in_y)(jnp.stack([top, least]))
+        # The shift grows towards the largest eigenvalue; from then on the least eigenvalue dominates.
+        shift = jnp.maximum(shift, jnp.linalg.norm(top_product) * 1.1)
+        return _unit(top_product), shift, _unit(shift * least - least_product)
 
     start = _unit(direction.at[:y_from].set(0))
     _, shift, least = jax.lax.fori_loop(0, 4 * _ITERATIONS, step, (start, jnp.zeros((), point.dtype), start))
@@ -142,17 +142,17 @@ def _least_curvature(
 
 def _unit(vector: jax.Array) -> jax.Array:
     norm = jnp.linalg.norm(vector)
-    # Where nothing is left (a Hessian of zeros) any direction is as good: a constant one keeps the iteration alive.
+    # For a zero vector (a Hessian of zeros) any direction is equally good: a constant one continues the iteration.
     return jnp.where(norm > 0, vector / jnp.where(norm > 0, norm, 1), jnp.full_like(vector, vector.size**-0.5))
 
 
 def _distance(point: jax.Array, other: jax.Array) -> jax.Array:
-    """Infinite for points so near that rounding inside a loss (scores that cancel, say) would pass for steepness."""
+    """The distance; infinite for points so close that rounding inside a loss would be mistaken for steepness."""
     distance, size = jnp.linalg.norm(point - other), jnp.linalg.norm(point) + jnp.linalg.norm(other)
     return jnp.where(distance > 4 * jnp.sqrt(jnp.finfo(point.dtype).eps) * size, distance, jnp.inf)
 
 
 def _steepness(here: jax.Array, there: jax.Array, distance: jax.Array) -> jax.Array:
-    """How far a vector moves over how far the point moves, less rounding's share."""
+    """The change of a vector divided by the change of the point, with an allowance for rounding."""
     sizes = jnp.linalg.norm(here) + jnp.linalg.norm(there)
     return (jnp.linalg.norm(here - there) - _ROUNDING * jnp.finfo(here.dtype).eps * sizes) / distance

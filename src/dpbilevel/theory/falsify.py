@@ -1,19 +1,20 @@
 """An attempt to falsify declared constants, on synthetic records only.
 
 Nothing here can prove a constant. A search over points and records that the caller draws from the declared domain
-looks for a witness against each of them: what it finds is a true lower bound (of mu_g: upper bound) up to rounding, so
-that a ratio above 1 refutes the declaration and a ratio below 1 only says that the search did not.
+looks for a counterexample to each constant. Every value found is a true lower bound (for mu_g: upper bound) up to
+rounding. A ratio above 1 therefore refutes the declaration, and a ratio below 1 only means that the search failed to.
 
-*What is measured.* A data set of copies of one record is a data set, so that f0 + f_i and g0 + g_i stand for the totals
-f and g; no other data set is worse, because a norm (or a least eigenvalue) of a mean is at most (at least) that of one
-of its parts. Derivatives are taken in x and y jointly, along every direction, also where the domain is flat.
-Smoothness is measured twice: by derivatives, with power iterations, and by differences between two points, which see
-kinks that derivatives step over.
+*What is measured.* A data set of copies of one record is a data set, so that f0 + f_i and g0 + g_i represent the totals
+f and g. No other data set is worse, because a norm (or a least eigenvalue) of a mean is at most (at least) that of one
+of its terms. Derivatives are taken in x and y jointly, along every direction, also where the domain is flat.
+Smoothness is measured twice: by derivatives, with power iterations, and by differences between two points, which detect
+kinks that derivatives miss.
 
-*How it searches.* x, y and records of different draws are combined at will, as the constants hold for every
-combination. From the best combination for each constant the search climbs: x and y move towards those of other draws
-(never beyond: the domain is convex, and nothing else is known of it), records are exchanged, and power iterations go on
-from the best direction so far. It climbs only inside what ``sample`` spans: let it draw extreme points.
+*How it searches.* x, y and records of different draws are combined freely, because the constants hold for every
+combination. The search is a hill climb from the best combination for each constant: x and y move towards those of other
+draws (never beyond: the domain is convex, and nothing else is known about it), records are exchanged, and power
+iterations continue from the best direction so far. It stays within the span of ``sample``, which should therefore draw
+extreme points.
 """
 
 import functools
@@ -47,21 +48,21 @@ _SYMBOLS = {
     "lower_hessian_lipschitz": "L2g",
     "strong_convexity": "mu_g",
 }
-_TOLERANCE = 1e-3  # float32, and constants that are declared to a few digits
+_TOLERANCE = 1e-3  # for float32, and for constants declared to a few digits
 _ROUNDS = 60
 _PARTS = ("x", "y", "upper", "lower")
 
 
 @dataclass(frozen=True)
 class ConstantCheck:
-    """What the search found about one constant.
+    """The result of the search for one constant.
 
     Attributes:
-        name, symbol: of the constant; those without "per record" are totals.
+        name, symbol: name and symbol of the constant; those without "per record" are totals.
         declared: the constant under test.
-        found: the largest value found; of mu_g the smallest.
-        ratio: found over declared, of mu_g declared over found: above 1 the constant is refuted.
-        witness: the x, y and record (of a difference: with the first of its two points) where it was found.
+        found: the largest value found; for mu_g the smallest.
+        ratio: found over declared, for mu_g declared over found: above 1 the constant is refuted.
+        witness: the x, y and record (for a difference: with the first of its two points) where it was found.
 
     >>> check = ConstantCheck("strong_convexity", "mu_g", declared=0.2, found=0.1, witness=())
     >>> check.ratio, check.holds
@@ -76,7 +77,7 @@ class ConstantCheck:
 
     @property
     def ratio(self) -> float:
-        """How much of the constant the search used up."""
+        """The found value relative to the declared constant; above 1 it is refuted."""
         above, below = self.found, self.declared
         if self.name == "strong_convexity":
             above, below = self.declared, self.found
@@ -86,13 +87,13 @@ class ConstantCheck:
 
     @property
     def holds(self) -> bool:
-        """Whether the search left the constant standing, up to a thousandth."""
+        """Whether the search did not refute the constant, with a tolerance of 0.1%."""
         return self.ratio <= 1 + _TOLERANCE
 
 
 @dataclass(frozen=True, repr=False)
 class ConstantsReport:
-    """What `check_constants` found: one `ConstantCheck` for each constant (by name too), and a table when printed.
+    """The result of `check_constants`: one `ConstantCheck` per constant, also accessible by name; prints as a table.
 
     >>> ConstantsReport((ConstantCheck("strong_convexity", "mu_g", declared=0.2, found=0.1, witness=()),))
     constant  name              declared  found  ratio
@@ -103,7 +104,7 @@ class ConstantsReport:
 
     @property
     def holds(self) -> bool:
-        """Whether every constant was left standing: no proof, only a search that failed."""
+        """Whether no constant was refuted. This is not a proof, only an unsuccessful search."""
         return all(check.holds for check in self.checks)
 
     def __getitem__(self, name: str) -> ConstantCheck:
@@ -124,12 +125,12 @@ def check_constants(
 
     Args:
         problem: a `BilevelProblem`.
-        constants: what is declared about it.
+        constants: the declared constants.
         sample: a function of a NumPy ``Generator`` that draws (x, y, upper_record, lower_record) from the declared
-            domain, extremes included; upper_record is None where no upper loss reads one. Synthetic records only: what
-            is found on private ones is a leak.
-        trials: draws, and candidates in each round of the search.
-        seed: of the generator.
+            domain, including extremes; upper_record is None if no upper loss reads one. Use synthetic records only:
+            results on private records are a leak.
+        trials: number of draws, and of candidates in each round of the search.
+        seed: the seed of the generator.
 
     >>> import dpbilevel as dpb
     >>> loss = lambda x, y, record: (y - record) @ (y - record) / 2
@@ -155,15 +156,15 @@ def check_constants(
     if not isinstance(problem, Levels) or isinstance(problem, type):
         raise InvalidArgument("problem: must be dpb.BilevelProblem(...)")
     if not isinstance(constants, Constants):
-        raise InvalidArgument("constants: must be dpb.Constants(...), the bounds to be tried")
+        raise InvalidArgument("constants: must be dpb.Constants(...), the bounds to test")
     if not callable(sample) or isinstance(sample, type):
         raise InvalidArgument(
-            "sample: must be a function rng -> (x, y, upper_record, lower_record) of synthetic records; private ones "
-            "(dpb.Records) never belong here, for what is measured on them is a leak"
+            "sample: must be a function rng -> (x, y, upper_record, lower_record) of synthetic records; never use "
+            "private ones (dpb.Records), because results on them are a leak"
         )
     trials = count("trials", trials, "it is the number of draws, and of candidates in each round (try 96)")
     if isinstance(seed, bool) or not isinstance(seed, numbers.Integral) or seed < 0:
-        raise InvalidArgument(f"seed={seed!r}: must be a whole number >= 0; it makes the search repeatable (try 0)")
+        raise InvalidArgument(f"seed={seed!r}: must be a whole number >= 0; it makes the search reproducible (try 0)")
     rng = np.random.default_rng(int(seed))
     draws = [_checked_draw(problem, sample(rng)) for _ in range(trials)]
     pool = _stacked(draws)
@@ -185,7 +186,7 @@ def check_constants(
 
 
 class _Search:
-    """Candidates for the worst case of every constant, and how they get worse."""
+    """A hill climb for the worst case of every constant."""
 
     def __init__(self, pool: dict[str, Tree], measure: Callable[..., Any], rng: Any) -> None:
         self.pool, self.measure, self.rng = pool, measure, rng
@@ -198,17 +199,17 @@ class _Search:
         self._weigh({**pool, "other_x": other["x"], "other_y": other["y"], "directions": directions})
 
     def climb(self) -> None:
-        """One round: equally many children of the best candidate for every constant."""
-        order = self.rng.permutation(len(_SYMBOLS))  # so that few trials get round to every constant too
+        """One round: the same number of children of the best candidate for every constant."""
+        order = self.rng.permutation(len(_SYMBOLS))  # so that few trials also cover every constant over the rounds
         incumbents = [self.incumbents[name] for name in _SYMBOLS]
         parents = [incumbents[order[trial % len(order)]] for trial in range(self.trials)]
         children = jax.tree.map(lambda *leaves: np.stack(leaves), *parents)
         for name, source in (("x", "x"), ("y", "y"), ("other_x", "x"), ("other_y", "y")):
-            # A third stay, a third go all the way, and a third a part of it, mostly a small one.
+            # A third stay, a third move all the way, and a third move part of the way, mostly a small part.
             step = np.clip(self.rng.uniform(-1, 2, self.trials), 0, 1) ** 3
             children[name] = self._mixed(children[name], self._shuffled(source), step)
         for near, point in (("other_x", "x"), ("other_y", "y")):
-            # Half of the second points come close to the first: steep places are small.
+            # Half of the second points move close to the first: steep regions are small.
             step = np.where(self.rng.uniform(size=self.trials) < 0.5, self.rng.uniform(0.9, 1, self.trials), 0)
             children[near] = self._mixed(children[near], children[point], step)
         for name in ("upper", "lower"):
@@ -227,7 +228,7 @@ class _Search:
         values, directions = jax.device_get(self.measure(candidates))
         candidates = {**candidates, "directions": directions}
         for name, value in values.items():
-            value = np.where(np.isnan(value), np.inf, value)  # no bound covers a derivative that does not exist
+            value = np.where(np.isnan(value), np.inf, value)  # no bound holds where a derivative does not exist
             index = int(np.argmax(value))
             if name not in self.incumbents or value[index] > self.best[name]:
                 self.best[name] = float(value[index])
@@ -239,7 +240,7 @@ class _Search:
 
     @staticmethod
     def _mixed(start: Tree, end: Tree, step: Any) -> Tree:
-        """From start to end by a share of the way; shares 0 and 1 are exact, so that records stay records."""
+        """Interpolate from start to end; shares 0 and 1 are exact, so that records stay records."""
 
         def mixed(old: Any, new: Any) -> Any:
             share = step.reshape(-1, *[1] * (old.ndim - 1))
@@ -261,7 +262,7 @@ def _checked_draw(problem: Levels, drawn: Any) -> dict[str, Tree]:
         if not plain or np.asarray(leaf).dtype.kind not in "biuf":
             raise InvalidArgument(
                 f"sample: must return arrays and numbers, not {type(leaf).__name__}; draw synthetic records "
-                "(dpb.Records are private: what is measured on them is a leak)"
+                "(dpb.Records are private: results on them are a leak)"
             )
         if not np.all(np.isfinite(leaf)):
             raise InvalidArgument("sample: must draw finite numbers only; no constant holds at infinity")

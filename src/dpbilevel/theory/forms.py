@@ -1,9 +1,9 @@
-"""The largest values of quadratic and cubic forms in (a, b), the sizes of a direction's parts in x and in y.
+"""Maxima of quadratic and cubic forms in (a, b), the norms of a direction's components in x and in y.
 
 Along a unit direction the second and the third derivative of g are sums of blocks. Bounding each block by its norm
 gives forms in a, b >= 0, a^2 + b^2 = 1, with non-negative coefficients. Their maxima bound the operator norms of the
-derivatives, since a symmetric form in several vectors is largest where the vectors are equal. On a convex set L1g and
-L2g need no more.
+derivatives, since a symmetric multilinear form is largest where its arguments are equal. On a convex set this suffices
+for L1g and L2g.
 """
 
 import math
@@ -28,8 +28,8 @@ def largest_cubic(aaa: float, aab: float, abb: float, bbb: float) -> float:
     """
     largest = max(aaa, aab, abb, bbb)
     if largest == 0 or not math.isfinite(largest):
-        return largest  # nothing to maximise; what is infinite is refused by `Constants`
-    # What is too small to change a digit is dropped: companion matrices would overflow with it.
+        return largest  # nothing to maximise; `Constants` refuses infinite values
+    # Coefficients too small to change a digit are dropped: companion matrices would overflow with them.
     shares = (coefficient / largest for coefficient in (aaa, aab, abb, bbb))
     aaa, aab, abb, bbb = (share if share > 1e-100 else 0.0 for share in shares)
 
@@ -37,9 +37,9 @@ def largest_cubic(aaa: float, aab: float, abb: float, bbb: float) -> float:
         a, b = ratio / math.hypot(1, ratio), 1 / math.hypot(1, ratio)
         return ((aaa * a + aab * b) * a + abb * b * b) * a + bbb * b * b * b
 
-    # Where the derivative in the ratio a/b vanishes, found as a/b and as b/a: where one coefficient is far smaller than
-    # the others, one of the two loses its moderate roots. Other ratios may take part: none has more than the maximum.
-    slope = [-aab, 3 * aaa - 2 * abb, 2 * aab - 3 * bbb, abb]
-    ratios = [float(root) for root in np.roots(slope).real if root > 0]
-    ratios += [1 / float(root) for root in np.roots(slope[::-1]).real if root > 0]
+    # Roots of the derivative in the ratio a/b, computed for a/b and for b/a: if one coefficient is far smaller than the
+    # others, one of the two loses its moderate roots. Extra ratios do no harm: none exceeds the maximum.
+    derivative = [-aab, 3 * aaa - 2 * abb, 2 * aab - 3 * bbb, abb]
+    ratios = [float(root) for root in np.roots(derivative).real if root > 0]
+    ratios += [1 / float(root) for root in np.roots(derivative[::-1]).real if root > 0]
     return largest * max([aaa, bbb, *map(value, ratios)])

@@ -1,8 +1,8 @@
-"""How steep and how bent the losses of linear scores are, and the ball that holds what minimises them.
+"""Derivative bounds of losses of linear scores, and the ball that contains their minimisers.
 
-A record's loss is loss(s, target) of the score s = row . y, ||row|| <= R. On the ball ||y|| <= r no score is larger
-than the reach R r. Some derivatives are bounded whatever the reach; the slope of the squared loss and all derivatives
-of the Poisson loss are not. Every loss here is convex in s.
+A record's loss is loss(s, target) of the score s = row . y, ||row|| <= R. On the ball ||y|| <= r no score exceeds the
+reach R r. Most derivatives are bounded for any reach; the first derivative of the squared loss and all derivatives of
+the Poisson loss are not. Every loss here is convex in s.
 """
 
 import math
@@ -28,7 +28,7 @@ _OPTIONAL = {("pseudo-huber", "target_bound")}
 
 
 class Suprema(NamedTuple):
-    """Of the loss's first three derivatives in s, over targets and scores; operator norms where s is a vector."""
+    """Suprema of the loss's first three derivatives in s, over targets and scores; operator norms if s is a vector."""
 
     slope: float
     curvature: float
@@ -37,12 +37,12 @@ class Suprema(NamedTuple):
 
 @dataclass(frozen=True)
 class LossShape:
-    """What the constants need to know of a loss.
+    """The properties of a loss that determine the constants.
 
     Attributes:
         slope_at_zero: c0, the supremum of |loss'(0)| over targets.
-        pull: p, the supremum of -loss'(s) s: how hard a record pulls y away from 0.
-        suprema: of the derivatives, as a function of the reach; never smaller for a larger one.
+        pull: p, the supremum of -loss'(s) s: how strongly a record pulls y away from 0.
+        suprema: suprema of the derivatives, as a non-decreasing function of the reach.
     """
 
     slope_at_zero: float
@@ -50,7 +50,7 @@ class LossShape:
     suprema: Callable[[float], Suprema]
 
     def solution_radius(self, row_norm: float, floor: float, weight: float = 1.0) -> float:
-        """A radius r such that ||y|| <= r where sum_i v_i loss_i + (1/lambda) (a mean of losses) + g0 is least.
+        """A radius r such that ||y|| <= r at the minimum of sum_i v_i loss_i + (1/lambda) (a mean of losses) + g0.
 
         The v_i >= 0 sum to at most ``weight``, and y . grad g0 >= floor ||y||^2. For every lambda of at least 1/weight
         and 2 c2 R^2/floor, c2 the curvature on the ball itself, and for lambda = infinity. At the minimum
@@ -59,8 +59,8 @@ class LossShape:
 
             r = min{c0 R m, sqrt(p m)},   m = (weight + 1/lambda)/floor.
 
-        c2 is taken on the ball of lambda = infinity, which r contains: it is no larger than on r, so that 1/lambda is
-        at most what is supposed of it.
+        c2 is taken on the ball of lambda = infinity, which the ball of radius r contains. It is no larger than on the
+        latter, so that 1/lambda is at most the value used here.
         """
 
         def radius(inverse_penalty: float) -> float:
@@ -72,7 +72,7 @@ class LossShape:
 
 
 def loss_shape(loss: Any, row_norm: Any, *, target_bound: Any, threshold: Any, classes: Any) -> LossShape:
-    """The shape of a loss by its name; the arguments, checked here, are those of `glm_constants`.
+    """The shape of a loss by name; the arguments are those of `glm_constants` and are checked here.
 
     >>> options = {"target_bound": None, "threshold": None, "classes": None}
     >>> loss_shape("logistic", 1.0, **options).suprema(10.0).curvature
@@ -82,16 +82,18 @@ def loss_shape(loss: Any, row_norm: Any, *, target_bound: Any, threshold: Any, c
     """
     if isinstance(loss, str) and loss == "huber":
         raise InvalidArgument(
-            "loss='huber': its second derivative jumps at the threshold, so that no L2g exists; use 'pseudo-huber'"
+            "loss='huber': its second derivative jumps at the threshold, so no L2g exists; use 'pseudo-huber'"
         )
     one_of("loss", loss, LOSSES, "it is the loss of both levels")
     positive("row_norm", row_norm, "it is the declared bound on the norm of every row (try 1.0, and clip rows to it)")
     for name, value in (("target_bound", target_bound), ("threshold", threshold), ("classes", classes)):
         takes = name in _TAKES.get(loss, ())
         if value is not None and not takes:
-            raise InvalidArgument(f"{name}={value!r}: must be None with loss={loss!r}, which has no such number")
+            raise InvalidArgument(f"{name}={value!r}: must be None with loss={loss!r}, which has no such parameter")
         if value is None and takes and (loss, name) not in _OPTIONAL:
-            raise InvalidArgument(f"{name}=None: required with loss={loss!r}; declare it, never read it off the data")
+            raise InvalidArgument(
+                f"{name}=None: required with loss={loss!r}; declare it, never estimate it from the data"
+            )
     if target_bound is not None:
         bound = positive("target_bound", target_bound, "it bounds the absolute value of every target (clip to it)")
     match loss:
@@ -107,7 +109,7 @@ def loss_shape(loss: Any, row_norm: Any, *, target_bound: Any, threshold: Any, c
         case "poisson":
             return _poisson(bound)
     # The residual v over the threshold: slope v/sqrt(1 + v^2), curvature (1 + v^2)^(-3/2), whose own slope is steepest
-    # at v = 1/2. The slope is below both the residual's size (so the pull is below the squared loss's) and threshold.
+    # at v = 1/2. The slope is below both the absolute residual (so the pull is below the squared loss's) and threshold.
     threshold = positive("threshold", threshold, "it is where the pseudo-Huber loss turns linear (try 1.0)")
     slope_at_zero, pull = threshold, math.inf
     if target_bound is not None:
@@ -117,7 +119,7 @@ def loss_shape(loss: Any, row_norm: Any, *, target_bound: Any, threshold: Any, c
 
 
 def _bounded(slope_at_zero: float, pull: float, suprema: Suprema) -> LossShape:
-    """A loss whose derivatives are bounded whatever the reach."""
+    """A loss whose derivatives are bounded for any reach."""
     return LossShape(slope_at_zero, pull, lambda reach: suprema)
 
 

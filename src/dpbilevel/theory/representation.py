@@ -1,15 +1,15 @@
-"""Certified constants of a shared linear representation with a ridge regression for each task on top of it.
+"""Certified constants of a shared linear representation with one ridge regression per task on top of it.
 
     f_i = g_i = (row^T B h_t - target)^2/2,     g0 = (ridge/2) sum over tasks t of ||h_t||^2
 
 with x = B, a map of Frobenius norm at most rho (domain ``Ball(rho)``), y = (h_t), the heads, t the task of record i,
 ||row|| <= R, |target| <= T and no f0. For a fixed B it is ridge regression on rows B^T row, of norm at most R rho:
-convex in y, so that mu_g = ridge. In x and y jointly it is not convex, and need not be.
+convex in y, so that mu_g = ridge. It is not convex in x and y jointly, which is not required.
 
-The constants hold for all ||B|| <= rho and all y of the ball ||y|| <= r, r = `solution_radius`, which holds y* and
-y^lambda for every B, every data set and every lambda of at least `Constants.smallest_penalty_weight`, and the segments
-between them. r is that of ridge regression with rows of norm R rho (`theory/glm.py`), whose bounds on lambda hold here
-too: L0f >= L0g and L1f >= (R rho)^2, so that 1/lambda <= min{ridge/(2 (R rho)^2), 1}.
+The constants hold for all ||B|| <= rho and all y in the ball ||y|| <= r, r = `solution_radius`. The ball contains y*
+and y^lambda for every B, every data set and every lambda of at least `Constants.smallest_penalty_weight`, and the
+segments between them. r is that of ridge regression with rows of norm R rho (`theory/glm.py`), whose bounds on lambda
+hold here too: L0f >= L0g and L1f >= (R rho)^2, so that 1/lambda <= min{ridge/(2 (R rho)^2), 1}.
 
 *The derivatives* along (P in B, q in h_t), of sizes a and b. The residual e = row^T B h_t - target has
 
@@ -29,9 +29,9 @@ from dpbilevel.theory.losses import loss_shape
 
 
 def representation_constants(row_norm: float, *, map_norm: float, target_bound: float, ridge: float) -> Constants:
-    """Constants of a linear representation and its heads; the head of this module says for which x and y.
+    """Constants of a linear representation and its heads; see the module docstring for their domain of x and y.
 
-    With a, b >= 0, a^2 + b^2 = 1 and r, E as there:
+    With a, b >= 0, a^2 + b^2 = 1 and r, E as defined there:
 
     ====================  =============================================================================================
     L0f                   E R sqrt(r^2 + rho^2), total and per record alike, as there is no f0
@@ -56,7 +56,7 @@ def representation_constants(row_norm: float, *, map_norm: float, target_bound: 
     """
     radius = solution_radius(row_norm, map_norm=map_norm, target_bound=target_bound, ridge=ridge)
     residual = row_norm * map_norm * radius + target_bound
-    # (R r, R rho): how far the score moves with the map and with the head, each by a unit.
+    # (R r, R rho): the change of the score per unit change of the map and of the head.
     by_map, by_head = row_norm * radius, row_norm * map_norm
     cross = by_map * by_head + row_norm * residual
     record = largest_square(by_map * by_map, cross, by_head * by_head)
@@ -73,14 +73,14 @@ def representation_constants(row_norm: float, *, map_norm: float, target_bound: 
 
 
 def solution_radius(row_norm: float, *, map_norm: float, target_bound: float, ridge: float) -> float:
-    """The radius r of a ball around 0 that holds every y* and y^lambda; arguments as in `representation_constants`.
+    """The radius r of a ball around 0 that contains every y* and y^lambda; arguments as in `representation_constants`.
 
     >>> solution_radius(1.0, map_norm=1.0, target_bound=2.0, ridge=1.0) ** 2
     1.5
     """
     positive("row_norm", row_norm, "it is the declared bound on the norm of every row (try 1.0, and clip rows to it)")
     positive("map_norm", map_norm, "it bounds the Frobenius norm of the map: domain=Ball(map_norm) (try 1.0)")
-    positive("ridge", ridge, "it is mu_g: the lower level has no other curvature where the map is 0 (try 0.01)")
+    positive("ridge", ridge, "it is mu_g: the lower level has no other curvature if the map is 0 (try 0.01)")
     through = row_norm * map_norm
     return loss_shape("squared", through, target_bound=target_bound, threshold=None, classes=None).solution_radius(
         through, ridge
