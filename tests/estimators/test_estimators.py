@@ -310,6 +310,6 @@ def test_enough_rows_are_not_told_and_too_few_validation_rows_are():
         warnings.simplefilter("error", UtilityWarning)  # which stops the fit before its charge, and before it compiles
         with pytest.raises(UtilityWarning, match=r"more noise than signal: .*validation pass") as caught:
             model.fit(rows, rows[:, 0])
-    ratio, least = re.search(r"is (\S+) with 10 records; about ([\d,]+) would", str(caught.value)).groups()
+    ratio, least = re.search(r"is (\S+) with 10 records; about ([\d,]+) records would", str(caught.value)).groups()
     assert int(least.replace(",", "")) == pytest.approx(10 * float(ratio), rel=0.05)
     assert ledger.entries == ()

@@ -10,7 +10,7 @@ from sklearn.model_selection import train_test_split
 from support.estimator_cases import CASES, X, every_case
 
 from dpbilevel.errors import InvalidArgument
-from dpbilevel.estimators import base, logistic
+from dpbilevel.estimators import base, prepared, targets
 from dpbilevel.estimators.split import split
 
 
@@ -75,7 +75,7 @@ def test_estimators_split_by_position(case, monkeypatch):
 
 def test_a_stratified_split_is_caught(monkeypatch):
     seen = []
-    class_codes = logistic.class_codes
+    class_codes = targets.class_codes
 
     def looking(y, classes):
         seen.append(y)
@@ -84,7 +84,7 @@ def test_a_stratified_split_is_caught(monkeypatch):
     def stratified(rows, validation_fraction, split_seed):
         return train_test_split(np.arange(rows), train_size=18, stratify=seen[-1], random_state=split_seed)
 
-    monkeypatch.setattr(logistic, "class_codes", looking)
-    monkeypatch.setattr(logistic, "split", stratified)
+    monkeypatch.setattr(targets, "class_codes", looking)
+    monkeypatch.setattr(prepared, "split", stratified)
     with pytest.raises(AssertionError, match="split depends on content"):
         check_split_ignores_content(CASES["logistic"], monkeypatch)

@@ -27,14 +27,14 @@ _REMEDIES = {
     r"data=None: ": "",
     r"try (Tracking\(steps=\d+\))": r"try \1, from Python",
     r": use group=k for k rows of one person": "",
-    r"as data=\.\.\., or in the environment": "in the environment",
-    r"give total= to start (its|a) ledger( there)?( \(on the command line: dpbilevel ledger create\))?": (
-        r"start \1 ledger\2 with `dpbilevel ledger create`"
+    r"as data=\.\.\. or in the environment": "in the environment",
+    r"give total= to create (its|a) ledger( there)?( \(on the command line: dpbilevel ledger create\))?": (
+        r"create \1 ledger\2 with `dpbilevel ledger create`"
     ),
-    r"a ledger for both is made with Ledger\(total, composition=\"basic\"\) before its first run": (
-        "a ledger for both is one whose first run is of this kind: start another with `dpbilevel ledger create`"
+    r"create the ledger with Ledger\(total, composition=\"basic\"\) before its first run": (
+        "create another with `dpbilevel ledger create`, whose first run is of this kind"
     ),
-    r"does not exist; check the address$": "does not exist; check the address (`dpbilevel ledger create` starts one)",
+    r"does not exist; check the address$": "does not exist; check the address (`dpbilevel ledger create` creates one)",
     r"^epsilon is ": "--epsilon is ",
     r"^url: ": "--ledger: ",
     r"^schema: ": "--schema: ",

@@ -133,7 +133,7 @@ class DPLocGD(InnerSolver):
 
     def contributions(self, problem: InnerProblem) -> dict[str, Contribution]:
         """Gradients in y."""
-        return problem.gradients(self.clip_norm, self.upper_clip_norm)
+        return problem.gradients(self.clip_norm, self.upper_clip_norm or self.clip_norm)
 
     def declare(self, problem: InnerProblem, declare: Declare) -> Release:
         """All gradient steps of all rounds."""

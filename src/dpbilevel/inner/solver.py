@@ -53,11 +53,11 @@ class InnerProblem:
         """The levels whose losses it has."""
         return ("lower",) if self.penalty_weight is None else ("lower", "upper")
 
-    def gradients(self, clip: float, upper_clip: float | None = None) -> dict[str, Contribution]:
+    def gradients(self, clip: float, upper_clip: float) -> dict[str, Contribution]:
         """Per-record gradients in y at points (x, y), by role; clips are of one lower and one upper record."""
         if self.penalty_weight is None:
             return by_role(lower_gradients(self.context, clip), self.context)
-        levels = penalised_gradients(self.context, self.penalty_weight, clip, upper_clip or clip)
+        levels = penalised_gradients(self.context, self.penalty_weight, clip, upper_clip)
         return by_role(levels, self.context)
 
     def free_gradient(self, state: State, y: Tree) -> Tree:
