@@ -37,6 +37,7 @@ EXCUSED = {
     ("dpbilevel.methods.dp_bilevel.dp_bilevel", "upper_clip_norm"),  # None: as the clip of the lower level
     ("dpbilevel.methods.dp_bilevel.sensitivity", "upper_clip"),  # None: as the clip of the lower level
     ("dpbilevel.privacy.accounting", "clip"),  # what the report shows of a black box, which has no clip of ours
+    ("dpbilevel.privacy.accountant", "clip"),  # of a cache key, which the ratio of noise to sensitivity identifies
     ("dpbilevel.paper.planner", "noise_ratio"),  # of a bound, which is theory: None for the theorem's own
     ("dpbilevel.evaluation.scoring", "clipped"),  # the caller passes budget.is_private
     ("dpbilevel.evaluation.scoring", "private"),  # the same
