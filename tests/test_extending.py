@@ -180,3 +180,18 @@ def test_a_run_with_systematic_batches_is_calibrated_kept_and_read_again(systema
     assert again.epsilon() == privacy.epsilon()
     with pytest.raises(dpb.InvalidArgument, match="stride=301: must be at most n = 300"):
         dpb.Release(name="mean", contributions=release.contributions, noise_std=0.5, uses=5, sampling=systematic(301))
+
+
+def test_a_scheme_from_elsewhere_is_a_caveat_of_the_guarantee_and_the_own_ones_are_not(systematic):
+    sizes = dpb.Records(lower=np.linspace(-1, 1, 500)).sizes
+
+    def caveats(sampling):
+        method = dpb.DPBilevel(
+            inner=dpb.DPLocSGD(sampling=sampling, steps=3, strong_convexity=1.0), step_size=0.5, steps=2
+        )
+        planned = dpb.plan(PROBLEM, sizes, dpb.Budget(1.0, 1e-4), method=method, start=(0.0, 0.0))
+        return [caveat for caveat in planned.privacy.caveats if "sampling scheme" in caveat]
+
+    (caveat,) = caveats(systematic(5))
+    assert "Systematic is not part of the library" in caveat
+    assert [caveats(own) for own in (dpb.Poisson(0.1), dpb.FullBatch())] == [[], []]

@@ -183,8 +183,13 @@ def _planned(
     for part in (program, training):
         if part is not None:
             check_traceable(part, sizes, jax.eval_shape(part.start, x, y))
-    caveats = (*inspection.caveats, *(r.assumption for r in program.releases if isinstance(r, DeclaredRelease)))
     releases = (*program.releases, *(training.releases if training is not None else ()))
+    schemes = dict.fromkeys(r.sampling.assumption for r in releases if isinstance(r, Release))
+    caveats = (
+        *inspection.caveats,
+        *(r.assumption for r in releases if isinstance(r, DeclaredRelease)),
+        *(assumption for assumption in schemes if assumption is not None),
+    )
     privacy = Privacy(all_charges(releases), budget, caveats, void=not budget.is_private)
     remarks = noise_remarks(parameters, releases, sum(map(sizes.count, sizes.roles)), budget)
     return Plan(problem, method, sizes, budget, program, training, privacy, parameters, noise, remarks)

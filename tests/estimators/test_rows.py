@@ -166,6 +166,19 @@ def test_rows_that_claim_a_norm_are_shortened_to_it():
         assert norm_scaling(1, 1.0).rows(read_table(EncodedRows(rows, data_norm=1.0))).tolist() == [[1.0]] * 3
 
 
+def test_one_long_row_changes_no_other_row_and_no_branch():
+    rows = np.sin(np.arange(40, dtype=np.float32)).reshape(20, 2) / 2
+    long = rows.copy()
+    long[7] = (3e38, 1.0)
+    made = norm_scaling(2, 1.0)
+    changed = made.rows(read_table(long), refuse=True)
+    np.testing.assert_array_equal(np.delete(changed, 7, axis=0), np.delete(rows, 7, axis=0))
+    assert np.linalg.norm(changed[7].astype(np.float64)) == pytest.approx(1.0, abs=1e-7)
+    unusable = rows.copy()
+    unusable[3, 0] = np.inf
+    assert np.isfinite(made.rows(read_table(unusable))).all(axis=1).tolist() == [row != 3 for row in range(20)]
+
+
 @pytest.mark.parametrize("declared", [(2.5, None), (None, ([-1, 0], [1, 8]))], ids=["norm", "bounds"])
 def test_coefficients_of_scaled_rows_are_those_of_the_columns(declared):
     rows = np.array([[0.5, 1.0], [-0.25, 2.0], [1.0, 0.5]])

@@ -38,14 +38,13 @@ class Scaling:
     def rows(self, table: Table, *, refuse: bool = False) -> npt.NDArray[np.float32]:
         """All rows, for training. Rows with missing cells raise, or stay so: `Records` decides what becomes of them."""
         scaled = np.empty(table.shape, np.float32)
-        # What an encoder has scaled to norm one is copied: to scale float32 numbers again would not change a bit.
-        as_they_are = not self.clamped and bool((self.size == 1).all())
+        unit_norm = not self.clamped and bool((self.size == 1).all())
         for chosen, chunk in table.chunks():
-            if as_they_are and _are_short(chunk):
-                scaled[chosen] = np.asarray(chunk).T
-                continue
-            cells = _numbers(chunk, table, refuse=refuse)
-            with np.errstate(all="ignore"):  # a warning of NumPy's would tell that a row is far out
+            with np.errstate(all="ignore"):  # a NumPy warning would reveal that a row is far out
+                if unit_norm and isinstance(chunk, np.ndarray) and chunk.dtype == np.float32:
+                    scaled[chosen] = _within_unit_norm(chunk, refuse=refuse)
+                    continue
+                cells = _numbers(chunk, table, refuse=refuse)
                 scaled[chosen] = self._clamped(cells) if self.clamped else self._shortened(cells)
         return scaled
 
@@ -115,22 +114,32 @@ def split_intercept(y: npt.ArrayLike) -> tuple[Floats, Floats]:
     return _OTHERS * weights[:, :-1], _CONSTANT * weights[:, -1]
 
 
-def _are_short(chunk: Chunk) -> bool:
-    """Whether columns are float32 and every row of them is finite, of norm at most one."""
-    if not isinstance(chunk, np.ndarray) or chunk.dtype != np.float32:
-        return False
-    return bool((np.einsum("ij,ij->j", chunk, chunk, dtype=np.float64) <= 1).all())  # not so of NaN
+def _within_unit_norm(chunk: npt.NDArray[np.float32], *, refuse: bool) -> Floats:
+    """Rows of float32 columns, as encoders make them; rows of norm at most one keep every bit.
+
+    Squares of float32 numbers neither overflow nor vanish in float64. All rows take the same operations: the time must
+    not depend on whether one of them is too long.
+    """
+    norms = np.sqrt(np.einsum("ij,ij->j", chunk, chunk, dtype=np.float64))
+    if refuse and not np.isfinite(norms).all():
+        raise _unusable()
+    rows: Floats = chunk.T / np.maximum(norms, 1.0)[:, None]
+    return rows
 
 
 def _numbers(chunk: Chunk, table: Table, *, refuse: bool = False) -> Floats:
     """A chunk as float64; cells that are missing or infinite raise where they are refused."""
     cells = numbers_of(chunk, list(range(table.shape[1])), table.labels)
     if refuse and not np.isfinite(cells).all():
-        raise InvalidRecords(
-            "X: contains NaN, infinity or missing cells; clean it, encode categories with dpb.BoundedEncoder, or "
-            'pass invalid="zero" to let such rows count for nothing'
-        )
+        raise _unusable()
     return cells
+
+
+def _unusable() -> InvalidRecords:
+    return InvalidRecords(
+        "X: contains NaN, infinity or missing cells; clean it, encode categories with dpb.BoundedEncoder, or "
+        'pass invalid="zero" to let such rows count for nothing'
+    )
 
 
 def _largest_norm(table: Table) -> float:

@@ -1,10 +1,10 @@
-"""Who takes part in a step: everybody, or a random batch.
+"""Sampling schemes: which records take part in one use of a release.
 
-A scheme says all that the library must know of it: which records a step takes (`draw`), what that costs the record that
-changes (`loss_distribution`), by what public number a sum is divided (`divisor`), and what a run file keeps. Nothing
-else of the library knows one scheme from another.
+A scheme defines everything that the library needs to know about it: the records of a batch (`draw`), the privacy loss
+of the record that changes (`loss_distribution`), the public number by which a sum is divided (`divisor`), and its JSON.
+No other module distinguishes schemes.
 
-The number that a sum is divided by is public in every case: never the realised size of a Poisson batch.
+The divisor is always public; it is never the realised size of a Poisson batch.
 """
 
 from abc import ABC, abstractmethod
@@ -73,10 +73,20 @@ class Sampling(ABC):
 
     def dp_event(self, gaussian: Any, records: int | None) -> Any:
         """One use as a ``dp_accounting.DpEvent``, given that of the Gaussian on a batch."""
-        raise NotImplementedError(f"{type(self).__name__} names no accountant of dp_accounting")
+        raise InvalidArgument(f"sampling={self!r}: has no dp_accounting event; compose by epsilon(delta) and delta")
+
+    @property
+    def assumption(self) -> str | None:
+        """A caveat of the guarantee: a scheme from outside the library is trusted to draw what it accounts for."""
+        if type(self).__module__ == __name__:
+            return None
+        return (
+            f"the sampling scheme {type(self).__name__} is not part of the library: the guarantee assumes that its "
+            "draws follow the law of its loss distribution"
+        )
 
     def to_json(self) -> dict[str, Any]:
-        """What a run file keeps of it."""
+        """The fields of a run file."""
         return {"sampling": type(self).__name__, "sampling_parameters": asdict(self)}  # type: ignore[call-overload]
 
 
