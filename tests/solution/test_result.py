@@ -65,7 +65,7 @@ def test_an_upper_level_without_records_has_no_noise():
 def test_a_run_whose_steps_ran_out_names_more():
     found = told(history(halfway=1.0))
     assert found.sentence == (
-        "Tuned in part: the validation loss fell by 0.5 ± 0.01, but x (its hypergradient was 66% of the largest) had "
+        "Tuned in part: the validation loss fell by 0.5 ± 0.01, but x (its hypergradient was 67% of the largest) had "
         "not converged after all steps; try Tracking(steps=400)."
     )
     assert found.usable

@@ -40,7 +40,7 @@ class Diagnostics:
         self.measured = method.phase > 0  # shorter runs have no validation steps
         self.change, self.noise = (float(history[name][-1]) for name in ("loss change", "loss change noise"))
         # The last step before validation sets x to its average, and the validation steps keep it there.
-        moving = np.arange(3 * method.phase, method.steps - method.phase - 1)
+        moving = np.arange(3 * method.phase, method.validation_start - 1)
         self.quarters = np.array_split(moving, _QUARTERS)
         self.finite = all(np.isfinite(leaf).all() for name in ("x", "hypergradient") for leaf in leaves(history[name]))
         self.left = distance(start, jax.tree.map(lambda leaf: leaf[-1], history["x"])) > 0

@@ -1,5 +1,6 @@
 """The loop of difference tracking: the query points of a step and the update from its releases, on flat vectors."""
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -12,7 +13,7 @@ from dpbilevel.execution.program import State
 from dpbilevel.methods.context import PublicContext
 from dpbilevel.methods.tracking import hyper_steps, lower_steps
 from dpbilevel.methods.tracking.hyper_groups import groups
-from dpbilevel.methods.tracking.passes import LOSS_CHANGE, SEARCH, TRACK, VALIDATE, Pass
+from dpbilevel.methods.tracking.passes import LOSS_CHANGE, SCALE, SEARCH, TRACK, VALIDATE, Pass
 from dpbilevel.problem import free_gradient
 
 Tree = Any
@@ -20,7 +21,7 @@ Tree = Any
 MODEL, CURVATURE, CROSS = "model gradient", "curvature", "cross derivative"
 PULL, HYPERGRADIENT = "validation gradient", "hypergradient"
 # Fraction of the steps in each phase: find the clips, then the largest curvature, then let y and d converge before x
-# moves; at the end, validate.
+# moves; at the end, half as many steps to find the scale of loss changes, and then validate.
 _PHASE = 0.05
 # Entries of the history besides x and its hypergradient; the validation steps fill in the last two.
 _HISTORY = ("evidence", "unsettled", "loss change", "loss change noise")
@@ -36,12 +37,19 @@ def phase_of(steps: int) -> int:
     return int(_PHASE * steps)
 
 
+def validation_start(steps: int) -> int:
+    """The first validation step: from here on x and y are final. Half a phase finds the scale of the loss changes."""
+    phase = phase_of(steps)
+    return steps - phase - phase // 2
+
+
 class Loop:
     """State, query points and updates of the loop, on flat vectors."""
 
     def __init__(self, context: PublicContext, passes: Mapping[str, Pass], steps: int, clip_norm: float) -> None:
         self.passes, self.problem = passes, context.problem
         self.steps, self.phase, self.clip_norm = steps, phase_of(steps), clip_norm
+        self.validation_start = validation_start(steps)
         self.to_x, self.to_y = (unravel(part) for part in context.point)
         self.groups = groups(context.problem.domain, context.point[0])
         reads = context.inspection.hypergradient_reads
@@ -93,8 +101,8 @@ class Loop:
         at = {"x": self.to_x(state["x"]), "y": self.to_y(state["y"]["point"]), "u": u, "first": first}
         medians = {name: clip["median"] for clips in state["clips"].values() for name, clip in clips.items()}
         medians[CURVATURE] = jnp.where(power, medians.pop(_TOP), medians[CURVATURE])
-        step, last = state["step"], self.steps - self.phase
-        phase = jnp.where(step < self.phase, SEARCH, jnp.where(step < last, TRACK, VALIDATE))
+        step, end = state["step"], jnp.where(state["step"] < self.steps - self.phase, SCALE, VALIDATE)
+        phase = jnp.where(step < self.phase, SEARCH, jnp.where(step < self.validation_start, TRACK, end))
         return {"at": at, "medians": medians, "power": power, "phase": phase}
 
     def update(self, state: State, upper: Tree | None) -> State:
@@ -108,7 +116,7 @@ class Loop:
             means = means | upper_means
         noise = {name: one.noise_of(name, point) for one in self.passes.values() for name in one.names}
         searching, phase = point["phase"] == SEARCH, self.phase
-        validating = point["phase"] == VALIDATE
+        validating = point["phase"] >= SCALE
         # The derivatives of data-free terms are exact and cost no budget.
         term = jax.grad(self.problem.term("lower"), 1)
         gradient, curved = (flat(part) for part in jax.jvp(lambda y: term(x, y), (y,), (self.to_y(u),)))
@@ -174,7 +182,7 @@ class Loop:
         return state | {
             "step": state["step"] + 1,
             # The validation steps evaluate the point that is returned, the average.
-            "x": jnp.where(state["step"] == self.steps - phase - 1, average, new_x).astype(new_x.dtype),
+            "x": jnp.where(state["step"] == self.validation_start - 1, average, new_x).astype(new_x.dtype),
             "average": average.astype(new_x.dtype),
             # Until x moves, the reference point follows y: a loss that y alone reduces is not a gain of tuning x.
             "first": _select(jnp.all(new_x == state["first"][0]), (new_x, new_y["point"]), state["first"]),
@@ -265,10 +273,24 @@ class Loop:
         new = {"lower": clips}
         if "upper" in counts:
             new["upper"] = self.passes["upper"].update_clips(before["upper"], counts["upper"], means, point)
-            # Before x moves, the loss does not change, and its clip has nothing to adapt to.
-            frozen = state["step"] < 3 * self.phase
-            new["upper"][LOSS_CHANGE] = _select(frozen, before["upper"][LOSS_CHANGE], new["upper"][LOSS_CHANGE])
+            expected = self._expected_change(state, point["medians"])
+            new["upper"][LOSS_CHANGE] = _select(point["phase"] < SCALE, expected, new["upper"][LOSS_CHANGE])
         return new
+
+    def _expected_change(self, state: State, medians: Mapping[str, jax.Array]) -> Tree:
+        """The clip of loss changes before the search for their scale.
+
+        By Cauchy and Schwarz, the loss of a record changes by at most the norm of its gradient times the distance
+        moved; if their directions are unrelated, by a fraction of about 1/sqrt(d) of that. The search covers both, and
+        a factor of e more, because the gradients have changed on the way.
+        """
+        moves = {PULL: (state["y"]["point"], state["first"][1]), HYPERGRADIENT: (state["x"], state["first"][0])}
+        bounds, size = [], 1
+        for name in (name for name in moves if name in medians):
+            after, before = moves[name]
+            bounds.append(jnp.exp(medians[name]) * jnp.sqrt(jnp.sum((after - before) ** 2)))
+            size = max(size, after.size)
+        return self.passes["upper"].expect(sum(bounds, start=0.0) / size**0.25, math.log(size) / 4 + 1)
 
     def _project_lower(self, y: jax.Array) -> jax.Array:
         return flat(project(self.problem.lower_domain, self.to_y(y))).astype(y.dtype)

@@ -12,8 +12,11 @@ learns the common class, its gradients vanish. A clip that follows them makes al
 unlearns the rare class. The clip of the model's gradients therefore has a *floor*, below which less noise is no gain.
 
 Steps release different vectors at the same cost. The first steps *search*: they release only the counts, with all of
-mu^2, and bisect sixteen decades of norms to find the scale of each clip. Most steps *track*. The last steps *validate*:
-they release only the change of each record's loss since the start.
+mu^2, and bisect sixteen decades of norms to find the scale of each clip. Most steps *track*. The last steps *validate*
+the point that will be returned, by the change of each record's loss since the start: a few steps find the *scale* of
+these changes, again with all of mu^2 for one count, and the others release their mean. Its clip is not tracked: where
+upper records are few, a clip that follows noisy counts through the run may end far above the changes, and the noise of
+their mean with it.
 
 Privacy does not depend on any of this: the release clips the whole contribution to norm one.
 """
@@ -29,7 +32,7 @@ import jax.numpy as jnp
 Tree = Any
 Clips = dict[str, dict[str, jax.Array]]  # for each vector: the logarithm of its median norm, and its update state
 
-SEARCH, TRACK, VALIDATE = range(3)  # the phase of a step
+SEARCH, TRACK, SCALE, VALIDATE = range(4)  # the phase of a step
 LOSS_CHANGE = "change of the loss"  # the vector that validation steps release
 ABOVE = "above the median"
 _COUNTS = 0.05  # share of mu^2 for the counts in a tracking step
@@ -82,10 +85,12 @@ class Pass:
             return jnp.where(phase == VALIDATE, 1.0, 0.0)
         return jnp.where(phase == TRACK, math.sqrt(self.share), 0.0)
 
-    def _count_share(self, phase: Any) -> jax.Array:
-        """The square root of the counts' share, divided by the norm of the counts, each of which is -1/2 or 1/2."""
+    def _count_roots(self, phase: Any) -> jax.Array:
+        """For each count: the square root of the counts' share, divided by the norm of counts of -1/2 or 1/2."""
         root = jnp.where(phase == SEARCH, 1.0, jnp.where(phase == TRACK, math.sqrt(_COUNTS), 0.0))
-        return root / (math.sqrt(len(self.names)) / 2)
+        together = root / (math.sqrt(sum(name != LOSS_CHANGE for name in self.names)) / 2)
+        alone = jnp.where(phase == SCALE, 2.0, 0.0)
+        return jnp.stack([alone if name == LOSS_CHANGE else together for name in self.names])
 
     def multiple(self, name: str) -> float:
         """The ratio of the clip to the median norm, which is smaller where noise is larger.
@@ -111,13 +116,13 @@ class Pass:
             factor = self._root_share(name, phase) / jnp.maximum(size, self._clip(name, point))
             joint[name] = (factor * raw[name]).astype(raw[name].dtype)
             above.append(jnp.where(size > median, 0.5, -0.5))
-        return joint | {ABOVE: (self._count_share(phase) * jnp.stack(above)).astype(jnp.float32)}
+        return joint | {ABOVE: (self._count_roots(phase) * jnp.stack(above)).astype(jnp.float32)}
 
     def released_means(self, released: Tree, point: Tree) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
         """The mean vectors of a released value, and the fraction of records above each median minus one half."""
         phase = self._phase(point)
         means = {name: (self._unit(name, point) * released[name]).astype(released[name].dtype) for name in self.names}
-        counts = released[ABOVE] / jnp.maximum(self._count_share(phase), _TINY)
+        counts = released[ABOVE] / jnp.maximum(self._count_roots(phase), _TINY)
         return means, dict(zip(self.names, counts, strict=True))
 
     def noise_of(self, name: str, point: Tree) -> jax.Array:
@@ -145,13 +150,18 @@ class Pass:
             clips[name] = {key: jnp.asarray(value, jnp.float32) for key, value in values.items()}
         return clips
 
+    def expect(self, norm: jax.Array, spread: float) -> dict[str, jax.Array]:
+        """The clip before a search around an expected norm, up to a factor of e^spread on either side."""
+        values = {"median": jnp.log(jnp.maximum(norm, _TINY)), "pace": spread * (1 - _NARROWING), "last": 0.0}
+        return {key: jnp.asarray(value, jnp.float32) for key, value in values.items()}
+
     def update_clips(
         self, clips: Clips, counts: Mapping[str, jax.Array], means: Mapping[str, jax.Array], point: Tree
     ) -> Clips:
         """Clips after a step: by bisection in the search, then by increments that grow while the counts agree."""
         phase = self._phase(point)
-        noise = self.noise_std / jnp.maximum(self._count_share(phase), _TINY)
-        new = {name: _update_clip(name, clips[name], counts[name], noise, phase) for name in self.names}
+        noise = dict(zip(self.names, self.noise_std / jnp.maximum(self._count_roots(phase), _TINY), strict=True))
+        new = {name: _update_clip(name, clips[name], counts[name], noise[name], phase) for name in self.names}
         if self.floored is not None:
             new[self.floored] |= self._floor_clip(clips[self.floored], new[self.floored], means[self.floored], point)
         return new
@@ -172,7 +182,7 @@ class Pass:
 def _update_clip(
     name: str, clip: dict[str, jax.Array], count: jax.Array, noise: jax.Array, phase: Any
 ) -> dict[str, jax.Array]:
-    searching = (phase == SEARCH) & (name != LOSS_CHANGE)  # the loss has not changed yet, so that it has no scale
+    searching = phase == (SCALE if name == LOSS_CHANGE else SEARCH)
     slowest, fastest = _PACES
     damping = jnp.minimum(1.0, 0.5 / jnp.maximum(noise, _TINY))  # a count that is mostly noise hardly moves the clip
     balance = 2 * jnp.clip(count, -0.5, 0.5)
@@ -185,5 +195,5 @@ def _update_clip(
         "pace": jnp.where(searching, _NARROWING * clip["pace"], pace),
         "last": jnp.where(searching, 0.0, balance),
     }
-    frozen = (phase == VALIDATE) | ((phase == SEARCH) & (name == LOSS_CHANGE))
-    return {key: jnp.where(frozen, clip[key], value).astype(jnp.float32) for key, value in new.items()}
+    changing = searching | ((phase == TRACK) & (name != LOSS_CHANGE))
+    return {key: jnp.where(changing, value, clip[key]).astype(jnp.float32) for key, value in new.items()}

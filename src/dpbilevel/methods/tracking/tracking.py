@@ -29,7 +29,18 @@ from dpbilevel.methods.context import PublicContext
 from dpbilevel.methods.contributions import by_role, shares_by_role
 from dpbilevel.methods.noiseless.noiseless import noiseless_tuning
 from dpbilevel.methods.refit import Refit
-from dpbilevel.methods.tracking.loop import CROSS, CURVATURE, HYPERGRADIENT, MODEL, PULL, Loop, flat, phase_of, unravel
+from dpbilevel.methods.tracking.loop import (
+    CROSS,
+    CURVATURE,
+    HYPERGRADIENT,
+    MODEL,
+    PULL,
+    Loop,
+    flat,
+    phase_of,
+    unravel,
+    validation_start,
+)
 from dpbilevel.methods.tracking.passes import LOSS_CHANGE, Pass
 from dpbilevel.privacy.calibration import calibrate, with_shares
 from dpbilevel.privacy.release import Release
@@ -188,3 +199,8 @@ class Tracking:
     def phase(self) -> int:
         """Number of steps in each phase: clip search, largest curvature, convergence of y and d, and validation."""
         return phase_of(self.steps)
+
+    @property
+    def validation_start(self) -> int:
+        """The first validation step; from there on, x does not move."""
+        return validation_start(self.steps)
