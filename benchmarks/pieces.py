@@ -61,7 +61,8 @@ def run(work: Callable[[Any], Cells], tasks: Iterable[Any], out: Path, processes
         for done, task in enumerate(tasks, 1):
             keep(done, work(task))
         return cells
-    os.environ.update(ONE_THREAD)  # processes that are spawned inherit it
+    flags = f"{ONE_THREAD['XLA_FLAGS']} {os.environ.get('XLA_FLAGS', '')}".strip()
+    os.environ.update(ONE_THREAD | {"XLA_FLAGS": flags})  # processes that are spawned inherit it
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
         futures = [pool.submit(work, task) for task in tasks]
         for done, future in enumerate(as_completed(futures), 1):
