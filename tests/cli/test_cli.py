@@ -17,7 +17,7 @@ from support.cli_data import NUMBER, SCHEMA, SECRET, people, write_people
 
 import dpbilevel as dpb
 from dpbilevel.cli import app
-from dpbilevel.cli.wording import in_own_words
+from dpbilevel.cli.wording import for_command_line
 
 TUNE = ("tune", "people.csv", "--target", "paid", "--schema", "schema.toml")
 # Two budgets, one for 2,000 people and one for 400: what a run compiles has its noise in it, and serves the others.
@@ -49,7 +49,7 @@ def test_tune_leaves_a_run_and_says_where(run):
     assert told["status"] == "finished"
     assert told["command"].startswith("dpbilevel tune people.csv")
     assert told["result"]
-    assert in_own_words(told["result"]) in ended.stdout
+    assert for_command_line(told["result"]) in ended.stdout
     assert SECRET not in (place / "run" / "run.json").read_text()
 
 

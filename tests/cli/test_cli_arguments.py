@@ -7,8 +7,8 @@ import pytest
 from support.cli_data import SCHEMA, write_people
 
 import dpbilevel as dpb
-from dpbilevel.cli.console import say_warnings_in_lines
-from dpbilevel.cli.wording import in_own_words
+from dpbilevel.cli.console import show_warnings_as_lines
+from dpbilevel.cli.wording import for_command_line
 
 TUNE = ("tune", "none.csv", "--target", "paid", "--schema", "schema.toml")
 REWEIGHT = ("reweight", *TUNE[1:], "--source", "clinic")
@@ -174,7 +174,7 @@ def test_an_epsilon_of_20_is_not_remarked_on(command):
 
 def test_warnings_are_said_once_and_in_own_words(capfd):
     with warnings.catch_warnings():
-        say_warnings_in_lines()
+        show_warnings_as_lines()
         for _ in range(2):
             warnings.warn("few rows (a larger validation_fraction helps)", dpb.UtilityWarning, stacklevel=1)
             warnings.warn("epsilon=50.0: is large", dpb.UtilityWarning, stacklevel=1)
@@ -186,4 +186,4 @@ def test_warnings_are_said_once_and_in_own_words(capfd):
 
 def test_paths_and_addresses_stay_as_they_are():
     for text in ("runs/epsilon=1/people.csv: is a folder", "postgresql://a@b/c?seed=3: is down", "x --seed=3"):
-        assert in_own_words(text) == text
+        assert for_command_line(text) == text

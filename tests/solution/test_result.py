@@ -12,7 +12,7 @@ from support.report_data import made, review
 import dpbilevel as dpb
 from dpbilevel import estimators, solving
 from dpbilevel.baselines import PrivateRandomSearch
-from dpbilevel.cli.wording import in_own_words
+from dpbilevel.cli.wording import for_command_line
 from dpbilevel.report.html import html_report
 from dpbilevel.report.markdown import markdown_report
 from dpbilevel.report.run_file import read_run, write_run
@@ -69,7 +69,7 @@ def test_a_run_whose_steps_ran_out_names_more():
         "not converged after all steps; try Tracking(steps=400)."
     )
     assert found.usable
-    assert in_own_words(found.sentence).endswith("; try Tracking(steps=400), from Python.")  # no option sets steps
+    assert for_command_line(found.sentence).endswith("; try Tracking(steps=400), from Python.")  # no option sets steps
     assert "the model had not converged after all steps" in told(history(unsettled=2.0)).sentence
 
 
