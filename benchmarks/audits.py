@@ -215,8 +215,8 @@ def draw(source: Path) -> None:
 
     audits = [a for _, a in found]
     above = [a.name for a in audits if not a.passed]
-    loud = [a for e, a in found if "one step" in a.name and key(e)[1] == 4.0 and e["part"] == "methods"]
-    least = min(loud, key=lambda a: a.lower_bound)
+    one_step = [a for e, a in found if "one step" in a.name and key(e)[1] == 4.0 and e["part"] == "methods"]
+    least = min(one_step, key=lambda a: a.lower_bound)
     page = PAGE.format(
         runs=" or ".join(sorted({f"{a.runs:,}" for a in audits if a.runs > 1})),
         delta=DELTA,

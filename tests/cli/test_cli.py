@@ -235,7 +235,7 @@ HEADER = ",".join(people(1))
 @pytest.mark.parametrize(
     ("arguments", "said", "code", "prepare"),
     [
-        bad(("tune", "none.csv", *TUNE[2:]), "there is no such file"),
+        bad(("tune", "none.csv", *TUNE[2:]), "does not exist"),
         bad((*TUNE[:3], "wage", *TUNE[4:]), "--target wage: schema.toml declares no such column"),
         bad(("reweight", *TUNE[1:], "--source", "hospital"), "--source hospital: schema.toml declares no such column"),
         bad(("reweight", *TUNE[1:], "--source", "cost"), "the source 'cost' must have categories"),
@@ -245,8 +245,8 @@ HEADER = ",".join(people(1))
         bad(TUNE, "has no rows", prepare=put("people.csv", HEADER + "\n")),
         bad(TUNE, "must have at least 2 rows", prepare=put("people.csv", HEADER + "\n5,Oslo,1,east,yes,3\n")),
         bad(TUNE, "column 3 of the 6 columns", prepare=put("schema.toml", SCHEMA.replace(".id", ".i"))),
-        bad(TUNE, "a cell is no number", prepare=in_column("Zanzibar", "age")),
-        bad((*TUNE, "--invalid", "zero"), "a cell is no number", prepare=in_column("2026-01-31", "age"), id="a date"),
+        bad(TUNE, "a cell is not a number", prepare=in_column("Zanzibar", "age")),
+        bad((*TUNE, "--invalid", "zero"), "a cell is not a number", prepare=in_column("2026-01-31", "age"), id="a date"),
         bad(TUNE, "column 'age': must hold finite numbers", prepare=in_column("", "age"), id="a missing number"),
         bad(TUNE, "column 'paid': has a cell that classes", prepare=in_column("987654.25", "paid")),
         bad(TUNE, "as many cells as there are columns", prepare=in_column("Zanzibar,987654.25", "town")),
@@ -256,8 +256,8 @@ HEADER = ",".join(people(1))
         bad((*TUNE, "--groups", "some"), "--groups some: must be one of one, columns, schema"),
         bad((*TUNE, "--out", "people.csv"), "is a file; name a folder"),
         bad((*TUNE, "--out", "full"), "pass --force", prepare=full_of("run.json")),
-        bad((*TUNE, "--out", "full", "--force"), "which no run wrote", prepare=full_of("thesis.tex")),
-        bad((*TUNE, "--dataset", "x"), "goes with --ledger"),
+        bad((*TUNE, "--out", "full", "--force"), "which is not a file of a run", prepare=full_of("thesis.tex")),
+        bad((*TUNE, "--dataset", "x"), "requires --ledger"),
         bad((*TUNE, "--ledger", "no.db", "--dataset", "x"), "dpbilevel ledger create"),
         bad((*TUNE, "--noise", "loud"), "--noise loud: must be one of 'float', 'exact'"),
         bad((*TUNE, "--noise", "exact", "--seed", "1"), "exact noise has no seed"),
@@ -287,7 +287,7 @@ def test_a_folder_that_may_not_be_written(folder, command, monkeypatch):
     monkeypatch.setattr(os, "access", lambda _, mode: not mode & os.W_OK)  # root may write everywhere
     code, _, said = command(*TUNE, "--out", "closed/run")
     assert code == 2
-    assert "may not be written" in said
+    assert "is not writable" in said
 
 
 def test_a_ledger_keeps_the_charge_and_refuses(folder, command):

@@ -74,7 +74,7 @@ def test_a_bad_argument_is_told_before_a_file_is_read(folder, command, command_l
     code, out, errors = command(*command_line, *arguments)
     assert (code, out) == (2, "")
     assert said in errors
-    assert "no such file" not in errors
+    assert "does not exist" not in errors
     assert named(errors) == []
     assert [path.name for path in folder.iterdir()] == ["schema.toml"]
 

@@ -104,7 +104,7 @@ def test_a_template_says_where_its_names_come_from(tell, tmp_path, command):
     code, out, _ = command("schema", "people.csv")
     assert code == 0
     assert "[columns.Zanzibar]" in out  # nobody can know better; a person is told what to do
-    assert "were that a record, delete this and pass --columns" in out
+    assert "If that is a record, delete this file and pass --columns" in out
     code, out, _ = command("schema", "people.csv", "--columns", NAMES)
     assert code == 0
     assert "[columns.town]" in out

@@ -76,7 +76,7 @@ def test_a_template_that_nobody_filled_in_says_which_column(tmp_path):
         ('classes = ["no", "yes"]', 'classes = ["yes", "yes"]', "each once"),
         ('classes = ["no", "yes"]', 'classes = "yes"', "each once"),
         ('"Rome", "other"]\ngroup = "place"', '"Rome"]\ngroup = 3', "a name in quotes"),
-        ("[columns.age]", "[column.age]", "for every column alone"),
+        ("[columns.age]", "[column.age]", "must contain only format"),
     ],
 )
 def test_what_is_wrong_with_a_schema_is_said(tmp_path, old, new, said):

@@ -369,7 +369,7 @@ def test_the_command_shows_a_table_and_names_what_is_wrong(command):
     code, said, _ = command("--epsilon", "4", "--runs", "100")
     assert code == 0
     assert MEAN.name in said
-    assert "No audit proves more than is claimed" in said
+    assert "No lower bound exceeds the claim" in said
     code, _, said = command("--epsilon", "-1")
     assert code == 2
     assert "epsilon" in said
@@ -379,7 +379,7 @@ def test_the_command_fails_where_a_claim_is_refuted(command, monkeypatch):
     weaken_noise(monkeypatch, 0.0)
     code, said, error = command("--epsilon", "0.5", "--runs", "400", "--json")
     assert code == 1
-    assert "more is proved than claimed" in error
+    assert "the lower bound exceeds the claim" in error
     told = json.loads(said)
     assert (told["passed"], len(told["audits"])) == (False, 1)
     assert told["audits"][0]["confidence"] == pytest.approx(0.99)

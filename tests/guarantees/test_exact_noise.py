@@ -183,7 +183,7 @@ def test_a_machine_without_opendp_refuses_before_the_charge(monkeypatch):
 
 
 def test_an_epsilon_that_zcdp_cannot_meet_is_refused():
-    with pytest.raises(InvalidArgument, match=r"is too small beside delta"):
+    with pytest.raises(InvalidArgument, match=r"is too small for delta"):
         for_exact_noise(dpb.Budget(1e-4, 0.01))
 
 

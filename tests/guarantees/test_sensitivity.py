@@ -221,5 +221,5 @@ def test_errors_name_the_remedy():
     problem = coupled_problem()
     nothing = dataclasses.replace(problem.constants, record_lower_smoothness=0.0)
     method = dpb.DPBilevel(inner=inner, clip_norm="certified", penalty_weight=20.0)
-    with pytest.raises(dpb.InvalidArgument, match=r"no record moves.*record_lower_smoothness"):
+    with pytest.raises(dpb.InvalidArgument, match=r"records do not affect.*record_lower_smoothness"):
         dpb.plan(dataclasses.replace(problem, constants=nothing), sizes(), BUDGET, method=method, start=start)

@@ -22,7 +22,7 @@ def test_signals_at_random_moments_are_answered(tmp_path):
 
 GOOD = {
     "status": 130,
-    "said": "dpbilevel: interrupted. The run had begun: its epsilon is charged and counts as spent; aborted.\n",
+    "said": "dpbilevel: interrupted. The run had started: its epsilon is charged and counts as spent; aborted.\n",
     "charged": ABORTED[0],
     "state": ABORTED[1],
 }

@@ -220,7 +220,7 @@ class Runs:
         wrong, folder = [], self.disk / "run"
         if "should not happen" in found["said"] or "Traceback" in found["said"]:
             wrong.append("an error that nobody foresaw")
-        if "cannot be asked" in found["said"]:  # a ledger on the same disk: it counts as charged, and nothing is lost
+        if "could not be read" in found["said"]:  # a ledger on the same disk: it counts as charged, and nothing is lost
             if found["code"] != 4 or found["charged"] not in (0, 1) or found["files"] != ["run.json"]:
                 wrong.append("a run whose ledger cannot be asked did not count as charged")
         elif found["charged"] == 0:

@@ -177,7 +177,7 @@ def faults(found: dict[str, Any], run: Path) -> list[str]:
     outcome = (found["charged"], found["state"])
     messages = {
         NOTHING: "dpbilevel: interrupted. Nothing was spent.",
-        ABORTED: "dpbilevel: interrupted. The run had begun: its epsilon is charged and counts as spent;",
+        ABORTED: "dpbilevel: interrupted. The run had started: its epsilon is charged and counts as spent;",
         FINISHED: "dpbilevel: interrupted. The run had finished: ",
     }
     if found["status"] == 0:

@@ -285,7 +285,7 @@ def _show_review(console: Console, review: Review, folder: Path) -> None:
 
 def _show_forecast(console: Console, shown: Forecast) -> None:
     privacy, sizes = shown.planned.privacy, shown.planned.sizes
-    console.say(f"Guarantee of such a run: {for_command_line(privacy.sentence())}")
+    console.say(f"A run would be {for_command_line(privacy.sentence())}")
     console.table(
         "Spend (roles hold disjoint records)",
         ["role", "records", "epsilon"],
