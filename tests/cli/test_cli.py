@@ -246,7 +246,7 @@ HEADER = ",".join(people(1))
         bad(TUNE, "must have at least 2 rows", prepare=put("people.csv", HEADER + "\n5,Oslo,1,east,yes,3\n")),
         bad(TUNE, "column 3 of the 6 columns", prepare=put("schema.toml", SCHEMA.replace(".id", ".i"))),
         bad(TUNE, "a cell is not a number", prepare=in_column("Zanzibar", "age")),
-        bad((*TUNE, "--invalid", "zero"), "a cell is not a number", prepare=in_column("2026-01-31", "age"), id="a date"),
+        bad((*TUNE, "--invalid", "zero"), "cell is not a number", prepare=in_column("2026-01-31", "age"), id="a date"),
         bad(TUNE, "column 'age': must hold finite numbers", prepare=in_column("", "age"), id="a missing number"),
         bad(TUNE, "column 'paid': has a cell that classes", prepare=in_column("987654.25", "paid")),
         bad(TUNE, "as many cells as there are columns", prepare=in_column("Zanzibar,987654.25", "town")),

@@ -39,7 +39,7 @@ class Forecast:
     theory_rows: int | None
 
     def to_json(self) -> dict[str, Any]:
-        """For machines."""
+        """As plain JSON values."""
         privacy, sizes = self.planned.privacy, self.planned.sizes
         return {
             "guarantee": privacy.sentence(),
