@@ -74,7 +74,7 @@ def test_a_bad_argument_is_told_before_a_file_is_read(folder, command, command_l
     code, out, errors = command(*command_line, *arguments)
     assert (code, out) == (2, "")
     assert said in errors
-    assert "does not exist" not in errors
+    assert "check the path" not in errors
     assert named(errors) == []
     assert [path.name for path in folder.iterdir()] == ["schema.toml"]
 
@@ -144,7 +144,7 @@ def test_a_total_that_differs_names_the_one_that_is_fixed(folder, command):
     assert command(*CREATE)[0] == 0
     code, _, errors = command(*CREATE[:-1], "2")
     assert code == 2
-    assert "has a ledger there already, of epsilon 1, delta 1e-06 and replace-one" in errors
+    assert "already has a ledger there, with epsilon 1, delta 1e-06 and replace-one" in errors
     assert named(errors) == []
 
 

@@ -36,7 +36,7 @@ def made_up(changes=None):
 
 
 def judge(cells):
-    return judgement.judged(cells, MUTATIONS, EPSILONS, RECORDS)
+    return judgement.judge(cells, MUTATIONS, EPSILONS, RECORDS)
 
 
 def test_names_of_problems_are_keys():
