@@ -117,9 +117,9 @@ def test_roles_compose_by_themselves():
     "sampling", [dpb.FullBatch(), dpb.Poisson(0.25), dpb.WithoutReplacement(4), dpb.WithReplacement(4)]
 )
 def test_a_scheme_comes_back_from_its_json(sampling):
-    told = sampling.to_json()
-    assert told["sampling"] == type(sampling).__name__
-    assert sampling_from_json(told) == sampling
+    reported = sampling.to_json()
+    assert reported["sampling"] == type(sampling).__name__
+    assert sampling_from_json(reported) == sampling
 
 
 def test_a_scheme_cannot_take_the_name_of_another():

@@ -45,11 +45,11 @@ def test_tune_leaves_a_run_and_says_where(run):
     assert sorted(path.name for path in (place / "run").iterdir()) == ["report.html", "report.md", "run.json"]
     assert "(2, 1e-05)-differentially private" in ended.stdout
     assert ended.stdout.rstrip().endswith(f"Report: {Path('run') / 'report.html'}")
-    told = json.loads((place / "run" / "run.json").read_text())
-    assert told["status"] == "finished"
-    assert told["command"].startswith("dpbilevel tune people.csv")
-    assert told["result"]
-    assert for_command_line(told["result"]) in ended.stdout
+    reported = json.loads((place / "run" / "run.json").read_text())
+    assert reported["status"] == "finished"
+    assert reported["command"].startswith("dpbilevel tune people.csv")
+    assert reported["result"]
+    assert for_command_line(reported["result"]) in ended.stdout
     assert SECRET not in (place / "run" / "run.json").read_text()
 
 
@@ -58,10 +58,10 @@ def test_predictions_are_those_of_the_estimator(run, command, monkeypatch):
     monkeypatch.chdir(place)
     code, _, said = command("predict", "run", "people.csv", "--out", "predictions.csv", "--force")
     assert (code, said) == (0, "")
-    told = pyarrow.csv.read_csv(place / "predictions.csv").to_pydict()
-    assert list(told) == ["prediction", "probability of no", "probability of yes"]
+    reported = pyarrow.csv.read_csv(place / "predictions.csv").to_pydict()
+    assert list(reported) == ["prediction", "probability of no", "probability of yes"]
     table = people(2000)
-    right = np.array(told["prediction"]) == table["paid"]
+    right = np.array(reported["prediction"]) == table["paid"]
     assert right.mean() > 0.85
     model = json.loads((place / "run" / "run.json").read_text())["model"]
     scale = 1 / np.sqrt(4)  # four columns, rows of norm one
@@ -73,7 +73,7 @@ def test_predictions_are_those_of_the_estimator(run, command, monkeypatch):
     at_first[f"town = {town}"] = at_first[f"clinic = {table['clinic'][0]}"] = scale
     score = sum(weight * at_first[name] for weight, name in zip(model["coefficients"][0], names, strict=True))
     probability = 1 / (1 + np.exp(-score - model["intercepts"][0]))
-    assert told["probability of yes"][0] == pytest.approx(probability, rel=1e-4)
+    assert reported["probability of yes"][0] == pytest.approx(probability, rel=1e-4)
 
 
 def test_predictions_as_parquet_and_for_unseen_values(run, command, monkeypatch, tmp_path):
@@ -131,9 +131,9 @@ def test_coefficients_are_those_of_the_last_class(folder, command):
     assert older < 0  # the old have paid
     code, _, said = command("predict", "run", "people.csv")
     assert code == 0, said
-    told = pyarrow.csv.read_csv(folder / "predictions.csv").to_pydict()
-    assert list(told) == ["prediction", "probability of yes", "probability of no"]
-    assert (np.array(told["prediction"]) == people(2000)["paid"]).mean() > 0.8
+    reported = pyarrow.csv.read_csv(folder / "predictions.csv").to_pydict()
+    assert list(reported) == ["prediction", "probability of yes", "probability of no"]
+    assert (np.array(reported["prediction"]) == people(2000)["paid"]).mean() > 0.8
 
 
 def test_truth_values_of_a_parquet_file_are_classes(folder, command):
@@ -148,7 +148,7 @@ def test_truth_values_of_a_parquet_file_are_classes(folder, command):
         assert code == 3, said
 
 
-def test_report_is_written_anew(run, command, monkeypatch):
+def test_report_is_written_again(run, command, monkeypatch):
     place, _ = run
     monkeypatch.chdir(place)
     page = (place / "run" / "report.html").read_bytes()
@@ -156,19 +156,19 @@ def test_report_is_written_anew(run, command, monkeypatch):
     code, said, _ = command("report", "run", "--json")
     assert code == 0
     assert (place / "run" / "report.html").read_bytes() == page
-    told = json.loads(said)
-    assert set(told["hyperparameters"]) == {"age", "cost", "place"}
-    assert told["result"] == json.loads((place / "run" / "run.json").read_text())["result"]
-    assert told["epsilon"] == pytest.approx(2.0, rel=1e-6)
+    reported = json.loads(said)
+    assert set(reported["hyperparameters"]) == {"age", "cost", "place"}
+    assert reported["result"] == json.loads((place / "run" / "run.json").read_text())["result"]
+    assert reported["epsilon"] == pytest.approx(2.0, rel=1e-6)
 
 
 def test_plan_needs_no_data(command):
     code, said, _ = command("plan", "--rows", 50_000, "--columns", 100, "--delta", "1e-6", "--json")
-    told = json.loads(said)
+    reported = json.loads(said)
     assert code == 0
-    assert told["epsilon"] == pytest.approx(1.0, rel=1e-6)
-    assert told["rows_needed"] < 50_000
-    assert told["theory"]["vacuous"]
+    assert reported["epsilon"] == pytest.approx(1.0, rel=1e-6)
+    assert reported["rows_needed"] < 50_000
+    assert reported["theory"]["vacuous"]
     code, said, _ = command("plan", "--rows", 2000, "--columns", 10, "--sources", 3, "--validation-rows", 500)
     assert code == 0
     assert "Noise to signal of a training step" in said
@@ -336,7 +336,7 @@ def test_an_error_before_the_charge_leaves_nothing(folder, command, monkeypatch)
     assert not (folder / "run").exists()
 
 
-def test_a_seed_is_said_aloud_and_voids_the_run(folder, command):
+def test_a_seed_is_reported_and_voids_the_run(folder, command):
     code, said, errors = command(*SMALL, "--seed", "1")
     assert code == 0
     assert "NOT private" in errors

@@ -1,4 +1,4 @@
-"""Arguments of the command line: wrong ones are told before a file is read, and in the words of the command line."""
+"""Arguments of the command line: invalid ones are reported before a file is read, as options of the command line."""
 
 import re
 import warnings
@@ -69,8 +69,8 @@ def named(errors):
 
 
 @pytest.mark.parametrize(("command_line", "arguments", "said"), BAD, ids=lambda value: " ".join(value)[:40])
-def test_a_bad_argument_is_told_before_a_file_is_read(folder, command, command_line, arguments, said):
-    """None of the data files exists: whoever looks for one first says so."""
+def test_a_bad_argument_is_reported_before_a_file_is_read(folder, command, command_line, arguments, said):
+    """None of the data files exists: a command that opened one first would report that."""
     code, out, errors = command(*command_line, *arguments)
     assert (code, out) == (2, "")
     assert said in errors

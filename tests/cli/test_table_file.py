@@ -134,7 +134,7 @@ def test_words_that_are_not_listed():
         ("table.parquet", b"987654.25 is not a table", "must be complete"),
     ],
 )
-def test_what_cannot_be_read_is_told_without_a_cell(tmp_path, name, content, said):
+def test_what_cannot_be_read_is_reported_without_a_cell(tmp_path, name, content, said):
     path = tmp_path / name
     if content is not None:
         path.write_bytes(content)

@@ -1,4 +1,4 @@
-"""Cross-validation, searches and splits of scikit-learn: copies know what they are, and splits by content are told."""
+"""Cross-validation, searches and splits of scikit-learn: clones are counted, and splits by content are reported."""
 
 import pickle
 import re
@@ -144,7 +144,7 @@ def test_saving_and_loading_in_one_process_makes_no_copies():
     assert clone(model)._copies_caveat() is not None
 
 
-def test_a_model_that_was_fitted_may_be_fitted_anew_elsewhere(monkeypatch):
+def test_a_model_that_was_fitted_may_be_fitted_again_elsewhere(monkeypatch):
     model = CASES["logistic"].fit(random_state=None)
     assert clone(moved(monkeypatch, model))._copies_caveat() is None
 
@@ -170,8 +170,8 @@ def caveat_in_a_worker(model):
 
 @pytest.mark.slow
 def test_workers_do_not_escape():
-    told = joblib.Parallel(n_jobs=2)(joblib.delayed(caveat_in_a_worker)(CASES["ridge"].make()) for _ in range(2))
-    assert all("clone number 2" in caveat for caveat in told)
+    reported = joblib.Parallel(n_jobs=2)(joblib.delayed(caveat_in_a_worker)(CASES["ridge"].make()) for _ in range(2))
+    assert all("clone number 2" in caveat for caveat in reported)
     search = GridSearchCV(CASES["ridge"].make(), {"epsilon": [1.0]}, cv=EVERYTHING, n_jobs=2)
     with pytest.warns(PrivacyLeakWarning) as caught:  # here, where people look, and not in the workers alone
         search.fit(X, CASES["ridge"].y)

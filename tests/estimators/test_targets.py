@@ -162,7 +162,7 @@ def test_names_can_be_numbers_and_numbers_can_be_named():
     assert name_codes("source", np.array(["1", "x"]), [0, 1], strict=False)[1].tolist() == [-1, -1]
 
 
-def test_a_longer_number_is_not_cut_off_to_a_name():
+def test_a_longer_number_is_not_truncated_to_a_name():
     assert name_codes("source", np.array([12, 1]), ["1", "2"], strict=False)[1].tolist() == [-1, 0]
     with pytest.raises(InvalidRecords, match="sources: has a name"):
         name_codes("source", np.array([12, 1]), ["1", "2"], strict=True)

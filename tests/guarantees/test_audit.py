@@ -194,7 +194,7 @@ def test_every_sampling_keeps_its_claim(name, adjacency):
 @pytest.mark.usefixtures("_fresh_accounting")
 @pytest.mark.parametrize(("name", "runs"), [("without", 8000), pytest.param("with", 40_000, marks=pytest.mark.heavy)])
 def test_mutant_an_empty_place_in_a_batch_is_refuted(name, runs, monkeypatch):
-    """Zero-out as if nobody took the place of a record that leaves a batch of fixed size: what was charged once."""
+    """Zero-out as if no record replaced the one removed from a batch of fixed size, as charged by earlier versions."""
     empty_place_in_a_batch(monkeypatch)
     budget = dpb.Budget(1.0, DELTA, "zero-out")
     cases = dpb.audit.standard_cases(budget)
@@ -380,9 +380,9 @@ def test_the_command_fails_where_a_claim_is_refuted(command, monkeypatch):
     code, said, error = command("--epsilon", "0.5", "--runs", "400", "--json")
     assert code == 1
     assert "the lower bound exceeds the claim" in error
-    told = json.loads(said)
-    assert (told["passed"], len(told["audits"])) == (False, 1)
-    assert told["audits"][0]["confidence"] == pytest.approx(0.99)
+    reported = json.loads(said)
+    assert (reported["passed"], len(reported["audits"])) == (False, 1)
+    assert reported["audits"][0]["confidence"] == pytest.approx(0.99)
 
 
 @pytest.mark.parametrize(

@@ -336,10 +336,10 @@ def test_the_guarantee_of_a_report_is_true_of_either_noise():
 
 
 def test_a_report_explains_the_spend_by_rho():
-    told = content(Review(solution=exact_solution()))
-    assert told["guarantee"]["noise"] == "exact"
-    assert told["guarantee"]["mu"] is None
-    assert "rho of zCDP is the sum" in spend_words(told)
+    reported = content(Review(solution=exact_solution()))
+    assert reported["guarantee"]["noise"] == "exact"
+    assert reported["guarantee"]["mu"] is None
+    assert "rho of zCDP is the sum" in spend_words(reported)
     assert "mu = " in spend_words(content(Review(solution=made())))
 
 

@@ -85,9 +85,9 @@ def looked_at(pages: Mapping[str, str], folder: Path, *, widths: tuple[int, ...]
         timeout=120,
         env=os.environ | {"HOME": str(folder)},
     )
-    told = re.search(r'<pre id="found">(.*?)</pre>', done.stdout, flags=re.DOTALL)
-    assert told is not None, done.stderr
-    found: dict[str, Any] = json.loads(html.unescape(told[1]) or "{}")
+    reported = re.search(r'<pre id="found">(.*?)</pre>', done.stdout, flags=re.DOTALL)
+    assert reported is not None, done.stderr
+    found: dict[str, Any] = json.loads(html.unescape(reported[1]) or "{}")
     found["console"] = re.findall(r"CONSOLE.*", done.stderr)
     return found
 

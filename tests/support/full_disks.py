@@ -80,7 +80,7 @@ class Disk:
 
         def charged(*arguments: Any, **options: Any) -> Any:
             if not self._lasting and self._misbehave is not _fail:
-                self.step()  # a database writes by itself: it can be kept from space, not told to fail
+                self.step()  # a database writes by itself: only its space can be limited
             return charge(*arguments, **options)
 
         with (
