@@ -227,7 +227,9 @@ def _advantage(
 ) -> tuple[float, tuple[float, float]]:
     """TPR - FPR and its interval, from the adversary's decisions on runs with the target and without it."""
     each = 1 - (1 - confidence) / 2  # union bound over two intervals
-    true, false = (binomtest(int(said.sum()), said.size).proportion_ci(each, "exact") for said in (present, absent))
+    true, false = (
+        binomtest(int(decisions.sum()), decisions.size).proportion_ci(each, "exact") for decisions in (present, absent)
+    )
     return float(present.mean() - absent.mean()), (float(true.low - false.high), float(true.high - false.low))
 
 

@@ -103,7 +103,7 @@ def write_schema(
             write_atomically(out, text)
     except OSError:
         raise InvalidArgument(f"--out {out}: cannot be written; check the folder and permissions") from None
-    Console(quiet=quiet).say(f"Wrote {out} with {len(table.names)} columns; fill in the public facts about each.")
+    Console(quiet=quiet).print(f"Wrote {out} with {len(table.names)} columns; fill in the public facts about each.")
 
 
 def show_plan(sizes: dict[str, Any], settings: dict[str, Any], *, as_json: bool) -> None:
@@ -130,7 +130,9 @@ def write_predictions(
         check_output(out, force=force)
         SIGNALS.ending = lambda: remove_unfinished(out)
         rows = predict(_review(folder), data, out, layout=how, invalid=invalid)
-        console.say(f"Wrote {rows:,} predictions to {out}. They depend on the rows of {data.name}: protect both alike.")
+        console.print(
+            f"Wrote {rows:,} predictions to {out}. They depend on the rows of {data.name}: protect both alike."
+        )
         console.result({"predictions": str(out), "rows": rows})
 
 
@@ -184,7 +186,7 @@ def run_audits(
             raise Refuted(
                 f"the lower bound exceeds the claim, for {'; '.join(refuted)}: this is a privacy bug; please report it"
             )
-        console.say("\nNo lower bound exceeds the claim. This does not prove that no better attack exists.")
+        console.print("\nNo lower bound exceeds the claim. This does not prove that no better attack exists.")
 
 
 def create_ledger(where: str, dataset: str, epsilon: float, delta: float, adjacency: str) -> None:
@@ -194,7 +196,7 @@ def create_ledger(where: str, dataset: str, epsilon: float, delta: float, adjace
     warn_if_weak(epsilon)
     with SIGNALS.held():
         ledger = ledger_files.create(where, dataset, total)
-    Console().say(repr(ledger))
+    Console().print(repr(ledger))
 
 
 def show_ledger(where: str, dataset: str | None, *, as_json: bool) -> None:
@@ -203,7 +205,7 @@ def show_ledger(where: str, dataset: str | None, *, as_json: bool) -> None:
     views = ledger_files.show(where, dataset)
     for view in views:
         for name, text in view.facts:
-            console.say(f"{name}: {text}")
+            console.print(f"{name}: {text}")
         console.table("Charges", ledger_files.HEADERS, view.rows)
     console.result({"ledgers": [view.statement.to_json() for view in views]})
 
@@ -212,7 +214,7 @@ def export_ledger(where: str, dataset: str | None, out: Path) -> None:
     """Write a ledger to a file."""
     with SIGNALS.held():
         written = ledger_files.export(where, dataset, out)
-    Console().say(f"Wrote {written}.")
+    Console().print(f"Wrote {written}.")
 
 
 def _ledger(where: str | None, dataset: str | None, adjacency: str) -> Ledger | None:
@@ -251,9 +253,9 @@ def _review(folder: Path) -> Review:
 def _show_review(console: Console, review: Review, folder: Path) -> None:
     solution = review.solution
     privacy = solution.privacy
-    console.say(f"\n{for_command_line(privacy.sentence())}")
+    console.print(f"\n{for_command_line(privacy.sentence())}")
     if solution.result:
-        console.say(f"\n{for_command_line(solution.result)}")
+        console.print(f"\n{for_command_line(solution.result)}")
     console.table(
         f"Spend at delta = {privacy.budget.delta:g}" if privacy.budget.delta else "Spend",
         ["role", "records", "epsilon"],
@@ -265,9 +267,9 @@ def _show_review(console: Console, review: Review, folder: Path) -> None:
     more = f", {_SHOWN} of {len(rows)}" if len(rows) > _SHOWN else ""
     console.table(f"Released{more}", ["name", found.quantity], rows[:_SHOWN])
     for remark in solution.remarks:
-        console.say(f"\nRemark: {remark}.")
-    console.say(f"\nModel and all released values: {folder / RUN}")
-    console.say(f"Report: {folder / PAGE}")
+        console.print(f"\nRemark: {remark}.")
+    console.print(f"\nModel and all released values: {folder / RUN}")
+    console.print(f"Report: {folder / PAGE}")
     console.result(
         {
             "run": str(folder / RUN),
@@ -285,7 +287,7 @@ def _show_review(console: Console, review: Review, folder: Path) -> None:
 
 def _show_forecast(console: Console, shown: Forecast) -> None:
     privacy, sizes = shown.planned.privacy, shown.planned.sizes
-    console.say(f"A run would be {for_command_line(privacy.sentence())}")
+    console.print(f"A run would be {for_command_line(privacy.sentence())}")
     console.table(
         "Spend (roles hold disjoint records)",
         ["role", "records", "epsilon"],
@@ -297,14 +299,14 @@ def _show_forecast(console: Console, shown: Forecast) -> None:
         [[name, short(value), why] for name, (value, why) in shown.planned.parameters.items()],
     )
     verdict = "noise is small" if shown.noise_to_signal < 0.3 else "noise dominates"
-    console.say(f"\nNoise to signal of a training step: {shown.noise_to_signal:.3g} ({verdict}; below 0.3 is good).")
-    console.say(f"For 0.3 at this epsilon and delta: about {shown.rows_needed:,} rows.")
+    console.print(f"\nNoise to signal of a training step: {shown.noise_to_signal:.3g} ({verdict}; below 0.3 is good).")
+    console.print(f"For 0.3 at this epsilon and delta: about {shown.rows_needed:,} rows.")
     if shown.theory is not None:
         promise = f"a hypergradient norm of at most {shown.theory.alpha:.3g} with probability 0.95"
         empty = " This bound is vacuous at these sizes: the norm is never larger." if shown.theory.vacuous else ""
         needed = (
             "no data set is large enough" if shown.theory_rows is None else f"{shown.theory_rows:,} rows are needed"
         )
-        console.say(f"The paper's theorems guarantee {promise}, for its algorithm.{empty} For 0.1, {needed}.")
-        console.say("Privacy does not depend on these theorems.")
+        console.print(f"The paper's theorems guarantee {promise}, for its algorithm.{empty} For 0.1, {needed}.")
+        console.print("Privacy does not depend on these theorems.")
     console.result(shown.to_json())

@@ -25,7 +25,7 @@ class Console:
     as_json: bool = False
     quiet: bool = False
 
-    def say(self, text: str) -> None:
+    def print(self, text: str) -> None:
         """Print a line of text."""
         if not (self.as_json or self.quiet):
             print(text, flush=True)
@@ -58,15 +58,15 @@ def show_warnings_as_lines() -> None:
     from dpbilevel.errors import NotPrivateWarning, PrivacyLeakWarning, UtilityWarning
 
     ours = (NotPrivateWarning, PrivacyLeakWarning, UtilityWarning)
-    said = set[str]()
+    shown = set[str]()
 
     def show(message: Any, category: Any, *_: Any, **__: Any) -> None:
         # Warnings of other libraries may quote cells.
         text = for_command_line(str(message))
         # The command, its estimator and `solve` may all warn about the same option: the first warning is enough.
         topic = text.split()[0].rstrip(":") if text.startswith("--") else text
-        if issubclass(category, ours) and topic not in said:
-            said.add(topic)
+        if issubclass(category, ours) and topic not in shown:
+            shown.add(topic)
             print(f"warning: {text}", file=sys.stderr, flush=True)
 
     warnings.showwarning = show

@@ -40,7 +40,7 @@ def demonstrate(out: Path, *, rows: int, force: bool, console: Console, command:
     test, private = split(rows, _TEST, 1)
     names = list(flights.X)
     groups = [names[at] for at in encoder.group_of_column_]
-    console.say(
+    console.print(
         f"{len(private):,} private flights, {features.shape[1]} columns, one penalty for each of {len(names)} inputs; "
         f"epsilon {BUDGET.epsilon:g}, delta {BUDGET.delta:g}, including tuning."
     )
@@ -102,7 +102,7 @@ def demonstrate(out: Path, *, rows: int, force: bool, console: Console, command:
         ["input", "penalty"],
         [[str(name), f"{value:.2g}"] for name, value in zip(tuned.groups_, tuned.penalties_, strict=True)],
     )
-    console.say(f"\n{for_command_line(tuned.solution_.result)}")
-    console.say(f"\nReport: {out / PAGE}")
+    console.print(f"\n{for_command_line(tuned.solution_.result)}")
+    console.print(f"\nReport: {out / PAGE}")
     scored = {name: list(pair) for name, pair in scores.items()}
     console.result({"report": str(out / PAGE), "result": tuned.solution_.result, "scores": scored})

@@ -175,9 +175,9 @@ def _column(where: str, name: str, given: Any) -> Column:
         raise InvalidArgument(f"{where}: column {name!r} has {unknown[0]!r}; must be one of {', '.join(_KEYS)}")
     kinds = [key for key in _KEYS if key != "group" and given.get(key, False) is not False]
     if len(kinds) != 1:
-        said = "nothing is declared" if not kinds else f"has {' and '.join(kinds)}"
+        problem = "nothing is declared" if not kinds else f"has {' and '.join(kinds)}"
         raise InvalidArgument(
-            f"{where}: column {name!r}: {said}; must have one of range, categories, classes or ignore = true"
+            f"{where}: column {name!r}: {problem}; must have one of range, categories, classes or ignore = true"
         )
     kind, group = kinds[0], given.get("group")
     if group is not None and (not isinstance(group, str) or not group):

@@ -88,10 +88,10 @@ class Signals:
         if self.pending and not self.depth:
             self.depth += 1
             try:
-                said = self.ending()
+                message = self.ending()
                 # Not print: the signal may have interrupted a print. A progress bar may have hidden the cursor.
                 clear = "\x1b[?25h\n" if os.isatty(2) else ""
-                os.write(2, f"{clear}dpbilevel: interrupted. {said}\n".encode())
+                os.write(2, f"{clear}dpbilevel: interrupted. {message}\n".encode())
             finally:
                 # XLA's threads may still be running; a normal exit of the interpreter would crash.
                 os._exit(INTERRUPTED)

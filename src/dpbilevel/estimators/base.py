@@ -132,12 +132,9 @@ class PrivateEstimator(CountedCopies):
         warn_beforehand(planned.privacy, planned.remarks, stacklevel=3)
         warn_if_not_private(budget, KeySchedule(seed), "random_state", stacklevel=4)
         with warnings.catch_warnings():
-            for said in (
-                NotPrivateWarning,
-                PrivacyLeakWarning,
-                UtilityWarning,
-            ):  # already issued above, at the caller's line
-                warnings.simplefilter("ignore", said)
+            # Already issued above, at the caller's line.
+            for category in (NotPrivateWarning, PrivacyLeakWarning, UtilityWarning):
+                warnings.simplefilter("ignore", category)
             solution = solve(
                 problem,
                 records,
