@@ -251,7 +251,7 @@ class Runs:
 
     def _moved(self, said: str, folder: Path) -> list[str]:
         """Do what the command says: copy what was saved elsewhere."""
-        named = re.search(r"is in (\S+): copy it to (\S+),", said)
+        named = re.search(r"are in (\S+): copy that file to (\S+),", said)
         if named is None or not _readable(Path(named[1])) or Path(named[2]) != folder / "run.json":
             return ["lost what it had released"]
         (folder / "run.json").write_text(Path(named[1]).read_text("utf-8"), "utf-8")

@@ -148,7 +148,7 @@ class RunFolder:
         except OSError:
             raise RunFailed(f"{failed}, but no folder could be found to save its results in") from None
         raise RunFailed(
-            f"{failed}. All released values and the model are in {other}: copy it to {self.path / RUN}, then "
+            f"{failed}. All released values and the model are in {other}: copy that file to {self.path / RUN}, then "
             f"write its report with: dpbilevel report {self.path}"
         )
 
