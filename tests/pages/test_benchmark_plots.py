@@ -163,7 +163,7 @@ def test_what_are_no_results_is_refused(function, results):
 def test_files_that_are_no_results_are_refused(tmp_path):
     path = tmp_path / "results.json"
     path.write_text("no JSON")
-    with pytest.raises(dpb.InvalidArgument, match="no JSON file"):
+    with pytest.raises(dpb.InvalidArgument, match="not a JSON file"):
         rates(path)
     with pytest.raises(dpb.InvalidArgument, match="against"):
         rates(RESULTS / "rates.json", against="m")
