@@ -1,14 +1,14 @@
-"""Audits of every method, baseline and estimator: what attacks on the final output prove about epsilon.
+"""Audits of every method, baseline and estimator: lower bounds on epsilon from attacks on the final output.
 
     python benchmarks/audits.py                     (methods and one-run audits, then draws; an hour on two cores)
-    python benchmarks/audits.py --part methods      (needs JAX, NumPy, SciPy, optax and dp_accounting alone)
+    python benchmarks/audits.py --part methods      (needs only JAX, NumPy, SciPy, optax and dp_accounting)
     python benchmarks/audits.py --part one-run      (likewise)
     python benchmarks/audits.py --part estimators   (needs scikit-learn; with --runs 4000 half an hour on two cores)
     python benchmarks/audits.py --draw              (writes audits.md and audits.svg from audits.json)
-    python benchmarks/audits.py --quick             (400 runs; shows that it works and proves little)
+    python benchmarks/audits.py --quick             (400 runs; checks that it works, proves little)
 
-Parts add to docs/results/audits.json, or to the file that --out names: what was measured before is replaced audit by
-audit. All bounds of all parts hold together with 99%: each has its part of one in a hundred.
+Parts add to docs/results/audits.json, or to the file given by --out: earlier results of the same audits are replaced.
+All bounds of all parts hold simultaneously with 99% confidence: they share an error probability of 1%.
 """
 
 import argparse
@@ -33,7 +33,7 @@ from dpbilevel.foundation.tables import markdown_table
 
 TARGET = Path(__file__).parent.parent / "docs" / "results"
 EPSILONS, DELTA, RUNS, QUICK = (0.5, 1.0, 4.0), 1e-2, 20_000, 400
-CONFIDENCE = 0.99  # of all bounds together
+CONFIDENCE = 0.99  # of all bounds simultaneously
 ROWS = 48  # of the tables of estimators
 ESTIMATORS = (
     "DPLogisticRegressionCV",
@@ -98,7 +98,7 @@ compiled as one program), `BlackBox` (an external trainer) and `OracleHyperparam
 
 
 def number_of_audits() -> int:
-    """Of all parts, so that all bounds can hold together."""
+    """The number of audits of all parts, which share the error probability."""
     cases = len(standard_cases(dpb.Budget(1.0, DELTA)))
     return (
         cases * (len(EPSILONS) + 1)
@@ -123,8 +123,8 @@ def estimators(runs: int, confidence: float) -> Any:
 
 
 def estimator_case(name: str, way: str, method: Any, budget: dpb.Budget) -> Case:
-    """All rows are the same; the target's label or number is turned round, with a crowd against it."""
-    crowd = min(round(4.6 / budget.mu), ROWS - 2)  # as in `worst_cases`: a false alarm in a hundred runs
+    """All rows are equal; the label or number of the target is flipped, and many rows oppose it."""
+    crowd = min(round(4.6 / budget.mu), ROWS - 2)  # as in `worst_cases`: one false positive in a hundred runs
     rows, place = np.ones((ROWS, 1)), np.array(["b"] + ["a"] * (ROWS - 1))
     if name in ("DPLogisticRegressionCV", "DPSourceWeightedClassifier"):
         declared: dict[str, Any] = {"classes": [0, 1]}
@@ -145,13 +145,13 @@ def estimator_case(name: str, way: str, method: Any, budget: dpb.Budget) -> Case
 
 
 def one_runs(runs: int, confidence: float) -> Any:
-    """The model has a coordinate for each canary."""
+    """The model has one coordinate per canary."""
     problem = dpb.BilevelProblem(upper_term=lambda x, y: 0.5 * x**2, lower_loss=lambda x, y, record: -(y @ record))
     spikes, others = np.eye(CANARIES), np.zeros((RECORDS - CANARIES, CANARIES))
     inner = dpb.DPLocGD(strong_convexity=1.0, steps=1, rounds=1)
     double = dpb.DPBilevel(
         inner=inner, steps=1, step_size=0.1, split=(0.98, 0.01, 0.01)
-    )  # most goes to what is returned
+    )  # most of the budget is spent on the returned values
     ways = ((double, None), (dpb.Tracking(steps=20), dpb.Refit(steps=20)))
     for epsilon in ONE_RUN_EPSILONS:
         for name, (method, refit) in zip(ONE_RUNS, ways, strict=True):
@@ -172,7 +172,7 @@ PARTS = {"methods": methods, "one-run": one_runs, "estimators": estimators}
 
 
 def measure(part: str, runs: int, out: Path) -> None:
-    """Run a part and add what it finds to a file, audit by audit."""
+    """Run a part and add its results to a file, audit by audit."""
     confidence, began = 1 - (1 - CONFIDENCE) / number_of_audits(), time.monotonic()
     for found in PARTS[part](runs, confidence):
         print(f"{time.monotonic() - began:6.0f} s  {found}", flush=True)
@@ -186,7 +186,7 @@ def measure(part: str, runs: int, out: Path) -> None:
 
 
 def key(entry: dict[str, Any]) -> tuple[Any, ...]:
-    # What is claimed of a sampled run lies a little below what was asked for.
+    # The claimed epsilon of a sampled run is slightly below the requested one.
     return entry["name"], round(entry["claimed"], 1), entry["delta"], entry["adjacency"]
 
 
@@ -204,7 +204,7 @@ def machine() -> str:
 
 
 def draw(source: Path) -> None:
-    """Page and picture, from what was measured."""
+    """Write the page and the figure from the results."""
     entries = json.loads(source.read_text(encoding="utf-8"))["audits"]
     found = [(entry, Audit.from_json(entry)) for entry in entries]
 
@@ -215,18 +215,18 @@ def draw(source: Path) -> None:
 
     audits = [a for _, a in found]
     above = [a.name for a in audits if not a.passed]
-    loud = [a for e, a in found if "one step" in a.name and key(e)[1] == 4.0 and e["part"] == "methods"]
-    least = min(loud, key=lambda a: a.lower_bound)
+    one_step = [a for e, a in found if "one step" in a.name and key(e)[1] == 4.0 and e["part"] == "methods"]
+    least = min(one_step, key=lambda a: a.lower_bound)
     page = PAGE.format(
         runs=" or ".join(sorted({f"{a.runs:,}" for a in audits if a.runs > 1})),
         delta=DELTA,
         total=len(audits),
-        # Of what was measured, part by part: audits that were added later have made the parts of others smaller.
+        # From the stored confidence of each audit: audits added later have reduced the share of the others.
         confidence=np.floor(1000 * (1 - sum(1 - a.confidence for a in audits))) / 10,
         error=max(1 - a.confidence for a in audits),
         commits=" and ".join(sorted({e["commit"] for e in entries})),
         machines=" and ".join(sorted({e["machine"] for e in entries})),
-        verdict="No audit proves more than is claimed." if not above else f"REFUTED: {'; '.join(above)}.",
+        verdict="No lower bound exceeds the claim." if not above else f"REFUTED: {'; '.join(above)}.",
         teeth=f"At ε = 4 each audit of one step proves at least {np.floor(100 * least.lower_bound) / 100:.2f}.",
         methods=rows("methods"),
         zero_out=rows("methods", "zero-out"),
@@ -244,10 +244,10 @@ def draw(source: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Audit every method; see the top of the file.")
-    parser.add_argument("--part", choices=PARTS, help="measure this part alone, and draw nothing")
+    parser.add_argument("--part", choices=PARTS, help="measure only this part, without drawing")
     parser.add_argument("--draw", action="store_true", help="draw alone")
     parser.add_argument("--quick", action="store_true", help=f"{QUICK} runs on each data set")
-    parser.add_argument("--runs", type=int, default=RUNS, help="on each data set")
+    parser.add_argument("--runs", type=int, default=RUNS, help="runs on each data set")
     parser.add_argument("--out", type=Path, default=TARGET / "audits.json", help="the file to add to")
     chosen = parser.parse_args()
     if not chosen.draw:

@@ -4,12 +4,11 @@
 
 It compiles for longer than it computes: XLA_FLAGS=--xla_backend_optimization_level=0 halves the time.
 
-The measure is the geometric mean of the share of F(x0) - F* that is left, between 1e-4 and 1, over a dozen problems of
-`solver.py` at 10^4 and 10^5 records, epsilon 1. Memories m, which lie between 0 and 1, are changed by what they forget:
-1 - 2(1 - m) and 1 - (1 - m)/2.
+The measure is the geometric mean of the remaining fraction of F(x0) - F*, clipped to [1e-4, 1], over a dozen problems
+of `solver.py` at 10^4 and 10^5 records, epsilon 1. For a decay m between 0 and 1, 1 - m is halved and doubled.
 
-Records are simulated: 800 of them stand for n. Their mean is that of the 800, and the noise, the clips and every other
-number of the plan are those of n. So all seeds run in one compiled program, whatever n is.
+Records are simulated: 800 records represent n. Their mean is that of the 800, while the noise, the clip norms and all
+other parameters of the plan are those of n. All seeds therefore run in one compiled program, for any n.
 """
 
 import functools
@@ -34,9 +33,9 @@ from dpbilevel.foundation.tables import markdown_table, short
 
 RESULTS = Path(__file__).resolve().parent.parent / "docs" / "results" / "constants.json"
 MODULES = ("passes", "lower_steps", "hyper_steps", "hyper_rules", "loop")
-GUARDS = ("_TINY", "_LEAST_WEIGHT")  # against division by zero, and a floor from which weights can return
+GUARDS = ("_TINY", "_LEAST_WEIGHT")  # guards against division by zero, and the floor of weights
 DECAYS = ("_SHORT", "_LONG", "_TOP_DECAY", "_FALL", "_DECAY", "_NARROWING")
-ENTRIES = (1, 5, 8, 10, 13, 33, 41, 43, 48, 52, 59, 62)  # of the table: every family and every domain
+ENTRIES = (1, 5, 8, 10, 13, 33, 41, 43, 48, 52, 59, 62)  # entries of the table: every family and every domain
 RECORDS, SIMULATED, EPSILON = (10**4, 10**5), 800, 1.0
 DATA_SEED, NOISE_SEED, SEEDS = 61, 71, 4
 LEAST = 1e-4  # smaller shares count as this
@@ -44,21 +43,21 @@ AS_IT_IS = "as it is"
 
 PAGE = """# Do the constants of the default matter?
 
-Every number in the modules of the default (`passes`, `lower_steps`, `hyper_steps`, `hyper_rules`, `loop`),
-halved and doubled, one at a time; memories by what they forget. *Mean* is the geometric mean of the share of
-$F(x_0) - F^*$ that is left, over {problems} problems of [the solver benchmark](solver.md) at 10⁴ and 10⁵ records,
-ε = {epsilon:g} and {seeds} seeds, against that of the constants as they are, {base:.3g}: a factor below 1 would have
-been better. *Problems* are the smallest and the largest factor of any one problem.
+Every constant in the modules of the default (`passes`, `lower_steps`, `hyper_steps`, `hyper_rules`, `loop`), halved
+and doubled, one at a time; for a decay m, 1 − m is halved and doubled. *Mean* is the geometric mean of the remaining
+fraction of $F(x_0) - F^*$, over {problems} problems of [the solver benchmark](solver.md) at 10⁴ and 10⁵ records,
+ε = {epsilon:g} and {seeds} seeds, relative to that of the unchanged constants, {base:.3g}: a factor below 1 is an
+improvement. *Problems* are the smallest and the largest factor of any single problem.
 
 {table}
 
-Made by `python benchmarks/constants.py` on {simulated} records that stand for so many, with the noise of so many. Data
+Made by `python benchmarks/constants.py` on {simulated} records, with the noise of 10⁴ and 10⁵ records. Data
 seed {data_seed}, noise seeds from {noise_seed} on. The problems: {names}.
 """
 
 
 def constants() -> dict[str, tuple[ModuleType, str, int | None]]:
-    """Every number among a module's private constants: where it is, and its place in a tuple."""
+    """All private constants of the modules by title: module, name, and index in a tuple."""
     found: dict[str, tuple[ModuleType, str, int | None]] = {}
     for module in (importlib.import_module(f"dpbilevel.methods.tracking.{name}") for name in MODULES):
         for name, value in vars(module).items():
@@ -76,17 +75,17 @@ def changed(name: str, value: float, way: str) -> float:
     """A constant, halved or doubled."""
     factor = {"halved": 0.5, "doubled": 2.0}[way]
     if name in DECAYS:
-        return 1 - (1 - value) / factor  # halved is to forget twice as fast
+        return 1 - (1 - value) / factor  # halved: decays twice as fast
     return int(value * factor) if isinstance(value, int) else value * factor
 
 
 def variants() -> list[str]:
-    """The constants as they are, and each of them changed."""
+    """The unchanged constants, and each constant changed."""
     return [AS_IT_IS, *(f"{title} {way}" for title in constants() for way in ("halved", "doubled"))]
 
 
 def set_to(variant: str) -> tuple[Callable[[], None], str]:
-    """Change a constant; returns how to undo it, and the two values in words."""
+    """Change a constant; returns a function that restores it, and both values as text."""
     if variant == AS_IT_IS:
         return planning._planned.cache_clear, ""
     title, way = variant.rsplit(" ", 1)
@@ -94,7 +93,7 @@ def set_to(variant: str) -> tuple[Callable[[], None], str]:
     old = getattr(module, name)
     value = changed(name, old if index is None else old[index], way)
     setattr(module, name, value if index is None else (*old[:index], value, *old[index + 1 :]))
-    planning._planned.cache_clear()  # remembered plans know nothing of constants
+    planning._planned.cache_clear()  # cached plans use the old constants
 
     def undo() -> None:
         setattr(module, name, old)
@@ -104,7 +103,7 @@ def set_to(variant: str) -> tuple[Callable[[], None], str]:
 
 
 def simulated(posed: Posed, n: int) -> list[Any]:
-    """x for each seed, of the default on records that stand for n."""
+    """x for each seed, of the default on simulated records."""
     data = jax.tree.map(jnp.asarray, posed.data)
 
     def shape(role: str, leaf: Any) -> jax.ShapeDtypeStruct:
@@ -137,7 +136,7 @@ def simulated(posed: Posed, n: int) -> list[Any]:
 
 @functools.cache
 def solution(index: int) -> tuple[Reference, float, float]:
-    """A problem's reference, F(x0) and F*."""
+    """The reference of a problem, F(x0) and F*."""
     reference = Reference(table()[index].posed(SIMULATED, DATA_SEED))
     return reference, reference.value(reference.posed.start[0]), reference.best()
 
@@ -157,7 +156,7 @@ def measure(task: tuple[int, str]) -> Cells:
 
 
 def report(out: Path) -> None:
-    """The page beside the cells."""
+    """Write the page from the results."""
     cells = read_cells(out)
 
     def logarithm(variant: str, index: int) -> float:
@@ -187,7 +186,7 @@ def report(out: Path) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure what is missing, and report once nothing is."""
+    """Measure what is missing, and report once everything is there."""
     asked = options(__doc__, RESULTS, arguments)
     there = read_cells(asked.out)
     tasks = [(index, variant) for variant in variants() for index in ENTRIES if f"{variant} | {index}" not in there]

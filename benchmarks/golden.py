@@ -1,12 +1,12 @@
-"""Hashes of everything that every method and estimator releases at a fixed seed, to compare two checkouts by.
+"""Hashes of all released values of every method and estimator at a fixed seed, to compare two checkouts.
 
-    make golden BASE=<revision>                            (minutes: runs that revision's copy of this, and this one)
+    make golden BASE=<revision>                            (minutes: runs the script of that revision, and this one)
     python benchmarks/golden.py --out values.json
     python benchmarks/golden.py --compare before.json after.json
 
-A change that must not change results leaves every bit as it is. Bits differ between processors, so none are stored:
-both checkouts run on one machine, each its own copy of this script with its own names. Names of cases never change.
-Names inside a case may: a value that is found under another name, with every bit as it was, counts as unchanged.
+A refactoring must leave every bit unchanged. Bits differ between processors, so no reference is stored: both checkouts
+run on one machine, each with its own copy of this script. Names of cases never change. Names inside a case may change:
+a value with the same bits under another name counts as unchanged.
 """
 
 import argparse
@@ -31,14 +31,14 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def digest(value: Any) -> str:
-    """SHA-256 of the type, the shape and the bits of an array, or of a value that is none."""
+    """SHA-256 of the type, the shape and the bits of an array or of another value."""
     array = np.asarray(value)
     content = repr(array.tolist()).encode() if array.dtype.hasobject else array.tobytes()
     return hashlib.sha256(f"{array.dtype.str} {array.shape} ".encode() + content).hexdigest()
 
 
 def seeded_gaussian(*space: Any, scale: float, **options: Any) -> Callable[[list[int]], list[int]]:
-    """In place of OpenDP's sampler, which takes no seed: integers that follow from the scale and the number of them."""
+    """Replaces OpenDP's sampler, which cannot be seeded: integers that depend only on the scale and their number."""
     draws = np.random.default_rng(int(np.float64(scale).view(np.uint64)))
     return lambda zeros: np.rint(scale * draws.normal(size=len(zeros))).astype(np.int64).tolist()
 
@@ -46,7 +46,7 @@ def seeded_gaussian(*space: Any, scale: float, **options: Any) -> Callable[[list
 def hashed(case: Callable[[], Values]) -> dict[str, str]:
     try:
         values = case()
-    except Exception as error:  # what a case raises is part of what it does
+    except Exception as error:  # an error is part of the behaviour of a case
         return {"raised": f"{type(error).__name__}: {error}"}
     leaves = jax.tree_util.tree_flatten_with_path(values, is_leaf=lambda leaf: leaf is None)[0]
     return {jax.tree_util.keystr(path): digest(leaf) for path, leaf in leaves}
@@ -67,7 +67,7 @@ def run(out: Path) -> None:
 
 
 def difference(before: dict[str, str] | None, after: dict[str, str] | None) -> list[str]:
-    """What differs between two runs of a case; a value under another name is the same value."""
+    """The differences between two runs of a case; a value may have another name."""
     if before is None or after is None:
         return ["missing before" if before is None else "missing after"]
     changed = [f"{name} differs" for name in before if name in after and before[name] != after[name]]
@@ -88,7 +88,7 @@ def compare(before: Path, after: Path) -> int:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="Hash everything that is released, or compare two such files.")
+    parser = argparse.ArgumentParser(description="Hash all released values, or compare two such files.")
     asked = parser.add_mutually_exclusive_group(required=True)
     asked.add_argument("--out", type=Path)
     asked.add_argument("--compare", type=Path, nargs=2, metavar=("BEFORE", "AFTER"))

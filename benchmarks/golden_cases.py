@@ -1,4 +1,4 @@
-"""Small runs of every method, baseline, application and estimator, and what each of them releases; for `golden`."""
+"""Small runs of every method, baseline, application and estimator, with their released values; for `golden`."""
 
 import math
 from collections.abc import Callable
@@ -30,7 +30,7 @@ def spend(privacy: dpb.Privacy) -> Values:
 
 
 def released(solution: dpb.Solution) -> Values:
-    # Of the plan's numbers, numbers only: words may change.
+    # Only the numbers of the plan: texts may change.
     plan = {name: value for name, (value, _) in solution.parameters.items() if isinstance(value, int | float)}
     parts = {"x": solution.x, "y": solution.y, "history": dict(solution.history), "plan": plan}
     return parts | {"spend": spend(solution.privacy)}
@@ -58,7 +58,7 @@ NUMBERS = (ROWS[:, 0] + 0.1 * _draws.normal(size=N)).astype(np.float32)
 PLACES = np.array(["east", "west", "north"])[_source]
 UPPER, LOWER = slice(0, 20), slice(20, N)
 
-# Three sources of numbers, weights on a simplex, one number to train: every method can solve it.
+# Three sources of numbers, weights on a simplex, a model with one parameter: every method can solve it.
 SOURCES = dpb.BilevelProblem(
     upper_loss=lambda x, y, record: 0.5 * (y - record) ** 2,
     lower_loss=lambda x, y, record: 1.5 * x[record["source"]] * (y - record["value"]) ** 2,
@@ -81,7 +81,7 @@ def sources() -> dpb.Records:
 
 
 def train(x: Any, lower: Any, upper: Any, upper_weight: float) -> Any:
-    """A trainer from elsewhere; it draws no noise, and what it costs is declared."""
+    """An external trainer; it adds no noise, and its cost is declared."""
     return np.asarray(np.clip(lower["value"], -1, 1) @ x[lower["source"]] / N)
 
 
@@ -89,7 +89,7 @@ def train(x: Any, lower: Any, upper: Any, upper_weight: float) -> Any:
 
 
 def solved(name: str, method: Any, budget: dpb.Budget = BUDGET, **options: Any) -> None:
-    """A case of a method, or of a baseline that solves by itself, on the sources."""
+    """A case of a method, or of a baseline with its own ``solve``, on the sources."""
     options = {"start": START, "seed": SEED, "progress": False} | options
     run = method.solve if hasattr(method, "solve") else lambda *given, **more: dpb.solve(*given, method=method, **more)
     CASES[name] = lambda: released(run(SOURCES, sources(), budget, **options))
@@ -110,7 +110,7 @@ def application(name: str, problem: dpb.BilevelProblem, *columns: Any, upper: in
 
 
 def estimator(name: str, kind: Any, y: Any, rows: Any = ROWS, fit: Values | None = None, **settings: Any) -> None:
-    """A case of an estimator; ``fit`` is what else its fit is given."""
+    """A case of an estimator; ``fit`` has further arguments of its fit."""
     settings = {"epsilon": 2.0, "random_state": SEED, "method": dpb.Tracking(steps=10)} | settings
     asked = {"tasks": PLACES[:5]} if "tasks" in (fit or {}) else {}
     CASES[f"estimator {name}"] = lambda: fitted(kind(**settings).fit(rows, y, **(fit or {})), rows[:5], **asked)

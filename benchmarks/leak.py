@@ -1,4 +1,4 @@
-"""The leak and its cure: a membership attack on exact bilevel optimisation and on the private methods.
+"""A membership attack on exact bilevel optimisation and on the private methods.
 
 python benchmarks/leak.py        (about a minute; writes docs/results/leak.json, leak.md and leak.svg)
 """

@@ -1,11 +1,11 @@
-"""A representation that tasks share, against one ridge regression for each task: docs/results/multitask.{json,md}.
+"""A shared representation compared with one ridge regression per task: docs/results/multitask.{json,md}.
 
     python benchmarks/multitask.py [--processes 2]     (half an hour; interrupted, it resumes)
 
-Rows have norm one and many columns, on one plane of which all tasks' targets depend, with noise of 0.1.
-`DPMultiTaskRidge(dimension=2)` has one epsilon for all rows. So have the separate models: each row is in one of them
-(parallel composition), and each is a `DPRidgeCV` of the same epsilon. Without privacy they are scikit-learn's
-`RidgeCV`, with penalties that fit rows of norm one.
+Rows have norm one and many columns. The targets of all tasks depend on one plane of the columns, with noise of 0.1.
+`DPMultiTaskRidge(dimension=2)` spends one epsilon for all rows. So do the separate models, each a `DPRidgeCV` with the
+same epsilon, because each row is in one of them (parallel composition). Without privacy the separate models are
+scikit-learn's `RidgeCV`, with penalties suitable for rows of norm one.
 """
 
 import math
@@ -24,7 +24,7 @@ from dpbilevel.estimators import DPMultiTaskRidge, DPRidgeCV
 from dpbilevel.foundation.tables import markdown_table
 
 RESULTS = Path(__file__).resolve().parent.parent / "docs" / "results" / "multitask.json"
-SHAPES = ((20, 500, 20), (50, 400, 30), (10, 2000, 20))  # tasks, rows of each, columns
+SHAPES = ((20, 500, 20), (50, 400, 30), (10, 2000, 20))  # tasks, rows per task, columns
 EPSILONS, SEEDS = (3.0, 8.0, math.inf), tuple(range(81, 86))
 DELTA, TEST_ROWS, RANGE = 1e-6, 200, (-3.0, 3.0)
 
@@ -46,7 +46,7 @@ Rows = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 def draw(shape: tuple[int, int, int], seed: int) -> tuple[Rows, Rows]:
-    """Rows, targets and tasks, to train on and to test on."""
+    """Rows, targets and tasks, for training and for testing."""
     tasks, rows, columns = shape
     draws = np.random.default_rng(seed)
     plane = np.linalg.qr(draws.normal(size=(columns, 2)))[0]
@@ -77,7 +77,7 @@ def shared(train: Rows, test: Rows, tasks: int, epsilon: float, seed: int) -> fl
 
 
 def separate(train: Rows, test: Rows, tasks: int, epsilon: float, seed: int) -> float:
-    """R squared of a model for each task."""
+    """R squared of separate models, one per task."""
     predicted = np.zeros(len(test[1]))
     for task in range(tasks):
         if math.isinf(epsilon):
@@ -90,23 +90,23 @@ def separate(train: Rows, test: Rows, tasks: int, epsilon: float, seed: int) -> 
 
 
 def key_of(index: int, epsilon: float, seed: int) -> str:
-    """What a cell is kept by."""
+    """The key of a result."""
     return f"{'x'.join(map(str, SHAPES[index]))} | {epsilon:g} | {seed}"
 
 
 def measure(task: Task) -> Cells:
-    """Both on one draw."""
+    """Measure both on one draw."""
     index, epsilon, seed = task
     train, test = draw(SHAPES[index], seed)
     tasks = SHAPES[index][0]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that a seed voids privacy, and that noise is large
+        warnings.simplefilter("ignore")  # warnings about the fixed seed and about large noise
         scores = {rule.__name__: rule(train, test, tasks, epsilon, seed) for rule in (shared, separate)}
     return {key_of(index, epsilon, seed): scores | {"commit": current_commit()}}
 
 
 def report(out: Path) -> None:
-    """The page beside the cells."""
+    """Write the page from the results."""
     cells, rows = read_cells(out), []
     for index, (tasks, number, columns) in enumerate(SHAPES):
         for epsilon in EPSILONS:

@@ -1,9 +1,9 @@
-"""The error of a hypergradient against the penalty lambda: difference tracking beside the double loop, at one budget.
+"""The error of a hypergradient as a function of the penalty lambda, for difference tracking and the double loop.
 
     python benchmarks/penalty.py                (about two minutes on two cores; writes docs/results/penalty.*)
 
-Problem, records and exact hypergradient are those of `rates`. x is held still, so that all steps of a run estimate the
-same hypergradient. The double loop multiplies the noise of its two solves by lambda; tracking multiplies none.
+Problem, records and exact hypergradient are those of `rates`. x is fixed, so that all steps of a run estimate the same
+hypergradient. The double loop multiplies the noise of its two solves by lambda; tracking has no such factor.
 """
 
 import functools
@@ -28,7 +28,7 @@ from dpbilevel.foundation.tables import markdown_table
 PENALTIES, SEEDS = (1.0, 3.0, 10.0, 30.0, 100.0, 300.0), 20
 SETTING = Setting(4000, epsilon=1.0, d_x=4, d_y=4)
 START = (np.zeros(SETTING.d_x), np.zeros(SETTING.d_y))
-STILL = 1e-6  # how far x may move
+STILL = 1e-6  # largest change of x
 POSED = problem(SETTING.d_x, SETTING.d_y, SETTING.coupled)
 HELD = replace(POSED, domain=dpb.Box(START[0], START[0] + STILL))
 STEP, MEAN = "one step", "mean of a run"  # whose error
@@ -72,25 +72,25 @@ def run(case: dpb.BilevelProblem, method: Any, seed: int) -> dict[str, np.ndarra
     records = dpb.Records(both=drawn(SETTING, seed))
     settings = {"start": START, "refit": None, "seed": seed, "progress": False}
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", dpb.NotPrivateWarning)  # seeds are fixed on purpose: results must repeat
+        warnings.simplefilter("ignore", dpb.NotPrivateWarning)  # seeds are fixed for reproducibility
         return dpb.solve(case, records, SETTING.budget, method=method, **settings).history
 
 
 def tracked(penalty: float, seed: int) -> np.ndarray:
-    """Hypergradients of tracking's second half: by then model and difference have settled. It has no penalty."""
+    """Hypergradients of the second half of tracking, when model and difference have converged. It has no penalty."""
     return _tracked(seed)
 
 
 @functools.cache
 def _tracked(seed: int) -> np.ndarray:
     method = dpb.Tracking()
-    # The last passes judge, and release no hypergradient.
+    # The last passes validate, and release no hypergradient.
     return run(HELD, method, seed)["hypergradient"][method.steps // 2 : method.steps - method.phase]
 
 
 def double_loop(penalty: float, seed: int) -> np.ndarray:
-    """Hypergradients of all outer steps, read off the tiny steps of x."""
-    # The noisy difference is a few hundredths long, and lambda times that fits this clip; a wider one only adds noise.
+    """Hypergradients of all outer steps, computed from the tiny steps of x."""
+    # The noisy difference has a norm of a few hundredths, and lambda times that is below this clip norm.
     clips = {"clip_norm": 1 + penalty / 10, "upper_clip_norm": 1.0}
     method = replace(SETTING.method(), penalty_weight=penalty, steps=dpb.DPBilevel.steps, step_size=STILL, **clips)
     path = np.concatenate([START[0][None], run(POSED, method, seed)["x"]])
@@ -102,7 +102,7 @@ METHODS = {TRACKING: tracked, DOUBLE: double_loop}
 
 
 def errors(method: str, penalty: float, seed: int) -> dict[str, float]:
-    """Of one run: how far one step's hypergradient is off, and how far the mean of them is."""
+    """The errors of one run: of the hypergradient of one step, and of their mean."""
     off = METHODS[method](penalty, seed) - hyperobjective(START[0], drawn(SETTING, seed), SETTING.coupled)[1]
     return {
         STEP: float(np.sqrt(np.mean(np.sum(off**2, axis=1)))),
@@ -111,19 +111,19 @@ def errors(method: str, penalty: float, seed: int) -> dict[str, float]:
 
 
 def bias(penalty: float, records: Arrays) -> float:
-    """How far the exact hypergradient of the penalised problem is off the exact one of the problem itself."""
+    """The distance between the exact hypergradients of the penalised problem and of the problem itself."""
     exact = hyperobjective(START[0], records, True)[1]
     difference = np.zeros(SETTING.d_y)  # z - y*
-    for _ in range(100):  # a contraction, as f is less curved than g: z = y* - grad_y f(x, z)/lambda
+    for _ in range(100):  # a contraction, because f has less curvature than g: z = y* - grad_y f(x, z)/lambda
         moved = records | {"b": records["b"] + difference}
-        # At x = 0 the uncoupled problem has the same y and leaves the gradient through y out.
+        # At x = 0 the uncoupled problem has the same y, and no gradient through y.
         whole, direct = (hyperobjective(START[0], moved, coupled)[1] for coupled in (True, False))
         difference = (direct - whole) / penalty
     return float(np.linalg.norm(whole - exact))
 
 
 def interval(values: np.ndarray) -> tuple[float, float, float]:
-    """Geometric mean over seeds, and the ends of Student's 95% interval of it."""
+    """Geometric mean over seeds, and the limits of its 95% interval (Student's t)."""
     logs = np.log(values)
     ends = stats.t.interval(0.95, len(logs) - 1, logs.mean(), stats.sem(logs))
     return tuple(float(np.exp(value)) for value in (logs.mean(), *ends))
@@ -150,7 +150,7 @@ def measured(penalties: Sequence[float], seeds: int) -> dict[str, Any]:
 
 
 def table(results: dict[str, Any]) -> str:
-    """One row for each penalty, and one with the exponents."""
+    """One row per penalty, and one with the exponents."""
     columns = [(method, measure) for measure in (STEP, MEAN) for method in METHODS]
     rows = []
     for at, (penalty, left) in enumerate(zip(results["penalties"], results["bias"], strict=True)):
@@ -162,7 +162,7 @@ def table(results: dict[str, Any]) -> str:
 
 
 def draw(results: dict[str, Any], target: Path) -> None:
-    """Both measures side by side on the same axes, with the bias as a guide."""
+    """Both measures side by side with the same axes, with the bias for comparison."""
     matplotlib.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "penalty", "font.size": 10})
     figure = Figure(figsize=(9, 4.6), layout="constrained")
     penalties, panels = results["penalties"], figure.subplots(1, 2, sharey=True)
@@ -187,7 +187,7 @@ def draw(results: dict[str, Any], target: Path) -> None:
 
 
 def main(output: Path, penalties: Sequence[float] = PENALTIES, seeds: int = SEEDS) -> dict[str, Any]:
-    """Measure, and write raw numbers, page and figure."""
+    """Measure, and write results, page and figure."""
     begin = time.perf_counter()
     results = measured(penalties, seeds)
     made = f"Made by `python benchmarks/penalty.py` from {machine()}, in {time.perf_counter() - begin:.0f} seconds."

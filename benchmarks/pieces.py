@@ -1,7 +1,7 @@
-"""Long benchmarks in pieces: tasks in several processes, results kept by key, files that can be merged.
+"""Long benchmarks in parts: tasks in several processes, results stored by key, files that can be merged.
 
-Results are written after every task, so that a run that is cut off loses no more than the tasks in hand, and goes on
-from its file. Nothing here imports JAX: environments must be set before it is.
+Results are written after every task, so that an interrupted run loses only the tasks in progress, and resumes from its
+file. This module does not import JAX, because environment variables must be set first.
 """
 
 import argparse
@@ -18,12 +18,12 @@ Cells = dict[str, Any]
 
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1") | {
     "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1",
-    "XLA_PYTHON_CLIENT_PREALLOCATE": "false",  # processes share a GPU's memory
+    "XLA_PYTHON_CLIENT_PREALLOCATE": "false",  # processes share the memory of a GPU
 }
 
 
 def read_cells(*paths: Path) -> Cells:
-    """What files hold together; of equal keys the later one counts, files that do not exist hold nothing."""
+    """The merged content of files; later files override earlier ones, missing files are empty."""
     cells: Cells = {}
     for path in paths:
         if path.exists():
@@ -32,7 +32,7 @@ def read_cells(*paths: Path) -> Cells:
 
 
 def write_cells(path: Path, cells: Cells) -> None:
-    """All of the file or nothing, in an order that does not depend on which task was done first."""
+    """Write the file atomically, in an order that does not depend on the order of tasks."""
     path.parent.mkdir(parents=True, exist_ok=True)
     half = path.with_name(path.name + ".half")
     content = {"cells": dict(sorted(cells.items()))}
@@ -41,7 +41,7 @@ def write_cells(path: Path, cells: Cells) -> None:
 
 
 def options(description: str | None, results: Path, arguments: Sequence[str] | None) -> argparse.Namespace:
-    """What a benchmark is asked that does nothing but its tasks."""
+    """The command line of a benchmark that only runs tasks."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--out", type=Path, default=results)
@@ -49,7 +49,7 @@ def options(description: str | None, results: Path, arguments: Sequence[str] | N
 
 
 def run(work: Callable[[Any], Cells], tasks: Iterable[Any], out: Path, processes: int) -> Cells:
-    """Do the tasks and add their cells to a file; with several processes each has one thread."""
+    """Run tasks and add their results to a file; with several processes, each has one thread."""
     cells, tasks = read_cells(out), list(tasks)
 
     def keep(done: int, new: Cells) -> None:
@@ -62,7 +62,7 @@ def run(work: Callable[[Any], Cells], tasks: Iterable[Any], out: Path, processes
             keep(done, work(task))
         return cells
     flags = f"{ONE_THREAD['XLA_FLAGS']} {os.environ.get('XLA_FLAGS', '')}".strip()
-    os.environ.update(ONE_THREAD | {"XLA_FLAGS": flags})  # processes that are spawned inherit it
+    os.environ.update(ONE_THREAD | {"XLA_FLAGS": flags})  # inherited by spawned processes
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
         futures = [pool.submit(work, task) for task in tasks]
         for done, future in enumerate(as_completed(futures), 1):

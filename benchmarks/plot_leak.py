@@ -1,4 +1,4 @@
-"""What membership attacks achieved, beside what privacy allows."""
+"""Plot of the advantage of membership attacks, and of what privacy allows."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -23,10 +23,10 @@ _EXACT = COLOURS[1]
 
 @in_the_form_of("results", _EXAMPLE)
 def leak(results: Results | Sequence[Attack], ax: "Axes | None" = None) -> "Axes":
-    """The advantage of membership attacks against epsilon, with what privacy allows as curves.
+    """The advantage of membership attacks as a function of epsilon, with curves of what privacy allows.
 
     Args:
-        results: docs/results/leak.json or what it holds, or a list of what `dpbilevel.audit.leak` returns: attacks on
+        results: docs/results/leak.json or its content, or a list of results of `dpbilevel.audit.leak`: attacks on
             exact optimisation (a horizontal band) and on private methods (points with intervals).
         ax: Axes to draw on; new ones by default.
     """
@@ -72,6 +72,6 @@ def _curves(ax: "Axes", private: list[Attack]) -> None:
 def _attacks(results: Results | Sequence[Attack]) -> list[Attack]:
     if isinstance(results, Sequence) and not isinstance(results, str):
         if not results or not all(isinstance(attack, Attack) for attack in results):
-            raise InvalidArgument("results: must be a list of attacks as dpbilevel.audit.leak returns, at least one")
+            raise InvalidArgument("results: must be a non-empty list of results of dpbilevel.audit.leak")
         return list(results)
     return [Attack.from_json(entry) for entry in parsed(results, "attacks", _EXAMPLE)["attacks"]]

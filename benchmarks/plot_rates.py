@@ -1,4 +1,4 @@
-"""Measured rates on logarithmic axes, beside the exponents of the theorems."""
+"""Plot of measured rates on logarithmic axes, with the exponents of the theorems."""
 
 from fractions import Fraction
 from typing import TYPE_CHECKING
@@ -16,16 +16,17 @@ if TYPE_CHECKING:
 
 _EXAMPLE = "docs/results/rates.json"
 AGAINST = {"n": "records n", "epsilon": "ε (δ = 1e-6)", "d_": "dimension", "batch": "outer batch b_out"}
-_HIDDEN = ("x_out, F_P", "trajectory rms")  # would lie on other lines
+_HIDDEN = ("x_out, F_P", "trajectory rms")  # would overlap other lines
 
 
 @in_the_form_of("results", _EXAMPLE)
 def rates(results: Results, ax: "Axes | None" = None, against: str = "n") -> "Axes":
-    """Geometric means over seeds with their spread, and fitted lines; dashed: the theorem's exponent, dotted: the
-    paper's where it prints another.
+    """Geometric means over seeds with their spread, and fitted lines.
+
+    Dashed: the exponent of the theorem; dotted: that of the paper, if it differs.
 
     Args:
-        results: docs/results/rates.json, or what it holds.
+        results: docs/results/rates.json, or its content.
         ax: Axes to draw on; new ones by default.
         against: the quantity that varies: "n", "epsilon", "d_" (a dimension) or "batch".
     """

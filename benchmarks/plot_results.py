@@ -1,4 +1,4 @@
-"""Results of benchmarks, given as a file or as what it holds."""
+"""Results of benchmarks, given as a file or as its content."""
 
 import json
 from collections.abc import Mapping
@@ -11,13 +11,15 @@ Results = str | Path | Mapping[str, Any]
 
 
 def parsed(results: Results, key: str, example: str) -> Mapping[str, Any]:
-    """What a results file holds; it must have ``key``."""
+    """The content of a results file; it must have ``key``."""
     content: Any = results
     if isinstance(results, str | Path):
         try:
             content = json.loads(Path(results).read_text(encoding="utf-8"))
         except (OSError, ValueError, RecursionError) as error:
-            raise InvalidArgument(f"results={str(results)!r}: is no JSON file; pass one such as {example}") from error
+            raise InvalidArgument(
+                f"results={str(results)!r}: is not a JSON file; pass one such as {example}"
+            ) from error
     if not isinstance(content, Mapping) or key not in content:
-        raise InvalidArgument(f"results: must be the path of a file such as {example}, or what it holds")
+        raise InvalidArgument(f"results: must be the path of a file such as {example}, or its content")
     return content

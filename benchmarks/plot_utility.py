@@ -1,4 +1,4 @@
-"""How much of the tuning gap methods close, against epsilon."""
+"""Plot of the fraction of the tuning gap that methods close, as a function of epsilon."""
 
 import statistics
 from collections.abc import Mapping
@@ -16,21 +16,21 @@ if TYPE_CHECKING:
 
 _EXAMPLE = "docs/results/utility.json"
 UNTUNED, ORACLE, OURS = "untuned", "oracle", "tracking"
-_LEAST_GAP = 0.02  # of the untuned loss: tasks with less to win are not counted
-_LOWEST = -0.25  # gaps below this are cut off
+_LEAST_GAP = 0.02  # relative to the untuned loss: tasks with a smaller gap are not counted
+_LOWEST = -0.25  # lower end of the axis
 
-Losses = dict[str, list[float]]  # task to losses of repetitions
+Losses = dict[str, list[float]]  # losses of repetitions by task
 
 
 @in_the_form_of("results", _EXAMPLE)
 def epsilon_utility(results: Results, ax: "Axes | None" = None) -> "Axes":
-    """The median over tasks of (untuned - method)/(untuned - oracle), mean losses of repetitions, against epsilon.
+    """The median over tasks of (untuned - method)/(untuned - oracle), from mean losses, as a function of epsilon.
 
-    Of a task count the repetitions that all three have; tasks where the oracle gains less than 2% are left out. Methods
-    did not all run on all tasks, and a curve is of those that its method ran on.
+    Only repetitions that all three have are used, and only tasks on which the oracle gains at least 2%. Not all methods
+    ran on all tasks; each curve is the median over the tasks on which its method ran.
 
     Args:
-        results: docs/results/utility.json, or what it holds.
+        results: docs/results/utility.json, or its content.
         ax: Axes to draw on; new ones by default.
     """
     outcomes = list(parsed(results, "results", _EXAMPLE)["results"].values())
@@ -40,7 +40,7 @@ def epsilon_utility(results: Results, ax: "Axes | None" = None) -> "Axes":
     curves = {method: _curve(outcomes, method, epsilons) for method in methods}
     curves = {method: curve for method, curve in curves.items() if curve}
     if not curves:
-        raise InvalidArgument("results: have no task that an untuned run, an oracle and a method share")
+        raise InvalidArgument("results: must have at least one task with untuned, oracle and another method")
     with drawing(ax, height=4.2) as ax:
         for (method, curve), look in zip(curves.items(), looks(), strict=False):
             look |= {"marker": "o", "markersize": 4, "linewidth": 2.6 if method == OURS else 1.4}
@@ -52,7 +52,7 @@ def epsilon_utility(results: Results, ax: "Axes | None" = None) -> "Axes":
         ax.minorticks_off()
         ax.set_ylim(_LOWEST, 1.1)
         ax.set_xlabel("ε in total")
-        ax.set_ylabel("gap closed, median of tasks")
+        ax.set_ylabel("gap closed, median over tasks")
         ax.grid(axis="y")
         ax.legend(loc="upper left", bbox_to_anchor=(0.0, -0.16), ncols=2)
     return ax

@@ -1,7 +1,7 @@
-"""Measured rates beside the paper's: the exact projected hypergradient at the output of DP Bilevel.
+"""Measured rates compared with those of the paper: the exact projected hypergradient at the output of DP Bilevel.
 
     python benchmarks/rates.py                  (about 13 minutes on one core; writes docs/results/rates.* and a figure)
-    python benchmarks/rates.py --quick          (under half a minute; writes only where --output says)
+    python benchmarks/rates.py --quick          (under half a minute; writes only to --output)
 
 The problem has known constants and a hypergradient in closed form. A record is (e_i, a_i, b_i):
 
@@ -12,8 +12,8 @@ The problem has known constants and a hypergradient in closed form. A record is 
     y*(x) = P x + mean b,     grad F(x) = mean of (x - e_i)/f_i + P' mean of (y*(x) - a_i)/f_i
 
 F and the penalised hyperobjective are 2-smooth: L = 2. Records are drawn from 64 equally likely values, so that the
-population's hypergradient is a finite sum too. Every number of a run follows from public quantities by the scalings of
-Theorems 1 and 2; mu, the Gaussian mu of (epsilon, delta), stands for the theorems' epsilon and its logarithms:
+hypergradient of the population is a finite sum too. All parameters of a run follow from public quantities by the
+scalings of Theorems 1 and 2; mu, the Gaussian mu of (epsilon, delta), replaces the theorems' epsilon and logarithms:
 
     alpha = max{(sqrt(d_y)/(mu n))^(1/3), (sqrt(d_x)/(mu n))^(1/2)}       uncoupled: the second alone
     lambda = 1.4/alpha,     T = 0.5/alpha^2,     eta = 1/(2L) = 1/4,     T_GD = 2,     M = 1
@@ -64,13 +64,13 @@ def population(d_x: int, d_y: int) -> Arrays:
         points[:, axis] += centre
         return points.astype(np.float32)
 
-    # x is drawn along one axis and y along another: at the solution neither gradient vanishes, so that the bias shows.
+    # x is pulled along one axis and y along another: at the solution neither gradient vanishes, so that there is bias.
     return {"e": sphere(d_x, 1.0, 1, 1.5), "a": sphere(d_y, 1.0, 0, 1.5), "b": sphere(d_y, SPREAD, 0, 0.0)}
 
 
 @functools.cache
 def problem(d_x: int, d_y: int, coupled: bool) -> dpb.BilevelProblem:
-    """One object for each shape: plans and compiled programs hang on it."""
+    """One object per shape: plans and compiled programs are cached by it."""
     shared = min(d_x, d_y)
 
     def upper_loss(x, y, record):
@@ -97,7 +97,7 @@ def hyperobjective(x: np.ndarray, records: Arrays, coupled: bool) -> tuple[float
 
 
 def gradient_mapping(x: np.ndarray, gradient: np.ndarray) -> float:
-    """|x - Proj_X(x - eta grad F(x))|/eta: what the theorems bound."""
+    """|x - Proj_X(x - eta grad F(x))|/eta, the quantity that the theorems bound."""
     moved = x - STEP * gradient
     moved *= min(1.0, RADIUS / max(np.linalg.norm(moved), RADIUS))
     return float(np.linalg.norm(x - moved) / STEP)
@@ -105,7 +105,7 @@ def gradient_mapping(x: np.ndarray, gradient: np.ndarray) -> float:
 
 @dataclass(frozen=True)
 class Setting:
-    """Public quantities of one run; all numbers of the algorithm follow from them."""
+    """Public quantities of one run; all parameters of the algorithm follow from them."""
 
     n: int
     epsilon: float = 8.0
@@ -113,7 +113,7 @@ class Setting:
     d_y: int = 16
     coupled: bool = True
     scheme: str = "full"  # or "poisson", "replacement": how batches are drawn
-    batch: int | None = None  # b_out; from alpha where there is privacy
+    batch: int | None = None  # b_out; with privacy it follows from alpha
 
     @property
     def budget(self) -> dpb.Budget:
@@ -127,10 +127,10 @@ class Setting:
         return max(inner ** (1 / 3) if self.coupled else 0.0, outer ** (1 / 2))
 
     def method(self) -> dpb.DPBilevel:
-        """Algorithm 1, or with batches 3, with the numbers of the page."""
-        # Clips bound every record's vector at the exact solutions, so that clipping does not bias.
+        """Algorithm 1, or with batches Algorithm 3, with the scalings above."""
+        # Clip norms exceed every contribution at the exact solutions, so that clipping causes no bias.
         inner = {"strong_convexity": 1.0, "smoothness": 1.0, "clip_norm": 2 * SPREAD, "upper_clip_norm": 1.0}
-        # M is fixed: by its formula log log n would reach two within a grid, and the noise would jump by sqrt(2).
+        # M is fixed: by its formula it would become two within a grid, and the noise would jump by sqrt(2).
         inner |= {"radius": 4 * SPREAD, "rounds": 1, "steps": 2}
         penalty = 1.4 / self.alpha if self.budget.is_private else 1000.0
         steps, size = round(0.5 / self.alpha**2), self.batch or 4 / self.alpha**2
@@ -145,30 +145,30 @@ class Setting:
 
 
 def drawn(setting: Setting, seed: int) -> Arrays:
-    """n records from the population; each seed has its own, besides its own noise."""
+    """n records from the population; each seed has its own records and its own noise."""
     chosen = np.random.default_rng([seed, setting.n]).integers(0, VALUES, setting.n)
     return {name: values[chosen] for name, values in population(setting.d_x, setting.d_y).items()}
 
 
 def solve(setting: Setting, seed: int, method: dpb.DPBilevel | None = None, private: bool = True) -> Any:
-    """Run the setting's method, or another one, or without noise."""
+    """Run the method of the setting, or another one, or without noise."""
     case, records = problem(setting.d_x, setting.d_y, setting.coupled), dpb.Records(both=drawn(setting, seed))
     budget, start = setting.budget if private else dpb.Budget(math.inf), (np.zeros(setting.d_x), np.zeros(setting.d_y))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", dpb.NotPrivateWarning)  # seeds are fixed on purpose: results must repeat
+        warnings.simplefilter("ignore", dpb.NotPrivateWarning)  # seeds are fixed for reproducibility
         method = method or setting.method()
         return dpb.solve(case, records, budget, method=method, start=start, seed=seed, progress=False)
 
 
 @functools.cache
 def of_one_run(setting: Setting, seed: int) -> dict[str, float]:
-    """Gradient mappings of the empirical F and of the population's F_P at the output; and without any output rule."""
+    """Gradient mappings of the empirical F and of the population's F_P at the output, and along the trajectory."""
     solution, records = solve(setting, seed), drawn(setting, seed)
     x, iterates = np.asarray(solution.x, np.float64), solution.history["x"].astype(np.float64)
     gradient, expected = (
         hyperobjective(x, data, setting.coupled)[1] for data in (records, population(setting.d_x, setting.d_y))
     )
-    late = iterates[len(iterates) // 2 :: max(1, len(iterates) // 64)]  # 32 of them or more tell as much as all
+    late = iterates[len(iterates) // 2 :: max(1, len(iterates) // 64)]  # 32 or more are enough
     norms = [gradient_mapping(x, hyperobjective(x, records, setting.coupled)[1]) for x in late]
     return {
         "x_out": gradient_mapping(x, gradient),
@@ -179,7 +179,7 @@ def of_one_run(setting: Setting, seed: int) -> dict[str, float]:
 
 
 def batch_deviation(setting: Setting, seed: int) -> float:
-    """How far the first mini-batch hypergradient is off the full one; both come from the same, exact inner solves."""
+    """The distance between the first mini-batch and full-batch hypergradients, with the same exact inner solves."""
     batch = replace(setting.method(), steps=1)
     both = (batch, replace(batch, sampling=dpb.FullBatch()))
     first, second = (solve(setting, seed, method).history["x"][0] for method in both)
@@ -187,11 +187,11 @@ def batch_deviation(setting: Setting, seed: int) -> float:
 
 
 def sources(setting: Setting) -> dict[str, float]:
-    """Sizes of the errors of one hypergradient, from the plan; and what is left at the output without any noise."""
+    """The errors of one hypergradient by source, from the plan, and the error at the output without noise."""
     parameters, penalty = solve(setting, 0).parameters, setting.method().penalty_weight
     names = ("lower solve", "penalised solve", "hypergradient")
     lower, penalised, outer = (parameters[f"{name}: noise"][0] for name in names)
-    # Of two steps, 1 and 1/2, averaged: an error of 3/4 of the first answer's noise and 1/4 of the second's is left.
+    # Averaging two steps, of sizes 1 and 1/2, leaves 3/4 of the noise of the first answer and 1/4 of the second.
     solves = math.hypot(0.75, 0.25) * math.hypot(lower, penalised) * math.sqrt(setting.d_y)
     x = np.asarray(solve(setting, 0, private=False).x, np.float64)
     bias = gradient_mapping(x, hyperobjective(x, drawn(setting, 0), setting.coupled)[1])
@@ -222,7 +222,7 @@ def fitted(points: Sequence[float], values: np.ndarray) -> Exponent:
 
 
 def verdict(exponent: Exponent, bound: str) -> str:
-    """The theorems are upper bounds: in every quantity a smaller exponent is as good or better."""
+    """Compare with the theorem, an upper bound: a smaller exponent is as good or better."""
     if exponent.high < Fraction(bound):
         return "below the bound"
     return "agrees" if exponent.low <= Fraction(bound) else "ABOVE the bound"
@@ -230,7 +230,7 @@ def verdict(exponent: Exponent, bound: str) -> str:
 
 @dataclass(frozen=True)
 class Experiment:
-    """One quantity varies, all else is fixed; ``bound`` is the exponent that the theorem gives it."""
+    """One quantity varies, everything else is fixed; ``bound`` is the exponent of the theorem."""
 
     name: str
     against: str  # a field of Setting; or mu, of the epsilons in the grid
@@ -239,7 +239,7 @@ class Experiment:
     bound: str
     metric: str = "x_out"
     seeds: int = 12
-    printed: str | None = None  # the paper's exponent, where it is not the right one
+    printed: str | None = None  # the exponent printed in the paper, if it is wrong
 
     def run(self) -> dict[str, Any]:
         """All values, by grid point and seed, and the exponent."""
@@ -264,7 +264,7 @@ BATCHES, BASE = replace(SQUARE, scheme="poisson"), Setting(0, 32.0, d_x=4, d_y=4
 
 
 def experiments() -> list[Experiment]:
-    """What the page reports. Only mu n enters the scalings: dimensions grow on few records with a larger epsilon."""
+    """The experiments of the page. Scalings depend on mu n only, so that few records with a larger epsilon suffice."""
     free, poisson = replace(FREE, n=4096), replace(FREE, n=4096, scheme="poisson")
     return [
         Experiment("ERM", "n", grid(2000, 5), SQUARE, "-1/3"),
@@ -289,7 +289,7 @@ def experiments() -> list[Experiment]:
 
 
 def quick_experiments() -> list[Experiment]:
-    """A few small compilations: enough to see that everything runs."""
+    """A few small experiments, to check that everything runs."""
     return [
         Experiment("ERM", "n", (500, 2000), BASE, "-1/3", seeds=2),
         Experiment("population", "n", (500, 2000), BASE, "-1/3", "x_out, F_P", 2, "-1/4"),
@@ -298,19 +298,19 @@ def quick_experiments() -> list[Experiment]:
 
 
 def draw(results: list[dict[str, Any]], target: Path) -> None:
-    """A panel for each quantity that varies."""
+    """One panel per varying quantity."""
     with matplotlib.rc_context(SETTINGS):
         figure = Figure(figsize=(11, 9.6), layout="constrained")
         for panel, against in zip(figure.subplots(2, 2).flat, ("n", "epsilon", "d_", "batch"), strict=True):
             if any(result["against"].startswith(against) for result in results):
                 plot_rates.rates({"experiments": results}, panel, against)
-        title = "Measured exponents (in brackets and dashed: the theorem's; dotted: the paper's where it differs)"
+        title = "Measured exponents (in brackets and dashed: theorem; dotted: paper, if it differs)"
         figure.suptitle(title, fontsize=11)
         figure.savefig(target, metadata={"Date": None})
 
 
 def tables(results: list[dict[str, Any]], errors: list[dict[str, Any]]) -> tuple[str, str]:
-    """The exponents, one row for each experiment; and what one hypergradient is off by, at the ends of two grids."""
+    """The exponents, one row per experiment, and the errors of one hypergradient at the ends of two grids."""
     rows, names = [], ("inner error", "outer noise", "bias")
     for result in results:
         theorem = result["bound"] + (f" (the paper prints {result['printed']})" if result["printed"] else "")
@@ -324,7 +324,7 @@ def tables(results: list[dict[str, Any]], errors: list[dict[str, Any]]) -> tuple
 
 
 def machine() -> str:
-    """Commit and processor, without the host's name."""
+    """Commit and processor, without the host name."""
     command = ["git", "describe", "--always", "--dirty", "--exclude", "*"]
     commit = subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout
     lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
@@ -334,14 +334,14 @@ def machine() -> str:
 
 
 def main(quick: bool = False, output: Path | None = None) -> list[dict[str, Any]]:
-    """Run all experiments; write raw numbers and a figure, and renew the generated part of the page."""
+    """Run all experiments; write results and a figure, and update the generated part of the page."""
     begin = time.perf_counter()
     results = [experiment.run() for experiment in (quick_experiments() if quick else experiments())]
     ends = [(BASE, 500)] if quick else [(SQUARE, 2000), (SQUARE, 32_000), (APART, 400), (APART, 6400)]
     words = {True: "coupled", False: "uncoupled"}
     errors = [{"setting": f"{words[base.coupled]}, n = {n:,}"} | sources(replace(base, n=n)) for base, n in ends]
     content: dict[str, Any] = {"experiments": results, "errors": errors}
-    if not quick:  # the paper's own batches, at one point: their accounting takes a minute
+    if not quick:  # the sampling scheme of the paper, at one point: its accounting takes a minute
         one = replace(BATCHES, n=1000, scheme="replacement")
         content["with replacement"] = [of_one_run(one, seed)["x_out"] for seed in range(8)]
     if output is not None:

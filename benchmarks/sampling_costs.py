@@ -1,6 +1,6 @@
-"""What epsilon each sampling costs for the same noise: the table of docs/results/sampling_costs.md.
+"""The epsilon of each sampling scheme for the same noise: the table of docs/results/sampling_costs.md.
 
-python benchmarks/sampling_costs.py        (a few minutes; draws with replacement have wide loss distributions)
+python benchmarks/sampling_costs.py        (a few minutes; sampling with replacement has wide loss distributions)
 """
 
 from pathlib import Path
@@ -30,7 +30,7 @@ with replacement (the paper's scheme) is the most expensive: a record may be dra
 
 
 def epsilon(sampling, noise_over_clip, steps, adjacency):
-    """Epsilon of ``steps`` sums with noise given in clips: the same noise on the sum, whatever the sampling."""
+    """Epsilon of ``steps`` sums with noise in units of the clip norm, the same for all sampling schemes."""
     contributions = {"replace-one": 2.0, "zero-out": 1.0}[adjacency]
     charge = Charge("gradient", "lower", contributions / noise_over_clip, steps, sampling, RECORDS)
     return composed_epsilon([charge], DELTA, adjacency)

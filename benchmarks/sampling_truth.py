@@ -1,10 +1,10 @@
-"""True against claimed delta of one step, for every sampling, relation and direction: docs/results/sampling_truth.md.
+"""True and claimed delta of one step, for every sampling, relation and direction: docs/results/sampling_truth.md.
 
     python benchmarks/sampling_truth.py        (a minute; no randomness)
 
-The true delta is an integral over two mixtures of Gaussians, one component for each batch, and shares no code with the
-accountant. All vectors lie in a plane: the record at (C, 0), its replacement anywhere (nowhere under zero-out), and all
-other records at one point of the disc of radius C, the most adverse one that is found.
+The true delta is an integral over two mixtures of Gaussians, one component per batch, and shares no code with the
+accountant. All contributions are in a plane: the record at (C, 0), its replacement at any point (absent under
+zero-out), and all other records at one point of the disc of radius C, the worst one found.
 """
 
 import itertools
@@ -29,10 +29,10 @@ SAMPLINGS = {
     "without replacement": dpb.WithoutReplacement(SIZE),
     "with replacement": dpb.WithReplacement(SIZE),
 }
-RELATIONS = {"replace-one": 2.0, "zero-out": 1.0}  # to how many clips one record moves a batch that holds it
+RELATIONS = {"replace-one": 2.0, "zero-out": 1.0}  # sensitivity of a batch that contains the record, in clip norms
 DIRECTIONS = {"replace-one": ("is replaced", "is restored"), "zero-out": ("is removed", "is added")}
 SETTINGS = ((1.0, 1.0), (2.0, 0.25))  # noise over clip, and epsilon
-ERROR = 1e-5  # of the integrals, at most
+ERROR = 1e-5  # largest error of the integrals
 FIXED = {"without replacement": without_replacement, "with replacement": with_replacement}
 
 
@@ -57,13 +57,13 @@ def components(sampling, record, others):
     """Weights and means of the sum over a batch, less a constant; all other records are at ``others``."""
     if isinstance(sampling, dpb.FullBatch):
         return np.ones(1), record[None]
-    if isinstance(sampling, dpb.WithoutReplacement):  # the record, or another one in its place
+    if isinstance(sampling, dpb.WithoutReplacement):  # the record, or another one instead
         rate = sampling.size / RECORDS
         return np.array([rate, 1 - rate]), np.array([record - others, NOWHERE])
-    if isinstance(sampling, dpb.WithReplacement):  # drawn k times, and another one in each other place
+    if isinstance(sampling, dpb.WithReplacement):  # the record k times, other records otherwise
         draws = np.arange(sampling.size + 1)
         return binom(sampling.size, 1 / RECORDS).pmf(draws), draws[:, None] * (record - others)
-    there = np.arange(RECORDS) if others.any() else np.zeros(1)  # how many others come
+    there = np.arange(RECORDS) if others.any() else np.zeros(1)  # number of other records in the batch
     masses = binom(RECORDS - 1, sampling.rate).pmf(there) if others.any() else np.ones(1)
     means = there[:, None] * others
     return (
@@ -73,7 +73,7 @@ def components(sampling, record, others):
 
 
 def true_deltas(one, other, noise, epsilon):
-    """The hockey-stick divergence of two mixtures, both ways, by quadrature on a line or in the plane."""
+    """The hockey-stick divergence of two mixtures, in both directions, by quadrature on a line or in the plane."""
     kept = [(weights[weights > 1e-9], means[weights > 1e-9] / noise) for weights, means in (one, other)]
     means = np.concatenate([part[1] for part in kept])
     flat = not means[:, 1].any()
@@ -93,18 +93,18 @@ def true_deltas(one, other, noise, epsilon):
 
 
 def worst(sampling, relation, noise, epsilon):
-    """The largest true delta of each direction, and where the other records then are."""
+    """The largest true delta in each direction, and the position of the other records."""
     found = [(-1.0, ""), (-1.0, "")]
     for (name, others), replacement in itertools.product(OTHERS.items(), REPLACEMENTS[relation]):
         pair = (components(sampling, vector, others) for vector in (RECORD, replacement))
         for way, delta in enumerate(true_deltas(*pair, noise, epsilon)):
-            if delta > found[way][0] + ERROR:  # of what is the same but for that, the simplest is shown
+            if delta > found[way][0] + ERROR:  # of equal ones, the simplest is shown
                 found[way] = delta, name
     return found
 
 
 def claimed(sampling, relation, noise, epsilon):
-    """What the accountant counts for one step, in each direction; it states the larger."""
+    """The delta of the accountant for one step, in each direction; it reports the larger."""
     charge = Charge("sum", "lower", RELATIONS[relation] / noise, 1, sampling, RECORDS)
     if isinstance(sampling, dpb.FullBatch):
         return (composed_delta([charge], epsilon, relation),) * 2
@@ -113,12 +113,12 @@ def claimed(sampling, relation, noise, epsilon):
 
 
 def before(name, relation, noise, epsilon):
-    """What was stated before: one profile for both directions, as if no other record took the place."""
+    """The delta stated before: one profile for both directions, as if no other record took the place."""
     return float(FIXED[name](RELATIONS[relation] / noise, SIZE, RECORDS, epsilon))
 
 
 def rows(noise, epsilon):
-    """Sampling, relation, direction, where others are, the true delta, the claimed one, and the one before."""
+    """Sampling, relation, direction, position of others, true delta, claimed delta, and the delta stated before."""
     for (name, sampling), relation in itertools.product(SAMPLINGS.items(), RELATIONS):
         counted = claimed(sampling, relation, noise, epsilon)
         old = before(name, relation, noise, epsilon) if name in FIXED else max(counted)
@@ -128,7 +128,7 @@ def rows(noise, epsilon):
 
 
 def table(found):
-    """Rows as the page shows them."""
+    """The table of the page."""
     header = ["sampling", "relation", "the record …", "other records", "true δ", "claimed δ", "before"]
     cells = [
         [*words, f"{true:.4f}", f"{mine:.4f}", f"{old:.4f}{' (too small)' if old < true - ERROR else ''}"]
@@ -172,7 +172,9 @@ def main():
         size=SIZE,
         others=len(OTHERS),
         factor=max(row[4] / row[6] for row in everything),
-        verdict="No claim is below the truth." if not short else f"CLAIMS THAT ARE TOO SMALL: {', '.join(short)}.",
+        verdict="No claimed δ is below the true one."
+        if not short
+        else f"CLAIMS THAT ARE TOO SMALL: {', '.join(short)}.",
         tables="\n".join(f"σ = {noise:g} C, ε = {e:g}:\n\n{table(mine)}\n" for (noise, e), mine in found.items()),
     )
     TARGET.write_text(page, encoding="utf-8")

@@ -1,10 +1,10 @@
-"""Estimators with all defaults beside scikit-learn (no privacy) and diffprivlib (pure epsilon), on the same features.
+"""Estimators with defaults, scikit-learn (no privacy) and diffprivlib (pure epsilon), on the same features.
 
     python benchmarks/side_by_side.py --peer PYTHON     (about ten minutes on two cores; make bench-estimators)
 
-PYTHON is an interpreter with diffprivlib, which needs an older scikit-learn than ours (benchmarks/diffprivlib.txt): it
-is handed the encoded features in a file, so that both learn from the same numbers. The peer is tried at several
-settings of its own penalty and shown at the best of them by *test* accuracy, which flatters it.
+PYTHON is an interpreter with diffprivlib, which needs an older scikit-learn (benchmarks/diffprivlib.txt). It reads the
+encoded features from a file, so that all models use the same numbers. diffprivlib is run at several penalties and also
+reported at the best one by *test* accuracy, which is in its favour.
 """
 
 import argparse
@@ -75,7 +75,7 @@ weights of the eight bad sources of twelve.
 
 def quietly(estimator: Any, *data: Any, **more: Any) -> Any:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", dpb.NotPrivateWarning)  # seeds are fixed on purpose: results must repeat
+        warnings.simplefilter("ignore", dpb.NotPrivateWarning)  # seeds are fixed for reproducibility
         return estimator.fit(*data, **more)
 
 
@@ -229,7 +229,7 @@ def main() -> None:
     parser.add_argument("--peer", required=True, help="an interpreter with diffprivlib")
     parser.add_argument("--data", type=Path, default=tasks.default_data_directory())
     options = parser.parse_args()
-    begin, made_on = time.perf_counter(), machine()  # the code that is about to run, not what is there when it ends
+    begin, made_on = time.perf_counter(), machine()  # the commit at the start, not at the end
     content: dict[str, Any] = {"references": references(options.data)}
     content |= {"peers": peers(options.data, options.peer), "ours": ours(options.data)}
     minutes = (time.perf_counter() - begin) / 60

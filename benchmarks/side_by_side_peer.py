@@ -1,4 +1,4 @@
-"""diffprivlib's part of `side_by_side`: runs in an environment of its own, reads features, prints results as JSON."""
+"""The diffprivlib part of `side_by_side`: runs in its own environment, reads features, prints results as JSON."""
 
 import json
 import sys

@@ -1,9 +1,9 @@
-"""Does the default solve the problem it is given? Known solutions, all domains, scales over six decades, without noise.
+"""Does the default solve its problem without noise? Known solutions, all domains, scales over six decades.
 
     python benchmarks/solver.py        (a quarter of an hour on two cores; writes docs/results/solver.*)
 
-Each problem is solved with defaults alone (`dpb.solve(problem, records, budget, start=...)`) and by the reference:
-dense implicit differentiation in float64. *Left* is the share of F(x0) - F* that the default leaves.
+Each problem is solved with defaults (`dpb.solve(problem, records, budget, start=...)`) and by the reference solver,
+dense implicit differentiation in float64. *Left* is the remaining fraction of F(x0) - F*.
 """
 
 import json
@@ -53,15 +53,15 @@ units and relative to the norm of the solution, is {units}.
 
 
 def solved(posed: Posed) -> dpb.Solution:
-    """With defaults alone; the final training has no part in x."""
+    """Solve with defaults; without the final training, which does not affect x."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that an infinite epsilon is not private
+        warnings.simplefilter("ignore")  # the warning about an infinite epsilon
         records = dpb.Records(**posed.data)
         return dpb.solve(posed.problem, records, dpb.Budget(math.inf), start=posed.start, progress=False)
 
 
 def measured(entry: Entry, seed: int) -> dict[str, float]:
-    """One problem, solved by the default and by the reference."""
+    """Solve one problem with the default and with the reference solver."""
     posed = entry.posed(RECORDS, seed)
     reference = Reference(posed)
     first, best = reference.value(posed.start[0]), reference.best()
@@ -80,7 +80,7 @@ def _leaves(tree: Any) -> list[np.ndarray]:
 
 
 def in_units(seed: int) -> float:
-    """How far, at most, a rescaled problem's solution is from the plain one, relative to its size."""
+    """The largest distance between the solutions of rescaled problems and of the original one, relative to its norm."""
     posed = quadratic(RECORDS, seed, domain="ball")
     plain = np.asarray(solved(posed).x)
     others = [np.asarray(solved(rescaled(posed, units)).x) / units.x for units in UNITS]
@@ -88,7 +88,7 @@ def in_units(seed: int) -> float:
 
 
 def draw(rows: list[dict[str, Any]], target: Path) -> None:
-    """A dot for each problem, in the table's order."""
+    """One dot per problem, in the order of the table."""
     matplotlib.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "solver", "font.size": 9})
     figure = Figure(figsize=(8, 0.17 * len(rows) + 1), layout="constrained")
     axes = figure.subplots()
@@ -99,18 +99,18 @@ def draw(rows: list[dict[str, Any]], target: Path) -> None:
     axes.set_xlim(floor / 2, 1)
     axes.set_yticks(range(len(rows)), [row["name"] for row in rows], fontsize=6)
     axes.set_ylim(len(rows) - 0.5, -0.5)
-    axes.set_xlabel("share of F(x₀) − F* left (dashed: one in a hundred; below 10⁻¹⁰ drawn there)")
+    axes.set_xlabel("remaining fraction of F(x₀) − F* (dashed: 1%; clipped at 10⁻¹⁰)")
     axes.grid(axis="x", alpha=0.3)
     figure.savefig(target, metadata={"Date": None})
 
 
 def main(output: Path = ROOT / "docs" / "results", entries: list[Entry] | None = None) -> list[dict[str, Any]]:
-    """Solve all problems and write page, picture and numbers."""
+    """Solve all problems and write page, figure and results."""
     begin = time.perf_counter()
     rows = []
     for entry in table() if entries is None else entries:
         runs = [measured(entry, seed) for seed in SEEDS]
-        jax.clear_caches()  # compiled programs of all problems would need more memory maps than Linux grants
+        jax.clear_caches()  # compiled programs of all problems would exceed the limit of memory maps on Linux
         rows.append({"name": entry.name} | {key: max(run[key] for run in runs) for key in runs[0]})
         print(f"{rows[-1]['left']:10.1e}  {rows[-1]['rounds']:4}  {rows[-1]['name']}", file=sys.stderr, flush=True)
     units = max(in_units(seed) for seed in SEEDS)

@@ -1,18 +1,18 @@
-"""Does the default solve the problem it is given, with noise? The problems of `solver.py` at epsilon 1 and 3.
+"""Does the default solve its problem with noise? The problems of `solver.py` at epsilon 1 and 3.
 
-    python benchmarks/solver_private.py --records 1e3,1e4 --processes 16 --out part.json        (a piece)
+    python benchmarks/solver_private.py --records 1e3,1e4 --processes 16 --out part.json        (a part)
     python benchmarks/solver_private.py --merge part.json other.json --report                   (docs/results)
 
 *Left* is (F(x) - F*)/(F(x0) - F*), as in `solver.py`. A cell is a problem at one epsilon and one number of records,
-over several seeds of the noise. What is in the file already is not run again, so that pieces can be made on several
-machines; with ``PYTHONPATH=src`` it runs from source, and needs Matplotlib for the report alone.
+over several seeds of the noise. Results that are already in the file are not computed again, so that parts can run on
+several machines. With ``PYTHONPATH=src`` it runs from source; only the report needs Matplotlib.
 
-Three things keep it affordable. The final training has no part in x and is not run: tuning gets exactly the budget that
-`dpb.solve` would give it (`Refit.budgets`), and no training follows. All sizes take their records from the front of one
-draw, so that only their number changes. F and F* are those of the same records, but of 20,000 of them at most.
+Three measures keep it affordable. The final training does not affect x and is skipped: tuning gets exactly the budget
+that `dpb.solve` would give it (`Refit.budgets`). All sizes use the first records of one draw, so that only their number
+changes. F and F* are evaluated on the same records, but on at most 20,000 of them.
 
-The paper's double loop runs beside it on quadratics in a ball, the problems with certified constants, up to 10^5
-records: it passes over the data ten times as often.
+The paper's double loop runs for comparison on quadratics in a ball, the problems with certified constants, up to 10^5
+records: it makes ten times as many passes over the data.
 """
 
 import argparse
@@ -35,29 +35,29 @@ RESULTS = Path(__file__).resolve().parent.parent / "docs" / "results" / "solver_
 EPSILONS, RECORDS, SEEDS = (1.0, 3.0), (10**3, 10**4, 10**5, 10**6), 8
 DELTA = 1e-7
 DATA_SEED = 41
-# Rescaled problems have noise of their own: their results are compared with those of the plain ones as independent.
+# Rescaled problems have other noise: the comparison with the original problems assumes independence.
 NOISE_SEEDS = {"plain": 51, "rescaled": 151}
 REFERENCE_RECORDS = 20_000
 DEFAULT, DOUBLE_LOOP = "default", "double loop"
 MOST_FOR_DOUBLE_LOOP = 10**5
-RECORD_NORM = 4.0  # declared for the records of quadratics: centres of norm about 1.7, and spread 0.3
-LOST = 1e12  # left by a run that ends outside of all numbers
+RECORD_NORM = 4.0  # declared norm of the records of quadratics: centres of norm about 1.7, and spread 0.3
+LOST = 1e12  # the fraction left of a run that ends with NaN or infinity
 
-Task = tuple[int, int, tuple[str, ...], int]  # entry, records, keys of the cells that are missing, seeds
+Task = tuple[int, int, tuple[str, ...], int]  # entry, records, keys of missing cells, seeds
 
 
 def key_of(name: str, epsilon: float, records: int, method: str) -> str:
-    """What a cell is kept by."""
+    """The key of a cell."""
     return f"{name} | {epsilon:g} | {records} | {method}"
 
 
 def plain_name(entry: Entry) -> str:
-    """The name of the same problem in plain units."""
+    """The name of the same problem in original units."""
     return replace(entry, units=PLAIN).name
 
 
 def front(posed: Posed, records: int) -> Posed:
-    """The same problem on the first records: so many lower ones, and half as many upper ones."""
+    """The same problem on the first lower records, and half as many upper ones."""
 
     def cut(role: str, leaf: np.ndarray) -> np.ndarray:
         return np.array(leaf[: records // 2 if role == "upper" else records])
@@ -70,7 +70,7 @@ def front(posed: Posed, records: int) -> Posed:
 
 
 def tuning_budget(epsilon: float, sizes: dpb.RecordShapes) -> dpb.Budget:
-    """What `dpb.solve` leaves to tuning by default."""
+    """The budget of tuning in `dpb.solve` with defaults."""
     budget, _, _ = dpb.Tracking().default_refit.budgets(dpb.Budget(epsilon, DELTA), sizes, gaussian=True)
     return budget
 
@@ -98,14 +98,14 @@ def double_loop(constants: dpb.Constants) -> dpb.DPBilevel:
 
 
 def methods_of(entry: Entry, records: int) -> tuple[str, ...]:
-    """What runs on a problem."""
+    """The methods that run on a problem."""
     in_ball = entry.family is quadratic and entry.settings.get("domain") == "ball"
     known = in_ball and entry.units == PLAIN and entry.settings.get("reads", True)
     return (DEFAULT, DOUBLE_LOOP) if known and records <= MOST_FOR_DOUBLE_LOOP else (DEFAULT,)
 
 
 def solved(posed: Posed, method: str, epsilon: float, seeds: Sequence[int]) -> list[Any]:
-    """x for each seed of the noise; one object for the problem, so that it is compiled once."""
+    """x for each seed of the noise; with one problem object, so that it is compiled once."""
     if method == DEFAULT:
         budget = tuning_budget(epsilon, dpb.Records(**posed.data).sizes)
         options: dict[str, Any] = {"refit": None}
@@ -113,7 +113,7 @@ def solved(posed: Posed, method: str, epsilon: float, seeds: Sequence[int]) -> l
         posed, budget = certified(posed), dpb.Budget(epsilon, DELTA)
         options = {"method": double_loop(posed.problem.constants)}
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that a seed voids privacy, and that noise is large
+        warnings.simplefilter("ignore")  # warnings about the fixed seed and about large noise
         records = dpb.Records(**posed.data)
         return [
             dpb.solve(posed.problem, records, budget, start=posed.start, seed=seed, progress=False, **options).x
@@ -125,14 +125,14 @@ def solved(posed: Posed, method: str, epsilon: float, seeds: Sequence[int]) -> l
 
 
 def left_by(x: Any, reference: Reference, first: float, best: float) -> float:
-    """The share of F(x0) - F* that x leaves."""
+    """The remaining fraction of F(x0) - F* at x."""
     if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(x)):
         return LOST
     return min((reference.value(x) - best) / (first - best), LOST)
 
 
 def measure(task: Task) -> Cells:
-    """The missing cells of a problem at one number of records."""
+    """Measure the missing cells of a problem at one number of records."""
     index, records, keys, seeds = task
     entry = table()[index]
     posed = front(entry.posed(max(RECORDS), DATA_SEED), records)
@@ -151,14 +151,14 @@ def measure(task: Task) -> Cells:
             "seconds": round(seconds, 2),
             "device": jax.devices()[0].platform,
         }
-    jax.clear_caches()  # compiled programs of all problems would need more memory maps than Linux grants
+    jax.clear_caches()  # compiled programs of all problems would exceed the limit of memory maps on Linux
     return cells
 
 
 def missing(
     there: Cells, indices: Sequence[int], epsilons: Sequence[float], records: Sequence[int], seeds: int
 ) -> list[Task]:
-    """Tasks for the cells that are not there, the largest ones first."""
+    """Tasks for missing cells, largest first."""
     entries = table()
     tasks = []
     for number in sorted(records, reverse=True):
@@ -176,7 +176,7 @@ def missing(
 
 
 def numbers(text: str) -> list[int]:
-    """Numbers and ranges of them.
+    """Parse numbers and ranges.
 
     >>> numbers("0-2,7")
     [0, 1, 2, 7]
@@ -188,14 +188,14 @@ def numbers(text: str) -> list[int]:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure what is missing, or merge and report."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--entries", type=numbers, default=list(range(len(table()))), help="of the table: 0-64")
+    parser.add_argument("--entries", type=numbers, default=list(range(len(table()))), help="entries of the table: 0-64")
     parser.add_argument("--epsilons", type=lambda text: [float(part) for part in text.split(",")], default=EPSILONS)
     parser.add_argument("--records", type=lambda text: [int(float(part)) for part in text.split(",")], default=RECORDS)
     parser.add_argument("--seeds", type=int, choices=range(2, 27), default=SEEDS, metavar="2...26")
     parser.add_argument("--processes", type=int, default=1)
-    parser.add_argument("--out", type=Path, default=RESULTS, help="where cells are kept")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="the file of results")
     parser.add_argument("--merge", type=Path, nargs="+", default=[], help="add the cells of these files")
-    parser.add_argument("--report", action="store_true", help="write page and picture beside the cells")
+    parser.add_argument("--report", action="store_true", help="write page and figure from the results")
     asked = parser.parse_args(arguments)
     if asked.merge:
         write_cells(asked.out, read_cells(asked.out, *asked.merge))

@@ -1,9 +1,9 @@
-"""What the numbers of `solver_private.py` show, at a family-wise error rate of 5% over all cells of a question.
+"""Hypothesis tests on the results of `solver_private.py`, at a family-wise error rate of 5% over all cells of a test.
 
-Whether means fall with records is a permutation test over seeds of the noise: it is exact whatever the distribution,
-where Welch's t asks for normal means, which eight shares over several decades do not have. The other questions are t
-tests. All are adjusted by Holm's method. Shares are known to about 1e-6 in float32: spreads below that count as so
-much, or a last bit would be significant.
+Whether means decrease with the number of records is decided by a permutation test over seeds of the noise. It is exact
+for any distribution; Welch's t test assumes normal means, which eight fractions over several decades do not have. The
+other tests are t tests. All p-values are adjusted by Holm's method. Fractions are accurate to about 1e-6 in float32:
+smaller spreads are set to that, because otherwise differences in the last bit would be significant.
 """
 
 import math
@@ -17,23 +17,25 @@ from solver_private import DEFAULT, key_of
 
 LEVEL = 0.05
 ROUNDING = 1e-6
-PERMUTATIONS = 20_000  # more than eight seeds a side have, whose splits are all counted; drawn from a fixed seed beyond
+PERMUTATIONS = (
+    20_000  # with up to eight seeds per group all splits are counted; otherwise they are drawn from a fixed seed
+)
 Shares = Sequence[float]
 
 
 class Judgement(NamedTuple):
-    """Keys of cells, by what they show."""
+    """Keys of cells with significant results, by test."""
 
     falls: list[str]  # the mean is smaller with the most records than with the fewest
     falls_if_normal: list[str]  # the same, by Welch's t test
     rises: list[str]
     above: list[str]  # the mean is above F(x0)
-    differs: list[str]  # from its twin in plain units
-    compared: dict[str, int]  # how many cells each question has
+    differs: list[str]  # from the same problem in original units
+    compared: dict[str, int]  # number of cells of each test
 
 
 def holm(values: Mapping[str, float], level: float = LEVEL) -> list[str]:
-    """Whose p-values are significant, all together at the given level.
+    """The keys of significant p-values, at the given family-wise error rate.
 
     >>> holm({"a": 0.02, "b": 0.03, "c": 0.9})
     []
@@ -53,7 +55,7 @@ def _moments(shares: Shares) -> tuple[float, float, int]:
 
 
 def larger(these: Shares, those: Shares) -> float:
-    """The p-value of a larger first mean, if both have the same distribution; all splits where they can be counted."""
+    """The p-value of a larger first mean under equal distributions; over all splits if they can be enumerated."""
     found = stats.permutation_test(
         [np.round(np.asarray(shares) / ROUNDING) for shares in (these, those)],
         lambda a, b, axis: np.mean(a, axis) - np.mean(b, axis),
@@ -72,32 +74,32 @@ def larger_if_normal(these: Shares, those: Shares) -> float:
 
 
 def above_start(shares: Shares) -> float:
-    """The p-value against: the mean is not above F(x0)."""
+    """The p-value of the hypothesis that the mean is not above F(x0)."""
     mean, deviation, number = _moments(shares)
     return float(stats.t.sf((mean - 1) / (deviation / math.sqrt(number)), number - 1))
 
 
 def different(these: Shares, those: Shares) -> float:
-    """The p-value against: equal distributions, by the means of logarithms, since shares lie over many decades."""
+    """The p-value of equal distributions, from means of logarithms, because fractions range over many decades."""
     these, those = (np.log(np.maximum(shares, ROUNDING)) for shares in (these, those))
     return float(stats.ttest_ind_from_stats(*_moments(these), *_moments(those), equal_var=False).pvalue)
 
 
-def judged(cells: Cells, twins: Mapping[str, str], epsilons: Sequence[float], records: Sequence[int]) -> Judgement:
-    """All questions, on the cells that are there.
+def judge(cells: Cells, originals: Mapping[str, str], epsilons: Sequence[float], records: Sequence[int]) -> Judgement:
+    """All tests, on the available cells.
 
     Args:
-        twins: the name of each problem -> that of its twin in plain units, itself where it is plain.
+        originals: the name of each problem -> the name of the same problem in original units.
     """
     falls, normal, rises, above, differs = ({} for _ in range(5))
-    for name, twin in twins.items():
+    for name, original in originals.items():
         for epsilon in epsilons:
             keys = {number: key_of(name, epsilon, number, DEFAULT) for number in records}
             there = {number: cells[key]["left"] for number, key in keys.items() if key in cells}
             for number, shares in there.items():
                 above[keys[number]] = above_start(shares)
-                plain = key_of(twin, epsilon, number, DEFAULT)
-                if twin != name and plain in cells:
+                plain = key_of(original, epsilon, number, DEFAULT)
+                if original != name and plain in cells:
                     differs[keys[number]] = different(shares, cells[plain]["left"])
             few, many = (there.get(number) for number in (min(records), max(records)))
             if few is not None and many is not None:

@@ -1,4 +1,4 @@
-"""The page and the picture of the solver benchmark with noise: docs/results/solver_private.{md,svg}."""
+"""The page and the figure of the solver benchmark with noise: docs/results/solver_private.{md,svg}."""
 
 from pathlib import Path
 from typing import Any
@@ -21,12 +21,12 @@ from solver_private import (
     key_of,
     plain_name,
 )
-from solver_private_judgement import Judgement, judged
+from solver_private_judgement import Judgement, judge
 from solver_problems import table
 
 from dpbilevel.foundation.tables import markdown_table
 
-FLOOR = 1e-5  # smaller shares are drawn here
+FLOOR = 1e-5  # smaller fractions are drawn here
 POWERS = {10**3: "10³", 10**4: "10⁴", 10**5: "10⁵", 10**6: "10⁶"}
 
 PAGE = """# Does the default solve the problem it is given, with noise?
@@ -68,7 +68,7 @@ Data seed {data_seed}, noise seeds from {plain} on, for rescaled problems from {
 
 
 def means(cells: Cells, name: str, method: str, records: tuple[int, ...]) -> list[str]:
-    """A row of the table: the mean of each cell, epsilon by epsilon."""
+    """A row of the table: the mean of each cell, by epsilon."""
     found = [cells.get(key_of(name, epsilon, number, method)) for epsilon in EPSILONS for number in records]
     return ["" if cell is None else f"{np.mean(cell['left']):.2g}" for cell in found]
 
@@ -78,15 +78,15 @@ def header(records: tuple[int, ...]) -> list[str]:
     return ["problem", *(f"ε = {epsilon:g}, {POWERS[number]}" for epsilon in EPSILONS for number in records)]
 
 
-def listed(judgement: Judgement, twins: dict[str, str]) -> str:
-    """Which cells are not as they should be, by name."""
-    changes = [f"{name} | {epsilon:g}" for name in twins for epsilon in EPSILONS]
+def listed(judgement: Judgement, originals: dict[str, str]) -> str:
+    """Names of the cells with unwanted results."""
+    changes = [f"{name} | {epsilon:g}" for name in originals for epsilon in EPSILONS]
     still = [change for change in changes if change not in judgement.falls + judgement.rises]
     groups = {
-        "No significant change with records": still if judgement.compared["falls"] else [],
-        "Rises with records": judgement.rises,
+        "No significant change with the number of records": still if judgement.compared["falls"] else [],
+        "Increases with the number of records": judgement.rises,
         "Above the start": judgement.above,
-        "Different from the twin": judgement.differs,
+        "Different from the original problem": judgement.differs,
     }
     lines = [f"- {title}: {'; '.join(map(_in_words, keys))}.\n" for title, keys in groups.items() if keys]
     return "\n" + "".join(lines) if lines else ""
@@ -98,7 +98,7 @@ def _in_words(key: str) -> str:
 
 
 def draw(cells: Cells, target: Path) -> None:
-    """A line for each problem, a panel for each family and epsilon; rescaled problems are dashed."""
+    """One line per problem, one panel per family and epsilon; rescaled problems are dashed."""
     matplotlib.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "solver", "font.size": 8})
     families: dict[str, list[Any]] = {}
     for entry in table():
@@ -120,17 +120,17 @@ def draw(cells: Cells, target: Path) -> None:
             axes.set_title(f"{family}, ε = {epsilon:g}", fontsize=8)
             axes.grid(alpha=0.3)
     figure.supxlabel("lower records", fontsize=9)
-    figure.supylabel("share of F(x₀) − F* left, mean (below 10⁻⁵ drawn there)", fontsize=9)
+    figure.supylabel("remaining fraction of F(x₀) − F*, mean (clipped at 10⁻⁵)", fontsize=9)
     figure.savefig(target, metadata={"Date": None})
 
 
 def report(results: Path) -> Judgement:
-    """Write page and picture beside the results."""
+    """Write page and figure from the results."""
     cells = read_cells(results)
-    twins = {entry.name: plain_name(entry) for entry in table()}
-    judgement = judged(cells, twins, EPSILONS, RECORDS)
+    originals = {entry.name: plain_name(entry) for entry in table()}
+    judgement = judge(cells, originals, EPSILONS, RECORDS)
     small = tuple(number for number in RECORDS if number < max(RECORDS))
-    certified = [name for name in twins if any(means(cells, name, DOUBLE_LOOP, small))]
+    certified = [name for name in originals if any(means(cells, name, DOUBLE_LOOP, small))]
     rows = [
         [f"{name}, {method}", *means(cells, name, method, small)]
         for name in certified
@@ -138,13 +138,13 @@ def report(results: Path) -> Judgement:
     ]
     draw(cells, results.with_suffix(".svg"))
     page = PAGE.format(
-        number=len(twins),
+        number=len(originals),
         delta=DELTA,
         seeds=" or ".join(map(str, sorted({len(cell["left"]) for cell in cells.values()}))),
         **{name: len(keys) for name, keys in judgement._asdict().items() if name != "compared"},
         compared=judgement.compared,
-        listed=listed(judgement, twins),
-        table=markdown_table(header(RECORDS), [[name, *means(cells, name, DEFAULT, RECORDS)] for name in twins]),
+        listed=listed(judgement, originals),
+        table=markdown_table(header(RECORDS), [[name, *means(cells, name, DEFAULT, RECORDS)] for name in originals]),
         norm=RECORD_NORM,
         double_loop=markdown_table(header(small), rows),
         reference=REFERENCE_RECORDS,

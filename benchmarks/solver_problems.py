@@ -1,8 +1,8 @@
-"""Bilevel problems with known solutions, at any scale: what a default must solve.
+"""Bilevel problems with known solutions, at any scale, which the default must solve.
 
-A problem is drawn from a family by a seed, and posed in units: x, y and the losses may be multiplied by any number,
-with domain and start. The solution is that of the posed problem, found in float64 by an independent solver
-(`solver_reference`), so that nothing here has to be trusted twice.
+A problem is drawn from a family by a seed, and stated in units: x, y and the losses may be multiplied by any number,
+together with domain and start. The reference solution is computed in float64 by an independent solver
+(`solver_reference`).
 """
 
 from collections.abc import Callable
@@ -29,7 +29,7 @@ class Posed:
 
 @dataclass(frozen=True, kw_only=True)
 class Units:
-    """By how much x, y and the losses are multiplied."""
+    """The factors of x, y and the losses."""
 
     x: float = 1.0
     y: float = 1.0
@@ -41,7 +41,7 @@ PLAIN = Units()
 
 
 def rescaled(posed: Posed, units: Units) -> Posed:
-    """The same problem in other units: its solution is that of the plain one, times ``units.x``."""
+    """The same problem in other units: its solution is that of the original one, times ``units.x``."""
     problem = posed.problem
 
     def scaled(loss: Callable[..., Any] | None, by: float) -> Callable[..., Any] | None:
@@ -131,7 +131,7 @@ def quadratic(
 
 
 def shared_records(n: int, seed: int, *, domain: str = "unconstrained") -> Posed:
-    """The same records feed both levels, x is a pytree of two sets, and y is one too."""
+    """The same records at both levels; x and y are pytrees, and the domain has two sets."""
     draws = np.random.default_rng([seed, 2])
     convex_set, first = DOMAINS[domain](2)
     records = np.array([0.8, -0.6]) + 0.3 * draws.normal(size=(n, 2))
@@ -152,7 +152,7 @@ def shared_records(n: int, seed: int, *, domain: str = "unconstrained") -> Posed
 
 
 def _rows(n: int, seed: int, columns: int, decay: float = 1.0) -> tuple[np.ndarray, np.ndarray, np.random.Generator]:
-    """Rows of norm at most one whose columns matter less and less, and the coefficients of a linear model."""
+    """Rows of norm at most one with decreasing importance of columns, and the coefficients of a linear model."""
     draws = np.random.default_rng([seed, 3])
     rows = draws.normal(size=(n, columns)) * np.geomspace(1, decay, columns)
     rows /= np.maximum(1, np.linalg.norm(rows, axis=1, keepdims=True))
@@ -163,7 +163,7 @@ def _rows(n: int, seed: int, columns: int, decay: float = 1.0) -> tuple[np.ndarr
 def penalties(
     n: int, seed: int, *, loss: str = "squared", each: bool = True, domain: str = "box", columns: int = 8
 ) -> Posed:
-    """Ridge penalties of a linear model, one or one per column; in logarithms, or as they are and non-negative."""
+    """Ridge penalties of a linear model, one in total or one per column; as logarithms, or non-negative."""
     rows, coefficients, draws = _rows(n + n // 2, seed, columns, decay=0.3)
     scores = rows @ coefficients
     if loss == "squared":
@@ -199,7 +199,7 @@ def penalties(
 def cleaning(
     n: int, seed: int, *, loss: str = "logistic", sources: int = 6, bad: int = 3, domain: str = "simplex"
 ) -> Posed:
-    """Weights of sources, some of which have it the wrong way round; on a simplex, or as logits of their own."""
+    """Weights of sources, some of which have flipped targets; on a simplex, or as separate logits."""
     rows, coefficients, draws = _rows(n + n // 2, seed, 6)
     source = draws.integers(0, sources, n).astype(np.int32)
     scores = rows @ coefficients
@@ -229,7 +229,7 @@ def cleaning(
 
 
 def meta_learning(n: int, seed: int, *, tasks: int = 5, columns: int = 4) -> Posed:
-    """A common centre of many tasks' coefficients, towards which each is drawn (implicit MAML)."""
+    """A common centre of the coefficients of many tasks, towards which each is regularised (implicit MAML)."""
     rows, centre, draws = _rows(n + n // 2, seed, columns)
     task = draws.integers(0, tasks, n + n // 2).astype(np.int32)
     own = centre + 0.3 * draws.normal(size=(tasks, columns))
@@ -252,7 +252,7 @@ def meta_learning(n: int, seed: int, *, tasks: int = 5, columns: int = 4) -> Pos
 
 
 def representation(n: int, seed: int, *, tasks: int = 5, columns: int = 6, dimension: int = 2) -> Posed:
-    """A linear map that all tasks share, with a head for each: not convex."""
+    """A linear map shared by all tasks, with one head per task: not convex."""
     draws = np.random.default_rng([seed, 4])
     rows, _, _ = _rows(n + n // 2, seed, columns)
     task = draws.integers(0, tasks, n + n // 2).astype(np.int32)
@@ -271,7 +271,7 @@ def representation(n: int, seed: int, *, tasks: int = 5, columns: int = 6, dimen
 
 @dataclass(frozen=True)
 class Entry:
-    """A row of the table: a family with its settings, and units."""
+    """A row of the table: a family, its settings, and units."""
 
     family: Callable[..., Posed]
     settings: dict[str, Any] = field(default_factory=dict)
@@ -283,7 +283,7 @@ class Entry:
 
     @property
     def name(self) -> str:
-        """What the table calls it."""
+        """Its name in the table."""
         changed = [f"{key} x {value:g}" for key, value in vars(self.units).items() if value != 1]
         return ", ".join([self.family(4, 0, **self.settings).name, *changed])
 

@@ -1,8 +1,8 @@
-"""The hyperobjective and its minimiser in float64, by dense implicit differentiation: the reference of `solver.py`.
+"""The hyperobjective and its minimiser in float64, by dense implicit differentiation: the reference for `solver.py`.
 
-Nothing of the library but the problem's own losses is used: the lower level is solved by Newton's method with a dense
-Hessian, the hypergradient by a dense solve, and x by SciPy's SLSQP, with the domain as bounds
-and constraints.
+It uses only the losses of the problem, and no other part of the library: the lower level is solved by Newton's method
+with a dense Hessian, the hypergradient by a dense solve, and x by SciPy's SLSQP, with the domain as bounds and
+constraints.
 """
 
 from collections.abc import Callable
@@ -74,11 +74,11 @@ class Reference:
             return float(value), np.asarray(slope) - np.asarray(self._cross(x, y)).T @ adjoint
 
     def value(self, x: Any) -> float:
-        """F at a point of the problem's own structure."""
+        """F at a point with the structure of the problem."""
         return self.objective(np.asarray(ravel_pytree(jax.tree.map(np.float64, x))[0], np.float64))[0]
 
     def best(self) -> float:
-        """The smallest F that SLSQP finds from the start, in units in which start and gradient are of size one."""
+        """The smallest F that SLSQP finds from the start, in units in which start and gradient have size one."""
         first, slope = self.objective(self.x)
         size = np.max(np.abs(self.x)) or self._size()
         unit = max(abs(first), size * np.linalg.norm(slope)) or 1.0
@@ -89,7 +89,7 @@ class Reference:
             return value / unit, gradient * size / unit
 
         x, found = self.x / size, first
-        for _ in range(5):  # again from where it stopped: SLSQP may give up early
+        for _ in range(5):  # restarted, because SLSQP may stop early
             options = {"maxiter": 500, "ftol": 1e-14}
             result = minimize(
                 scaled, x, jac=True, method="SLSQP", bounds=bounds, constraints=constraints, options=options
@@ -100,13 +100,13 @@ class Reference:
         return found
 
     def _size(self) -> float:
-        """A scale of x where the start has none: the ball's or the box's."""
+        """The scale of x if the start is zero: that of the ball or the box."""
         for convex_set in jax.tree.leaves(self.posed.problem.domain):
             if isinstance(convex_set, dpb.Ball):
                 return convex_set.radius
             if isinstance(convex_set, dpb.Box):
                 return float(np.max(np.abs(convex_set.upper)))
-        # One Newton-like step: where F's gradient would vanish if it fell linearly from the start.
+        # One Newton-like step: to where the gradient of F would vanish if it decreased linearly.
         _, slope = self.objective(self.x)
         probe = 1e-6 * slope / np.linalg.norm(slope)
         for _ in range(60):

@@ -1,6 +1,6 @@
-"""Rows of the utility benchmark's tasks: the data files, read with declared ranges.
+"""Rows of the tasks of the utility benchmark: data files, read with declared ranges.
 
-Every range and category count below is a declared constant: nothing that shapes a row is measured on records.
+Every range and category count below is a declared constant: the encoding of a row does not depend on the data.
 """
 
 import functools
@@ -10,7 +10,7 @@ import numpy as np
 
 Arrays = tuple[np.ndarray, ...]
 
-ADULT_NUMERIC = {  # position in the file and declared range; the survey weight fnlwgt is no feature
+ADULT_NUMERIC = {  # position in the file and declared range; the survey weight fnlwgt is not a feature
     "age": (0, 17, 90),
     "education_num": (2, 1, 16),
     "capital_gain": (3, 0, 99_999),
@@ -32,7 +32,7 @@ MNIST_CLASSES, MNIST_PIXELS = 10, 784
 FLIGHTS_CARRIERS, FLIGHTS_ORIGINS, FLIGHTS_DESTINATIONS = 16, 3, 105
 FLIGHTS_FARTHEST, MISSING = 5000.0, -9999
 
-CALIFORNIA_RANGES = {  # of the columns as used: counts and incomes are logarithms
+CALIFORNIA_RANGES = {  # of the transformed columns: counts and incomes are logarithms
     "longitude": (-125.0, -114.0),
     "latitude": (32.0, 42.0),
     "age": (0.0, 52.0),
@@ -42,11 +42,11 @@ CALIFORNIA_RANGES = {  # of the columns as used: counts and incomes are logarith
     "households": (0.0, np.log(7000)),
     "income": (np.log(0.5), np.log(15.0)),
 }
-CALIFORNIA_VALUES = (np.log(15_000), np.log(500_000))  # the census cuts house values there
+CALIFORNIA_VALUES = (np.log(15_000), np.log(500_000))  # the census truncates house values there
 
 
 def unit_rows(parts: list[np.ndarray]) -> np.ndarray:
-    """Columns side by side with an intercept, each row scaled to norm one: gradients are then at most one."""
+    """Concatenated columns with an intercept, each row scaled to norm one, so that gradients have norm at most one."""
     rows = np.concatenate([*parts, np.ones((len(parts[0]), 1), np.float32)], axis=1, dtype=np.float32)
     return rows / np.linalg.norm(rows, axis=1, keepdims=True)
 
@@ -87,7 +87,7 @@ def mnist(directory: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarr
 
 @functools.cache
 def flights(directory: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Rows, whether a flight arrived more than 15 minutes late, and carriers. The carrier is a source, no feature."""
+    """Rows, whether a flight arrived more than 15 minutes late, and carriers, which are sources and not features."""
     with np.load(directory / "nycflights13.npz") as file:
         arrived = file["arr_delay"] != MISSING
         numeric, categorical = file["num"][arrived], file["cat"][arrived]

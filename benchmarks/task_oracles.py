@@ -1,7 +1,7 @@
 """Tuning without privacy: hyperparameters that minimise the exact validation loss of a linear model.
 
-They are candidates for the utility benchmark's ceiling. Models are solved by Newton's method, and hyperparameters move
-along exact hypergradients.
+They are candidates for the upper bound of the utility benchmark. Models are solved by Newton's method, and
+hyperparameters by steps along exact hypergradients.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from task_data import FLIGHTS_CARRIERS, Arrays
 from task_problems import PENALTY_BOX, SMALL_PENALTY, logistic, pseudo_huber
 
 
-# Slope and curvature of a loss of one prediction.
+# First and second derivative of a loss with respect to the prediction.
 def _logistic_slopes(prediction: np.ndarray, label: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     probability = 1 / (1 + np.exp(-prediction))
     return probability - label, probability * (1 - probability)
@@ -37,10 +37,10 @@ class _Exact:
     def __init__(self, loss: Callable[..., Any], lower: Arrays, upper: Arrays) -> None:
         self.lower, self.upper = ([part.astype(np.float64) for part in level[:2]] for level in (lower, upper))
         self.slopes, self.loss = _SLOPES[loss], _LOSSES[loss]
-        self.y = np.zeros(self.lower[0].shape[1])  # kept between solves: x moves little from one to the next
+        self.y = np.zeros(self.lower[0].shape[1])  # warm start: x changes little between solves
 
     def solve(self, weights: np.ndarray, penalties: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """y*(x), kept, and the slopes and the Hessian there."""
+        """y*(x), stored, and the derivatives and the Hessian there."""
         rows, targets = self.lower
         for _ in range(30):
             slopes, curvatures = self.slopes(rows @ self.y, targets)

@@ -1,4 +1,4 @@
-"""Losses of the utility benchmark's tasks, what judges a model, and the two kinds of bilevel problems made of them."""
+"""Losses and metrics of the tasks of the utility benchmark, and the two kinds of bilevel problems built from them."""
 
 import functools
 from collections.abc import Callable
@@ -25,7 +25,7 @@ def softmax(y: jax.Array, row: jax.Array, label: jax.Array) -> jax.Array:
 
 
 def pseudo_huber(y: jax.Array, row: jax.Array, target: jax.Array) -> jax.Array:
-    return jnp.sqrt(1 + (row @ y - target) ** 2) - 1  # slope below one, like the logistic loss
+    return jnp.sqrt(1 + (row @ y - target) ** 2) - 1  # derivative below one, like the logistic loss
 
 
 def right_class(y: Tree, rows: np.ndarray, labels: np.ndarray) -> float:
@@ -35,7 +35,7 @@ def right_class(y: Tree, rows: np.ndarray, labels: np.ndarray) -> float:
 
 
 def explained(y: Tree, rows: np.ndarray, targets: np.ndarray) -> float:
-    """R squared: what accuracy is to a regression."""
+    """R squared, in place of accuracy for regression."""
     return float(1 - np.mean((rows @ np.asarray(y) - targets) ** 2) / np.var(targets))
 
 
@@ -48,7 +48,7 @@ def judges(loss: Callable[..., jax.Array], accuracy: Callable[..., float], rows:
 
 @functools.cache  # one problem for all repetitions, so that they share what is compiled
 def weights_problem(loss: Callable[..., jax.Array], sources: int) -> dpb.BilevelProblem:
-    """One weight for each source (the last entry of a lower record), mean one."""
+    """One weight per source (the last entry of a lower record), with mean one."""
     return dpb.BilevelProblem(
         upper_loss=lambda x, y, record: loss(y, record[0], record[1]),
         lower_loss=lambda x, y, record: sources * x[record[-1]] * loss(y, record[0], record[1]),
@@ -61,7 +61,7 @@ def weights_problem(loss: Callable[..., jax.Array], sources: int) -> dpb.Bilevel
 
 @functools.cache
 def penalties_problem(loss: Callable[..., jax.Array], groups: tuple[int, ...]) -> dpb.BilevelProblem:
-    """One penalty for each group of coefficients, as a logarithm."""
+    """One penalty per group of coefficients, as a logarithm."""
     group_of_column = np.asarray(groups, np.int32)
     return dpb.BilevelProblem(
         upper_loss=lambda x, y, record: loss(y, *record),

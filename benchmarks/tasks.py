@@ -1,8 +1,8 @@
-"""The tasks of the utility benchmark: real data, posed as bilevel problems.
+"""The tasks of the utility benchmark: bilevel problems on real data.
 
-Every size below is a declared constant, as are ranges and category counts in `task_data`: nothing that shapes a task is
-measured on records. What a repetition draws (split, corruption, noise columns) depends on its seed alone, never on the
-seed of the privacy noise. `load(name, data_directory, seed)` gives a `Task`; `NAMES` lists them.
+Every size below is a declared constant, as are ranges and category counts in `task_data`: the definition of a task does
+not depend on the data. The random choices of a repetition (split, corruption, noise columns) depend on its seed alone,
+never on the seed of the privacy noise. `load(name, data_directory, seed)` returns a `Task`; `NAMES` lists them.
 """
 
 import functools
@@ -45,21 +45,21 @@ import dpbilevel as dpb
 
 FLIGHTS_TARGET = 14  # Southwest, a mid-sized carrier
 FLIGHTS_TRAINING, FLIGHTS_VALIDATION, FLIGHTS_TEST = 80_000, 3000, 5000
-CALIFORNIA_DEGREE, CALIFORNIA_NOISE = 4, 64  # polynomials of each column; columns that mean nothing
+CALIFORNIA_DEGREE, CALIFORNIA_NOISE = 4, 64  # polynomial degree of each column; columns of pure noise
 CALIFORNIA_TEST, CALIFORNIA_VALIDATION = 4000, 3000
 
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """A bilevel problem with private records, and public test rows to judge the result by.
+    """A bilevel problem with private records, and public test rows to evaluate the result.
 
     Attributes:
         upper, lower: private records, arrays with one leading axis.
         start: (x0, y0), public.
-        find_oracle: good hyperparameters, known or found without privacy; a few candidates by name, the foremost first.
-            Which of them is best depends on the noise, so the benchmark's ceiling tries them all.
+        find_oracle: good hyperparameters, known or found without privacy; a few candidates by name, the best guess
+            first. Which is best depends on the noise, so that the upper bound of the benchmark tries all of them.
         test_loss, test_accuracy: of (x, y) on the test rows.
-        facts: public, for the tables.
+        facts: public facts for the tables.
     """
 
     name: str
@@ -96,14 +96,14 @@ def available() -> tuple[str, ...]:
 
 
 def default_data_directory() -> Path:
-    """Where the data lie unless told otherwise: $DPBILEVEL_DATA, or shared/data beside or in the repository."""
+    """The default data directory: $DPBILEVEL_DATA, or shared/data next to or in the repository."""
     repository = Path(__file__).resolve().parent.parent
     nearby = [repository.parent / "shared" / "data", repository / "shared" / "data"]
     return Path(os.environ.get("DPBILEVEL_DATA") or next((path for path in nearby if path.is_dir()), nearby[0]))
 
 
 def _draws(seed: int) -> np.random.Generator:
-    return np.random.default_rng([4, seed])  # a stream of its own, whatever seeds the noise has
+    return np.random.default_rng([4, seed])  # a separate stream, independent of the seeds of the noise
 
 
 def _sources(
@@ -128,7 +128,7 @@ def _sources(
     given = labels[lower].copy()
     given[wrong] = (given[wrong] + draws.integers(1, classes, wrong.sum())) % classes
     if shuffled:
-        source = draws.permutation(source)  # every source is now as good as any other: there is nothing to learn
+        source = draws.permutation(source)  # all sources are now equally good: there is nothing to learn
     good = np.where(np.arange(sources) < bad, 0.0, 1 / (sources - bad)).astype(np.float32)
     known = {"uniform": uniform(sources)} if shuffled else {"good sources": good}
     loss, shape = (softmax, (rows.shape[1], classes)) if classes > 2 else (logistic, (rows.shape[1],))
@@ -154,13 +154,13 @@ def _flights_shift(name: str, directory: Path, seed: int) -> Task:
     test, upper = mine[:FLIGHTS_TEST], mine[FLIGHTS_TEST : FLIGHTS_TEST + FLIGHTS_VALIDATION]
     used = np.zeros(len(rows), bool)
     used[test] = used[upper] = True
-    # From the end: the target's flights at the front of the order are all in use already.
+    # From the end: the flights of the target at the front are already in use.
     lower = order[~used[order]][-FLIGHTS_TRAINING:]
     mean_loss, accuracy = judges(logistic, right_class, rows[test], late[test])
 
     def oracle() -> Mapping[str, Tree]:
-        # The exact optimum of the validation loss without noise; the target alone leaves few rows, so that at small
-        # epsilon a share of everybody may be better.
+        # The exact optimum of the validation loss without noise. The target alone has few rows, so that at small
+        # epsilon a mixture with all carriers may be better.
         alone = np.eye(FLIGHTS_CARRIERS, dtype=np.float32)[FLIGHTS_TARGET]
         exact = tuned_weights(rows, late, carrier, lower, upper)
         even = uniform(FLIGHTS_CARRIERS)
@@ -181,7 +181,7 @@ def _flights_shift(name: str, directory: Path, seed: int) -> Task:
 
 
 def _imbalance(name: str, directory: Path, seed: int, *, validation: int = 5000, rarest: float = 0.01) -> Task:
-    """Class c keeps a share rarest^(c/9) of its training rows; validation and test classes are balanced."""
+    """Class c keeps a fraction rarest^(c/9) of its training rows; validation and test classes are balanced."""
     rows, labels, test_rows, test_labels = mnist(directory)
     draws, upper, lower, kept = _draws(seed), [], [], []
     for label in range(MNIST_CLASSES):
@@ -191,7 +191,7 @@ def _imbalance(name: str, directory: Path, seed: int, *, validation: int = 5000,
         upper.append(mine[:clean])
         lower.append(mine[clean : clean + keep])
         kept.append(keep)
-    # Rows of a file lie in any order, and class sizes are public here (weights by class need them to be declared).
+    # Rows of a file have no particular order, and class sizes are public here (class weights need declared sizes).
     upper_rows, lower_rows = draws.permutation(np.concatenate(upper)), draws.permutation(np.concatenate(lower))
     inverse = 1 / np.asarray(kept, np.float32)
     powers = {"inverse frequency": 1.0, "its root": 0.5}
@@ -223,8 +223,8 @@ def _penalties(
     mean_loss, mean_accuracy = judges(loss, accuracy, *test)
 
     def oracle() -> Mapping[str, Tree]:
-        # Without noise the exact optimum of the validation loss; with noise, stronger penalties than that may be
-        # better, equal for all groups or not.
+        # The exact optimum of the validation loss without noise. With noise, larger penalties may be better, equal for
+        # all groups or not.
         exact = tuned_penalties(loss, lower, upper, groups)
         floors = {f"exact, at least {least}": np.maximum(exact, least) for least in (-8.0, -6.0)}
         equal = {f"all {value}": np.full(number, value, np.float32) for value in (-12.0, -10.0, -8.0, -7.0, -6.0)}
@@ -264,7 +264,7 @@ def _adult_penalties(
 
 
 def _california_groups(name: str, directory: Path, seed: int, *, start: float = -3.0) -> Task:
-    """Polynomials of each column are a group, so are products of columns, and columns of pure noise."""
+    """Groups: the polynomials of each column, the products of columns, and the columns of pure noise."""
     columns, targets = california(directory)
     draws = _draws(seed)
     number = columns.shape[1]

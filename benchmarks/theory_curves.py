@@ -1,4 +1,4 @@
-"""What the theorems guarantee: alpha against n, epsilon, d_x and d_y, with explicit constants.
+"""The guarantees of the theorems: alpha as a function of n, epsilon, d_x and d_y, with explicit constants.
 
 python benchmarks/theory_curves.py        (a minute; writes docs/results/theory_curves.md and theory_curves.svg)
 """
@@ -63,7 +63,7 @@ def main():
             name,
             f"{plan.alpha:.3g}",
             plan.binds,
-            f"{plan.penalty:.3g}",
+            f"{plan.penalty_weight:.3g}",
             f"{plan.steps:,}",
             f"{plan.records_needed(1.0):,}",
         ]

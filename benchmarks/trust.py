@@ -1,8 +1,8 @@
-"""Everything that is done to break trust, in full counts: kills, signals, full disks, races for budgets, bad inputs.
+"""All robustness tests, with full counts: kills, signals, full disks, races for budgets, bad inputs.
 
 make trust                  (an hour; writes docs/results/trust.json and docs/results/trust.md)
 make trust ARGS=--quick     (a minute, to try the harness; writes nothing)
-make trust ARGS="--only inputs"   (one part anew; the others are kept)
+make trust ARGS="--only inputs"   (one part again; the others are kept)
 
 CI runs a subset of the same code: test_killed_runs.py, test_signalled_runs.py, test_full_disks.py,
 tests/privacy/test_ledger_faults.py, tests/guarantees/test_fuzz.py.
@@ -38,7 +38,7 @@ from dpbilevel.foundation.tables import markdown_table  # noqa: E402
 
 FORMAT = "dpbilevel.trust/1"
 TARGET = ROOT / "docs" / "results"
-# Of inputs some are valid by luck: 20,000 must be bad ones. Disks: how many ways to fail, each at every write.
+# Some inputs happen to be valid: at least 20,000 must be bad. Disks: number of ways to fail, each at every write.
 FULL = {"kills": 200, "resumes": 200, "signals": 200, "disks": 3, "races": 50, "inputs": 24_000, "guided": 8_000}
 QUICK = {"kills": 7, "resumes": 5, "signals": 3, "disks": 1, "races": 2, "inputs": 400, "guided": 160}
 FORMATS = (
@@ -79,7 +79,7 @@ Attempts to break the library's promises, and their outcomes. Made by `make trus
 
 
 def kills(number: int) -> dict[str, Any]:
-    """Runs that are killed, by phase, with all faults that they left."""
+    """Runs that are killed, by phase, with all faults found."""
     with tempfile.TemporaryDirectory() as folder:
         found = killed_runs.happened(Path(folder), number)
     faults = Counter(fault for kill in found for fault in killed_runs.faults(kill))
@@ -103,7 +103,7 @@ def kills(number: int) -> dict[str, Any]:
 
 
 def resumes(number: int) -> dict[str, Any]:
-    """Runs with a checkpoint that are killed and resumed until they end: charged once, and to the same bits."""
+    """Runs with a checkpoint, killed and resumed until they end: they must be charged once and give the same bits."""
     program = [sys.executable, str(ROOT / "tests" / "support" / "killed_solves.py"), "--kills", str(number)]
     ended = subprocess.run(program, capture_output=True, text=True, cwd=ROOT / "tests", check=False)
     found: dict[str, Any] = json.loads(ended.stdout)
@@ -111,7 +111,7 @@ def resumes(number: int) -> dict[str, Any]:
 
 
 def signals(number: int) -> dict[str, Any]:
-    """Runs that get a signal at random moments and at chosen ones, with all faults that they left."""
+    """Runs that receive a signal at random and at chosen moments, with all faults found."""
     with tempfile.TemporaryDirectory() as folder:
         found = signalled_runs.happened(Path(folder), random=number, moments=tuple(signalled_runs.MOMENTS))
     counted = [one for one in found if not one.get("late")]
@@ -137,7 +137,7 @@ def disks(number: int) -> dict[str, Any]:
 
 
 def races(number: int) -> dict[str, Any]:
-    """Races on SQLite and on PostgreSQL; a reason where there is no server to race on."""
+    """Races on SQLite and on PostgreSQL; a reason if there is no server."""
     with tempfile.TemporaryDirectory() as folder:
         found = {"SQLite": _raced(f"sqlite:///{folder}/ledger.db", Path(folder), number)}
     reason = postgresql_server.reason_to_skip()
@@ -148,7 +148,7 @@ def races(number: int) -> dict[str, Any]:
 
 
 def _raced(url: str, folder: Path, number: int) -> dict[str, Any]:
-    """In tens, because a program that races has a time limit."""
+    """Races in groups of ten, because a racing program has a time limit."""
     outcomes: list[list[str]] = []
     while len(outcomes) < number:
         part = min(10, number - len(outcomes))
@@ -158,14 +158,14 @@ def _raced(url: str, folder: Path, number: int) -> dict[str, Any]:
 
 
 def inputs(number: int, seed: int) -> dict[str, Any]:
-    """Bad inputs to every target; counts by what became of them."""
+    """Bad inputs to every target; counts by outcome."""
     from support.fuzz_targets import TARGETS, fuzz, shares
 
     return _tried(TARGETS, lambda name: dict(fuzz(name, shares(number)[name], seed)))
 
 
 def guided(number: int) -> dict[str, Any]:
-    """Bad files that coverage chooses, in like parts for all formats; a reason where that cannot be had."""
+    """Bad files chosen by coverage, equally many of each format; a reason if atheris is not available."""
     reason = fuzz_coverage.reason_to_skip()
     if reason is not None:
         return {"skipped": reason}
@@ -194,7 +194,7 @@ def _tried(names: Iterable[str], attempt: Callable[[str], dict[str, int]]) -> di
 
 
 def machine() -> dict[str, str]:
-    """What was run, marked where the tree differs from its commit, and on what."""
+    """Commit, marked if the tree has changes, and machine."""
     head = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout
     changed = subprocess.run(["git", "status", "--porcelain", "src", "tests"], cwd=ROOT, capture_output=True, text=True)
     lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines() if Path("/proc/cpuinfo").exists() else []
@@ -206,30 +206,29 @@ def machine() -> dict[str, str]:
     }
 
 
-def page(told: dict[str, Any]) -> str:
+def page(results: dict[str, Any]) -> str:
     """The results as a page."""
-    killed, raced, tried = told["kills"], told["races"], told["inputs"]
+    killed, resumed, raced, tried = (results[part] for part in ("kills", "resumes", "races", "inputs"))
     rows = [
         ["runs killed", f"{killed['kills']:,}", f"{killed['under-counted budgets']} under-counted budgets, "
          f"{killed['unreadable ledgers']} unreadable ledgers", killed["commit"]],
-        ["kills of runs with a checkpoint", f"{told['resumes']['kills']:,}", f"{told['resumes']['runs']} runs resumed "
-         f"and finished, {len(told['resumes']['faults'])} of them with a wrong charge or different bits",
-         told["resumes"]["commit"]],
-        ["signals to runs", *_parted(told.get("signals"), "signals", lambda found: f"{found['answered']} handled, "
+        ["kills of runs with a checkpoint", f"{resumed['kills']:,}", f"{resumed['runs']} runs resumed and finished, "
+         f"{len(resumed['faults'])} of them with a wrong charge or different bits", resumed["commit"]],
+        ["signals to runs", *_parted(results.get("signals"), "signals", lambda found: f"{found['answered']} handled, "
          f"{len(found['faults'])} lost or wrong")],
-        ["runs on disks that fail or are full", *_parted(told.get("disks"), "runs", lambda found: "at every write of a "
-         f"run whose disk {', '.join(found['ways'])}: {len(found['faults'])} lost or wrong")],
+        ["runs on disks that fail or are full", *_parted(results.get("disks"), "runs", lambda found: "at every write "
+         f"of a run whose disk {', '.join(found['ways'])}: {len(found['faults'])} lost or wrong")],
         *([f"races on {name}", *_raced_well(raced[name]), raced["commit"]] for name in ("SQLite", "PostgreSQL")),
-        ["random inputs", f"{tried['inputs']:,}", _told(tried), tried["commit"]],
-        ["coverage-guided inputs", f"{told['guided'].get('inputs', 0):,}", _told(told["guided"]),
-         told["guided"]["commit"]],
+        ["random inputs", f"{tried['inputs']:,}", _outcome(tried), tried["commit"]],
+        ["coverage-guided inputs", f"{results['guided'].get('inputs', 0):,}", _outcome(results["guided"]),
+         results["guided"]["commit"]],
     ]  # fmt: skip
     phases = [[phase, *map(str, counts.values())] for phase, counts in killed["phases"].items()]
     kinds = sorted({kind for found in tried["targets"].values() for kind in found})
     targets = [[name, *(str(found.get(kind, 0)) for kind in kinds)] for name, found in tried["targets"].items()]
     return PAGE.format(
-        hardware=told["inputs"]["hardware"],
-        python=told["inputs"]["python"],
+        hardware=results["inputs"]["hardware"],
+        python=results["inputs"]["python"],
         racers=RACERS,
         losers=RACERS - 1,
         table=markdown_table(["test", "number", "outcome", "commit"], rows),
@@ -247,7 +246,7 @@ def _raced_well(found: dict[str, Any]) -> tuple[str, str]:
     return ("0", found["skipped"]) if "skipped" in found else (str(found["races"]), f"{found['fair']} with one winner")
 
 
-def _told(tried: dict[str, Any]) -> str:
+def _outcome(tried: dict[str, Any]) -> str:
     if "skipped" in tried:
         return str(tried["skipped"])
     return (
@@ -256,22 +255,22 @@ def _told(tried: dict[str, Any]) -> str:
     )
 
 
-def well(told: dict[str, Any]) -> bool:
+def passed(results: dict[str, Any]) -> bool:
     """Whether all tests passed."""
-    raced = [told["races"][name] for name in ("SQLite", "PostgreSQL")]
+    raced = [results["races"][name] for name in ("SQLite", "PostgreSQL")]
     fair = all(found.get("fair") == found.get("races") for found in raced)
-    misbehaved = [*told["inputs"]["misbehaved"], *told["guided"].get("misbehaved", ())]
-    parts = [told[name]["faults"] for name in ("kills", "resumes", "signals", "disks") if name in told]
+    misbehaved = [*results["inputs"]["misbehaved"], *results["guided"].get("misbehaved", ())]
+    parts = [results[name]["faults"] for name in ("kills", "resumes", "signals", "disks") if name in results]
     return not any(parts) and fair and not misbehaved
 
 
 def main() -> None:
     asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     asked.add_argument("--quick", action="store_true", help="small counts; nothing is written")
-    asked.add_argument("--only", choices=tuple(FULL), help="measure this part anew and keep the others as they are")
-    asked.add_argument("--seed", type=int, default=1, help="of the bad inputs; CI tries those of seed 0")
+    asked.add_argument("--only", choices=tuple(FULL), help="measure this part again and keep the others")
+    asked.add_argument("--seed", type=int, default=1, help="seed of the bad inputs; CI uses seed 0")
     options = asked.parse_args()
-    counts, begun = QUICK if options.quick else FULL, time.monotonic()
+    counts, started = QUICK if options.quick else FULL, time.monotonic()
     measures: dict[str, Callable[[int], dict[str, Any]]] = {
         "races": races,
         "kills": kills,
@@ -281,22 +280,22 @@ def main() -> None:
         "inputs": lambda number: inputs(number, options.seed),
         "guided": guided,
     }
-    told: dict[str, Any] = {"format": FORMAT}
+    results: dict[str, Any] = {"format": FORMAT}
     if options.only is not None:
-        told = json.loads((TARGET / "trust.json").read_text("utf-8"))
+        results = json.loads((TARGET / "trust.json").read_text("utf-8"))
         measures = {options.only: measures[options.only]}
     for name, measure in measures.items():
         print(f"{name}: {counts[name]:,}", flush=True)
-        told[name] = measure(counts[name]) | machine()
-        print(json.dumps(told[name]), flush=True)
-    written = page(told)
+        results[name] = measure(counts[name]) | machine()
+        print(json.dumps(results[name]), flush=True)
+    written = page(results)
     if options.quick:
         print(written)
     else:
-        (TARGET / "trust.json").write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+        (TARGET / "trust.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
         (TARGET / "trust.md").write_text(written, encoding="utf-8")
-    print("nothing broke" if well(told) else "SOMETHING BROKE", f"({time.monotonic() - begun:.0f} s)")
-    sys.exit(not well(told))
+    print("nothing broke" if passed(results) else "SOMETHING BROKE", f"({time.monotonic() - started:.0f} s)")
+    sys.exit(not passed(results))
 
 
 if __name__ == "__main__":

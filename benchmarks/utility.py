@@ -1,14 +1,14 @@
-"""How much of the gap between untuned and ideal training each method closes: docs/results/utility.{json,md,svg}.
+"""The fraction of the gap between untuned and ideal training that each method closes: docs/results/utility.*.
 
     python benchmarks/utility.py --quick                    ten minutes on two cores
     python benchmarks/utility.py --tasks adult-sources,flights-shift --epsilons 1 --seeds 10 --out part.json
     python benchmarks/utility.py --merge part.json --report
 
-Results are kept by (task, method, epsilon, repetition): runs can be made in pieces on different machines and merged;
-what is there already is not run again. With ``PYTHONPATH=src`` it runs from source.
+Results are stored by (task, method, epsilon, repetition): parts can run on different machines and be merged, and
+existing results are not computed again. With ``PYTHONPATH=src`` it runs from source.
 
-Methods are in `utility_methods`, tasks in `tasks`; `utility_results` keeps and judges what was measured, and
-`utility_report` draws it.
+Methods are in `utility_methods`, tasks in `tasks`; `utility_results` stores results and compares them with targets, and
+`utility_report` writes the page.
 """
 
 import argparse
@@ -39,7 +39,7 @@ QUICK_TASKS = ("adult-sources", "adult-shuffled", "adult-scalar-5", "california-
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """One run: everything that the tables need."""
+    """The result of one run, with everything that the tables need."""
 
     task: str
     method: str
@@ -60,7 +60,7 @@ class Outcome:
 
 
 def passes_of(solution: Any) -> float:
-    """Passes over the data: each use of a release reads its roles' records, or a batch of them."""
+    """Passes over the data: each use of a release reads the records of its roles, or a batch of them."""
     if "runs" in solution.parameters:  # random search: one charge for all runs, of which the expected number is public
         scored = solution.sizes["upper"] / sum(solution.sizes.values())
         return solution.parameters["runs"][0] * (solution.parameters["training: steps"][0] + scored)
@@ -74,7 +74,7 @@ def passes_of(solution: Any) -> float:
 
 
 def noise_seed(repetition: int) -> int:
-    """Of the privacy noise of a repetition: a stream apart from the one that splits and corrupts data."""
+    """The seed of the privacy noise of a repetition, independent of splits and corruption."""
     return int(np.random.SeedSequence([9, repetition]).generate_state(1)[0])
 
 
@@ -83,9 +83,9 @@ def run_one(
 ) -> Outcome:
     budget, seed, note = dpb.Budget(epsilon, DELTA), noise_seed(repetition), {}
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", dpb.NotPrivateWarning)  # repetitions must repeat
+        warnings.simplefilter("ignore", dpb.NotPrivateWarning)  # seeds are fixed for reproducibility
         if method == ORACLE:
-            ceiling.choice(task.name, budget)  # not part of the time
+            ceiling.choice(task.name, budget)  # not part of the measured time
         began = time.perf_counter()
         if method == ORACLE:
             solution, note = ceiling.solve(task, budget, seed)
@@ -119,12 +119,12 @@ def run(
     again: bool = False,
     choosing: int = 2,
 ) -> None:
-    """Run what is missing, and write after every run."""
+    """Compute missing results, and write after every run."""
     methods, epsilons = tuple(methods), tuple(epsilons)
     results, commit, ceiling = read_results(target), current_commit(), Ceiling(data, choosing)
     for name in names:
         for epsilon in epsilons:
-            for method in methods:  # seeds innermost: they share what is compiled
+            for method in methods:  # seeds innermost: they share compiled programs
                 for seed in seeds or range(MNIST_SEEDS if name.startswith("mnist") else SEEDS):
                     if not again and key_of(name, method, epsilon, seed) in results:
                         continue
@@ -144,9 +144,9 @@ def run(
 
 
 def current_commit() -> str:
-    """The commit that made a result; machines without git are told by $DPBILEVEL_COMMIT."""
-    if told := os.environ.get("DPBILEVEL_COMMIT"):
-        return told
+    """The commit of a result; $DPBILEVEL_COMMIT on machines without git."""
+    if commit := os.environ.get("DPBILEVEL_COMMIT"):
+        return commit
     try:
         command = ["git", "describe", "--always", "--dirty", "--exclude", "*"]
         return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
@@ -164,11 +164,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--tasks", type=_names, help=f"some of {', '.join(task_list.NAMES)}")
     parser.add_argument("--methods", type=_names, help=f"some of {', '.join([*METHODS, ORACLE])}")
     parser.add_argument("--epsilons", type=lambda text: tuple(map(float, _names(text))))
-    parser.add_argument("--seeds", type=_seeds, help="how many repetitions, or a range such as 5-9")
+    parser.add_argument("--seeds", type=_seeds, help="number of repetitions, or a range such as 5-9")
     parser.add_argument("--out", type=Path, default=RESULTS, help="results are added to this file")
-    parser.add_argument("--again", action="store_true", help="run what is in the file already, too")
-    parser.add_argument("--merge", type=Path, nargs="+", default=[], help="add other files' results, run nothing")
-    parser.add_argument("--report", action="store_true", help="write the page and the figure, run nothing")
+    parser.add_argument("--again", action="store_true", help="compute existing results again")
+    parser.add_argument(
+        "--merge", type=Path, nargs="+", default=[], help="add the results of other files, without running anything"
+    )
+    parser.add_argument("--report", action="store_true", help="write the page and the figure, without running anything")
     given = parser.parse_args(arguments)
     if given.merge:
         write_results(given.out, merged(read_results(given.out), *map(read_results, given.merge)))

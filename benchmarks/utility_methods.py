@@ -1,7 +1,7 @@
-"""The methods that the utility benchmark compares, the rule that keeps them from knowing tasks, and the ceiling.
+"""The methods of the utility benchmark, the check that they are independent of the task, and the upper bound.
 
-No method is told which task it works on. What differs between tasks reaches a method through the problem, the sizes
-and the budget only, and a test keeps it so (`override_complaints`).
+No method knows its task. Tasks differ only in the problem, the sizes and the budget, which a test enforces
+(`override_complaints`).
 """
 
 import ast
@@ -23,24 +23,24 @@ import tasks as task_list
 import dpbilevel as dpb
 
 UNTUNED, ORACLE, OURS = "untuned", "oracle", "tracking"
-SOURCE = operator.itemgetter(-1)  # of a lower record; one object, so that repetitions share what is compiled
+SOURCE = operator.itemgetter(-1)  # of a lower record; one object, so that repetitions share compiled programs
 
 
 def untuned(problem, records, budget, start, seed):
-    """All records, the starting x, the whole budget."""
+    """Train on all records at the starting x, with the whole budget."""
     return dpb.solve(problem, records, budget, method=dpb.Refit(), start=start, refit=None, seed=seed, progress=False)
 
 
 def tracking(problem, records, budget, start, seed):
-    """The library's default, as it comes."""
+    """The default of the library."""
     return dpb.solve(problem, records, budget, start=start, seed=seed, progress=False)
 
 
 def double_loop(problem, records, budget, start, seed):
     """The paper's algorithm, with the same final training."""
-    # Its steps 1/(mu (t + 1)) ask for a strong convexity that these problems do not certify: 0.05 is the curvature
-    # that matters in practice, and 1/4 bounds the smoothness of logistic losses on rows of norm one. Of seven choices
-    # of penalty, steps and step size this one was best on test data (adult-sources, adult-scalar-5, california-groups).
+    # Its steps 1/(mu (t + 1)) need a strong convexity that these problems do not certify: 0.05 is a typical curvature,
+    # and 1/4 bounds the smoothness of logistic losses on rows of norm one. Of seven choices of penalty, steps and step
+    # size this one was best on test data (adult-sources, adult-scalar-5, california-groups).
     inner = dpb.DPLocGD(strong_convexity=0.05, smoothness=0.25, radius=20.0, steps=100)
     method = dpb.DPBilevel(inner=inner, penalty_weight=3.0, steps=50, step_size=3.0, output="last")
     return dpb.solve(problem, records, budget, method=method, start=start, refit=dpb.Refit(), seed=seed, progress=False)
@@ -52,7 +52,7 @@ def upper_records_only(problem, records, budget, start, seed):
 
 
 def screening(problem, records, budget, start, seed):
-    """One look at every source; applies to weights of sources alone."""
+    """One query per source; only for weights of sources."""
     method = baselines().ScreenSources(source=SOURCE)
     return method.solve(problem, records, budget, start=start, seed=seed, progress=False)
 
@@ -76,12 +76,12 @@ def grid_search(problem, records, budget, start, seed):
 
 
 def baselines():
-    """Loaded late, so that other methods run without them."""
+    """Imported on use, so that other methods run without it."""
     return importlib.import_module("dpbilevel.baselines")
 
 
 def prior_of(problem, start):
-    """What somebody who knows the domain of x and nothing else would draw from."""
+    """A distribution of x that only depends on its domain."""
     number = np.size(start[0])
     if isinstance(problem.domain, dpb.Simplex):  # a random subset of sources, or all of them
         return lambda key: _kept(jax.random.bernoulli(key, 0.5, (number,)), number)
@@ -107,7 +107,7 @@ def grid_of(problem, start):
     return grid_of_size(problem.domain, np.size(start[0]))
 
 
-# name: (problem, records, budget, start, seed) -> a solution. One line for each method.
+# name: (problem, records, budget, start, seed) -> a solution.
 METHODS: dict[str, Callable[..., Any]] = {
     UNTUNED: untuned,
     OURS: tracking,
@@ -122,7 +122,7 @@ ARGUMENTS = ("problem", "records", "budget", "start", "seed")
 
 
 def override_complaints(name: str, method: Callable[..., Any]) -> list[str]:
-    """Why a method might treat tasks differently: it may only hand its arguments on, whole."""
+    """Reasons why a method might depend on the task: it may only pass its arguments on unchanged."""
     if tuple(inspect.signature(method).parameters) != ARGUMENTS:
         return [f"{name}: must take ({', '.join(ARGUMENTS)}) and nothing else"]
     (tree,) = ast.parse(textwrap.dedent(inspect.getsource(method))).body
@@ -133,20 +133,20 @@ def override_complaints(name: str, method: Callable[..., Any]) -> list[str]:
             handed_on |= {id(value) for value in passed if isinstance(value, ast.Name)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Name) and node.id in ARGUMENTS and id(node) not in handed_on:
-            complaints.append(f"{name}: looks into {node.id} instead of handing it on")
+            complaints.append(f"{name}: uses a part of {node.id} instead of passing it on")
         if isinstance(node, ast.If | ast.IfExp | ast.Match | ast.Compare | ast.BoolOp):
-            complaints.append(f"{name}: decides something; settings are the same for every task")
+            complaints.append(f"{name}: has a condition; settings must be the same for every task")
         if isinstance(node, ast.Name) and node.id in ("task", "tasks", "task_list"):
-            complaints.append(f"{name}: knows of tasks")
+            complaints.append(f"{name}: refers to tasks")
     return complaints
 
 
 class Ceiling:
     """Training at hyperparameters that are known or found without privacy, with the whole budget.
 
-    What is best at a given noise is chosen on *test* data, once for each task and epsilon on the first repetitions,
-    with noise that no result uses: first among candidates for x, then among clips and learning rates. It is a bound
-    to compare with and no method: nobody has these x.
+    The best choice is made on *test* data, once per task and epsilon on the first repetitions, with noise that no
+    result uses: first among candidates for x, then among clip norms and learning rates. It is an upper bound for
+    comparison, not a method.
     """
 
     GRID = tuple((clip, rate * clip) for clip in (1.0, 0.5) for rate in (0.1, 0.2, 0.3))  # rates are in units of 1/clip

@@ -43,7 +43,7 @@ Commits: {commits}.
 
 
 def report(results: Results, target: Path) -> None:
-    """Write the page and the figure beside the results."""
+    """Write the page and the figure from the results."""
     table = Table(results)
     gaps, losses = [], []
     for epsilon in table.epsilons:
@@ -76,7 +76,7 @@ def _gap_table(table: Table, epsilon: float) -> str:
     methods = [method for method in table.methods if method not in (UNTUNED, ORACLE)]
     rows = []
     for task in table.tasks:
-        if table.counted(task, epsilon):  # a part of nearly nothing says nothing; losses are below
+        if table.counted(task, epsilon):  # a fraction of a tiny gap is meaningless; losses are shown below
             found = [table.gap(task, method, epsilon) for method in methods]
             rows.append([task, *("" if gap is None else str(gap) for gap in found)])
     medians = [table.median_gap(method, epsilon) for method in methods]
@@ -105,7 +105,7 @@ def _cost_table(table: Table) -> str:
 
 
 def _figure(table: Table, target: Path) -> None:
-    import matplotlib  # only here: a machine that runs the benchmark need not have it
+    import matplotlib  # imported only here: running the benchmark does not need it
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
@@ -113,7 +113,7 @@ def _figure(table: Table, target: Path) -> None:
     methods = [method for method in table.methods if method not in (UNTUNED, ORACLE)]
     methods = [*(method for method in methods if method != OURS), *(method for method in methods if method == OURS)]
     size = (4.2 * len(table.epsilons) + 1, 0.42 * len(table.tasks) + 1.8)
-    with plt.rc_context({"svg.hashsalt": "utility"}):  # the same figure for the same results
+    with plt.rc_context({"svg.hashsalt": "utility"}):  # identical figures for identical results
         figure, panels = plt.subplots(
             1, len(table.epsilons), figsize=size, sharey=True, squeeze=False, layout="constrained"
         )

@@ -1,4 +1,4 @@
-"""Results of the utility benchmark: their files, their estimates, and the targets that they are judged by."""
+"""Results of the utility benchmark: files, estimates, and targets."""
 
 import json
 import math
@@ -13,8 +13,8 @@ from scipy.stats import t as student
 from utility_methods import METHODS, ORACLE, OURS, UNTUNED
 
 FORMAT = "dpbilevel.utility/1"
-DELTA = 1e-6  # of every result
-LEAST_GAP = 0.02  # of the untuned loss: below it a task is reported, and not counted
+DELTA = 1e-6  # delta of every result
+LEAST_GAP = 0.02  # relative to the untuned loss: tasks with a smaller gap are reported but not counted
 
 Results = dict[str, dict[str, Any]]
 
@@ -37,11 +37,11 @@ def write_results(path: Path, results: Results) -> None:
     lines = ",\n".join(f" {json.dumps(key)}: {json.dumps(results[key])}" for key in sorted(results))
     unfinished = path.with_suffix(".part")
     unfinished.write_text(f'{{"format": "{FORMAT}", "results": {{\n{lines}\n}}}}\n', encoding="utf-8")
-    unfinished.replace(path)  # at once, so that a run that is stopped leaves a whole file
+    unfinished.replace(path)  # atomically, so that an interrupted run leaves a complete file
 
 
 def merged(*parts: Results) -> Results:
-    """All results together; of two with the same key the later part's."""
+    """Merge results; later parts override earlier ones."""
     return {key: outcome for part in parts for key, outcome in part.items()}
 
 
@@ -70,8 +70,8 @@ def estimated(values: Sequence[float], worst: Callable[[Sequence[float]], float]
 def gap_closed(untuned: Sequence[float], method: Sequence[float], oracle: Sequence[float]) -> Estimate:
     """(untuned - method)/(untuned - oracle), losses of the same repetitions in the same order.
 
-    The ratio of means; its interval is that of a ratio estimator, by the residuals of pairs, so that the uncertainty
-    of the denominator counts too. The worst repetition is the one that closes least of its own gap.
+    The ratio of means; its interval is that of a ratio estimator, from the residuals of pairs, so that the uncertainty
+    of the denominator is included. The worst repetition is the one that closes the smallest fraction of its own gap.
     """
     closed = [before - after for before, after in zip(untuned, method, strict=True)]
     gap = [before - best for before, best in zip(untuned, oracle, strict=True)]
@@ -82,7 +82,7 @@ def gap_closed(untuned: Sequence[float], method: Sequence[float], oracle: Sequen
 
 
 def is_counted(untuned: Sequence[float], oracle: Sequence[float]) -> bool:
-    """Whether there is anything to win: untuned and oracle differ by at least `LEAST_GAP` of the untuned loss."""
+    """Whether untuned and oracle differ by at least `LEAST_GAP` of the untuned loss."""
     before = statistics.fmean(untuned)
     return before - statistics.fmean(oracle) >= LEAST_GAP * before
 
@@ -113,7 +113,7 @@ class Table:
         return [cell[seed][field] for seed in sorted(cell)]
 
     def gap(self, task: str, method: str, epsilon: float) -> Estimate | None:
-        """The gap that a method closes, on the repetitions that all three have."""
+        """The gap closed by a method, on the repetitions that all three have."""
         cells = [self.cells.get((task, name, epsilon), {}) for name in (UNTUNED, method, ORACLE)]
         seeds = sorted(set(cells[0]) & set(cells[1]) & set(cells[2]))
         if not seeds:
@@ -141,7 +141,7 @@ LEAST_CLOSED = {
     **{(f"adult-{kind}-{start}", 1.0): 0.93 for kind in ("groups", "scalar") for start in (5, 3, 0)},
 }
 LEAST_CLOSED_ELSEWHERE, LEAST_MEDIAN = 0.8, 0.95
-RIVALS = {  # to be ahead of, and the most passes over the data that this may take, as a part of the rival's
+RIVALS = {  # methods to outperform, and the largest allowed ratio of passes over the data
     "double loop": 1 / 20,
     "random search 10": 1 / 5,
     "random search 30": 1 / 10,
@@ -153,7 +153,7 @@ LARGEST_FACTOR, LARGEST_HARM = 1.5, 0.02
 
 
 def verdicts(table: Table) -> list[list[str]]:
-    """Every target beside what was measured: target, measured, and whether it is met."""
+    """Every target with its result: target, measured value, and whether it is met."""
     rows = [*_gap_verdicts(table), *_rival_verdicts(table), *_shuffled_verdicts(table)]
     return [[target, measured, {True: "met", False: "**missed**"}[met]] for target, measured, met in rows]
 
@@ -181,8 +181,8 @@ def _rival_verdicts(table: Table) -> Iterable[tuple[str, str, bool]]:
             if statistics.fmean(table.values(task, OURS, epsilon))
             >= statistics.fmean(table.values(task, rival, epsilon))
         ]
-        told = f"{len(shared) - len(lost)} of {len(shared)}" + (f"; not on {', '.join(lost)}" if lost else "")
-        yield f"ahead of {rival} on every counted task and ε", told, not lost
+        wins = f"{len(shared) - len(lost)} of {len(shared)}" + (f"; not on {', '.join(lost)}" if lost else "")
+        yield f"ahead of {rival} on every counted task and ε", wins, not lost
         if part is not None:
             ratio = max(
                 statistics.fmean(table.values(task, OURS, epsilon, "passes"))

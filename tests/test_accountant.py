@@ -38,7 +38,7 @@ def test_each_kind_of_charge_has_its_accountant():
         assert accountant(charges, "replace-one").adds_up == (kind is not LossAccountant)
     for sampling in (dpb.Poisson(0.1), dpb.WithoutReplacement(10), dpb.WithReplacement(10)):
         assert type(accountant([charge(sampling=sampling)], "zero-out")) is LossAccountant
-    assert accountant([charge(), declared], "zero-out").description.endswith("of what black boxes declare")
+    assert accountant([charge(), declared], "zero-out").description.endswith("with costs declared by black boxes")
 
 
 # ------------------------------------------------------------------------------------------------ exported events
@@ -80,8 +80,8 @@ def test_batches_without_replacement_are_exported_in_units_of_sensitivity():
     [
         ("replace-one", "rdp", dpb.Poisson(0.1), "must be 'pld'"),
         ("replace-one", "pld", dpb.WithoutReplacement(10), "must be 'rdp'"),
-        ("zero-out", "rdp", dpb.WithoutReplacement(10), "compose by epsilon"),
-        ("zero-out", "pld", dpb.WithReplacement(10), "compose by epsilon"),
+        ("zero-out", "rdp", dpb.WithoutReplacement(10), "compose epsilon"),
+        ("zero-out", "pld", dpb.WithReplacement(10), "compose epsilon"),
     ],
 )
 def test_what_dp_accounting_would_read_otherwise_is_not_exported(adjacency, reader, sampling, message):
@@ -117,14 +117,14 @@ def test_roles_compose_by_themselves():
     "sampling", [dpb.FullBatch(), dpb.Poisson(0.25), dpb.WithoutReplacement(4), dpb.WithReplacement(4)]
 )
 def test_a_scheme_comes_back_from_its_json(sampling):
-    told = sampling.to_json()
-    assert told["sampling"] == type(sampling).__name__
-    assert sampling_from_json(told) == sampling
+    reported = sampling.to_json()
+    assert reported["sampling"] == type(sampling).__name__
+    assert sampling_from_json(reported) == sampling
 
 
 def test_a_scheme_cannot_take_the_name_of_another():
     with pytest.raises(dpb.InvalidArgument, match="is the name of another scheme"):
         type("Poisson", (Sampling,), {"__module__": "elsewhere"})
     assert sampling_from_json({"sampling": "Poisson", "sampling_parameters": {"rate": 0.5}}) == dpb.Poisson(0.5)
-    with pytest.raises(dpb.InvalidArgument, match="no scheme known here"):
+    with pytest.raises(dpb.InvalidArgument, match="is not a known scheme"):
         sampling_from_json({"sampling": "NoSuchScheme", "sampling_parameters": {}})

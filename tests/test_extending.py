@@ -85,7 +85,7 @@ def test_a_solver_whose_release_has_another_name_is_refused(heavy_ball):
 
     sizes = dpb.Records(lower=np.linspace(-1, 1, 500)).sizes
     method = dpb.DPBilevel(inner=Renamed(), step_size=0.5, steps=3)
-    with pytest.raises(dpb.InvalidArgument, match="DeclaredRelease of the name 'lower solve'"):
+    with pytest.raises(dpb.InvalidArgument, match="DeclaredRelease named 'lower solve'"):
         dpb.plan(PROBLEM, sizes, dpb.Budget(1.0, 1e-4), method=method, start=(0.0, 0.0))
 
 

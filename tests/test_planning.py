@@ -119,7 +119,7 @@ class Halfspace:
         return jax.tree.map(lambda leaf: jnp.minimum(leaf, np.float64(1.0)), tree)
 
 
-# Made anew for each test: JAX remembers the buffer of a NumPy array, and does not notice a change of precision.
+# Created for each test: JAX caches the buffer of a NumPy array, and does not notice a change of precision.
 SETS = {
     "everything": dpb.Unconstrained,
     "non-negative": dpb.NonNegative,

@@ -123,14 +123,14 @@ def test_no_attribute_can_be_added(records):
 
 
 class Open:
-    """A twin that keeps its arrays as attributes, however private their names."""
+    """A mutant that keeps its arrays as attributes, even with private names."""
 
     def __init__(self):
         self.__arrays = {"lower": (np.full(3, SENTINEL), np.ones(3, bool))}
 
 
 class Talkative:
-    """A twin that shows values."""
+    """A mutant that shows values."""
 
     def __repr__(self):
         return f"Records(lower=[{SENTINEL}, ...])"

@@ -143,7 +143,7 @@ def test_a_penalty_for_each_column():
 
 
 @pytest.mark.slow
-def test_groups_are_told_apart_privately():
+def test_groups_are_distinguished_privately():
     rng = np.random.default_rng(0)
     truth = np.zeros((COLUMNS, 3))
     truth[:3] = 4 * rng.normal(size=(3, 3))
@@ -254,13 +254,13 @@ def test_hypergradients_are_free_and_nothing_is_closed_over():
         assert set(plan.releases[-1].contributions) == {"upper", "lower"}, "validation records train too"
 
 
-def test_the_twin_that_does_not_declare_its_groups_is_marked():
+def test_the_mutant_that_does_not_declare_its_groups_is_marked():
     problem = dataclasses.replace(regularization("squared", columns=COLUMNS, groups=GROUPS), public=())
     with pytest.raises(dpb.PrivacyLeakWarning, match="lower_term closes over an array"):
         planned(problem, SHAPES, SHAPES)
 
 
-def test_the_twin_whose_records_are_weighted_pays_for_its_hypergradient():
+def test_the_mutant_whose_records_are_weighted_pays_for_its_hypergradient():
     problem = regularization("squared", columns=COLUMNS)
     weighted = dataclasses.replace(
         problem, lower_loss=lambda x, y, record: jnp.exp(x[0]) * problem.lower_loss(x, y, record)

@@ -186,7 +186,7 @@ def test_nothing_is_closed_over_and_hypergradients_are_paid_for():
         planned(class_weights(columns=COLUMNS, classes=classes, costs=costs), (ROWS, LABELS), (ROWS, LABELS))
 
 
-def test_the_twin_that_does_not_declare_its_costs_is_marked():
+def test_the_mutant_that_does_not_declare_its_costs_is_marked():
     problem = dataclasses.replace(class_weights(columns=COLUMNS, costs=COSTS), public=())
     with pytest.raises(dpb.PrivacyLeakWarning, match="upper_loss closes over an array"):
         planned(problem, (ROWS, LABELS), (ROWS, LABELS))

@@ -1,4 +1,4 @@
-"""Checkpoints: a run that was cut off goes on to the same bits, charged once, or is refused. Twins must be caught."""
+"""Checkpoints: an interrupted run resumes to the same bits, charged once, or is refused. Mutants must be caught."""
 
 import dataclasses
 import json
@@ -51,7 +51,7 @@ def solve(path=None, points=POINTS, *, problem=PROBLEM, budget=BUDGET, invalid="
 
 
 def draw_secrets(patch, *, fixed):
-    """The secrets of a first process are fixed, those of later ones are not: what is drawn anew shows."""
+    """The secrets of a first process are fixed, those of later ones are not: noise drawn again is noticed."""
     others = random.Random(1)
     patch.setattr(noise.secrets, "token_bytes", lambda size: SECRET[:size] if fixed else others.randbytes(size))
 
@@ -99,7 +99,7 @@ def bits(solution):
 
 @pytest.fixture(scope="module")
 def whole():
-    """The run that nobody cut off, without a checkpoint and with the same secret."""
+    """The uninterrupted run, without a checkpoint and with the same secret."""
     with pytest.MonkeyPatch.context() as patch:
         draw_secrets(patch, fixed=True)
         return solve()
@@ -107,7 +107,7 @@ def whole():
 
 @pytest.fixture(scope="module")
 def midway(tmp_path_factory):
-    """The file of a run that was cut off after its first chunk."""
+    """The file of a run that was interrupted after its first chunk."""
     path = tmp_path_factory.mktemp("midway") / "run.checkpoint"
     solved_until(path, 10)
     return path.read_bytes()
@@ -130,7 +130,7 @@ def stored_ledger(folder):
 
 
 def faults(path, moment, whole):
-    """What is wrong with a run that was cut off at a moment and resumed by somebody with a database."""
+    """The faults of a run that was interrupted at a moment and resumed with a ledger in a database."""
     solved_until(path, moment, ledger=stored_ledger(path.parent))
     was_there = path.exists()
     solution = resumed(path, ledger=stored_ledger(path.parent))
@@ -145,7 +145,7 @@ def faults(path, moment, whole):
 
 
 @pytest.mark.parametrize("moment", range(MOMENTS))
-def test_a_run_cut_off_anywhere_goes_on_to_the_same_bits_and_is_charged_once(path, moment, whole):
+def test_a_run_interrupted_anywhere_resumes_to_the_same_bits_and_is_charged_once(path, moment, whole):
     assert faults(path, moment, whole) == []
 
 
@@ -165,7 +165,7 @@ def test_the_moments_are_all_there_are(path, whole):
     assert bits(resumed(path)) == bits(whole)
 
 
-def test_a_run_may_be_cut_off_again_and_again(path, whole):
+def test_a_run_may_be_interrupted_again_and_again(path, whole):
     for moment in (3, 5, 4, 6, 5):
         solved_until(path, moment)
     assert bits(resumed(path)) == bits(whole)
@@ -220,7 +220,7 @@ def test_a_charge_that_the_checkpoint_does_not_know_of_is_found_in_the_database(
     assert stored_ledger(tmp_path).entries == (entry,)
 
 
-def test_a_copy_of_a_checkpoint_that_is_begun_holds_the_noise_secret_and_the_pages_say_so(path, tmp_path):
+def test_a_copy_of_an_unfinished_checkpoint_holds_the_noise_secret_and_the_pages_say_so(path, tmp_path):
     solved_until(path, 4, ledger=stored_ledger(tmp_path))  # charged, and not yet sealed to records
     early = content(path)
     resumed(path, ledger=stored_ledger(tmp_path))
@@ -270,7 +270,7 @@ def test_a_run_that_does_not_fit_leaves_no_checkpoint(path):
     assert len(ledger.entries) == 1
 
 
-def test_a_run_that_was_begun_before_keeps_its_checkpoint_when_a_ledger_refuses_it(path, tmp_path, whole):
+def test_a_run_that_was_started_before_keeps_its_checkpoint_when_a_ledger_refuses_it(path, tmp_path, whole):
     """It may have been charged already, elsewhere."""
     solved_until(path, 4, ledger=stored_ledger(tmp_path))
     with pytest.raises(dpb.BudgetExceeded):
@@ -498,7 +498,7 @@ def test_what_a_killed_write_has_left_is_removed_and_nothing_else(path):
     assert all(other.exists() for other in others)
 
 
-def test_a_full_disk_stops_the_run_and_it_goes_on_later(path, whole):
+def test_a_full_disk_stops_the_run_and_it_resumes_later(path, whole):
     solved_until(path, 10)
     before = path.read_bytes()
     with pytest.MonkeyPatch.context() as patch:
@@ -563,12 +563,12 @@ def test_a_seal_without_a_secret_key_is_refused(key):
 # --- mutations: each check above must catch what it is for ----------------------------------------------------
 
 
-def test_twin_that_draws_noise_anew(path, whole, monkeypatch):
+def test_mutant_that_draws_noise_again(path, whole, monkeypatch):
     monkeypatch.setattr(KeySchedule, "restored", classmethod(lambda cls, secret: cls()))
     assert faults(path, 10, whole) == ["other bits"]
 
 
-def test_twin_that_starts_its_keys_from_the_first(path, whole, monkeypatch):
+def test_mutant_that_starts_its_keys_from_the_first(path, whole, monkeypatch):
     """It uses the noise of rounds that are done once more, on the same records at other points."""
     plain = Receipt.advance
     first = {}
@@ -581,7 +581,7 @@ def test_twin_that_starts_its_keys_from_the_first(path, whole, monkeypatch):
     assert "other bits" in faults(path, 12, whole)
 
 
-def test_twin_that_does_not_check_records(path, monkeypatch):
+def test_mutant_that_does_not_check_records(path, monkeypatch):
     solved_until(path, 10)
     monkeypatch.setattr(checkpoint.hmac, "compare_digest", lambda one, other: True)
     with pytest.raises(pytest.fail.Exception, match="records were used"):
@@ -607,7 +607,7 @@ def test_what_the_records_check_is_for(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("moment", [10, 10**6])
-def test_twin_that_does_not_charge_when_it_resumes(path, moment, monkeypatch):
+def test_mutant_that_does_not_charge_when_it_resumes(path, moment, monkeypatch):
     solved_until(path, moment)
     plain = checkpoint.Checkpoint.charge
 
@@ -620,7 +620,7 @@ def test_twin_that_does_not_charge_when_it_resumes(path, moment, monkeypatch):
     assert entered(path) == 0
 
 
-def test_twin_that_takes_a_begun_run_for_charged(path, whole, monkeypatch):
+def test_mutant_that_takes_a_started_run_for_charged(path, whole, monkeypatch):
     def trusting(self, ledger, records, description):
         if not ledger.entries and os.path.getsize(self._path) and not fresh:
             return Receipt(self._planned.releases)
@@ -632,20 +632,20 @@ def test_twin_that_takes_a_begun_run_for_charged(path, whole, monkeypatch):
     assert faults(path, 2, whole) == ["charged 0 times"]
 
 
-def test_twin_that_charges_whenever_it_resumes(path, whole, monkeypatch):
+def test_mutant_that_charges_whenever_it_resumes(path, whole, monkeypatch):
     plain = dpb.Ledger.charge
     monkeypatch.setattr(dpb.Ledger, "charge", lambda *arguments, once=False: plain(*arguments))
     assert faults(path, 10, whole) == ["charged 2 times"]
 
 
-def test_twin_that_does_not_know_functions(path, monkeypatch):
+def test_mutant_that_does_not_know_functions(path, monkeypatch):
     monkeypatch.setattr(fingerprint, "_programs", lambda *arguments: [])
     solved_until(path, 10)
     with pytest.raises(pytest.fail.Exception, match="records were used"):
         check_refused(path, "another problem", problem=problem_with(weight=1.1))
 
 
-def test_twin_that_writes_in_place(path, whole, monkeypatch):
+def test_mutant_that_writes_in_place(path, whole, monkeypatch):
     """A kill in the middle of a write leaves half of a file, from which nothing can go on."""
 
     def in_place(target, text, *, owner_only=False):

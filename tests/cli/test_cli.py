@@ -17,7 +17,7 @@ from support.cli_data import NUMBER, SCHEMA, SECRET, people, write_people
 
 import dpbilevel as dpb
 from dpbilevel.cli import app
-from dpbilevel.cli.wording import in_own_words
+from dpbilevel.cli.wording import for_command_line
 
 TUNE = ("tune", "people.csv", "--target", "paid", "--schema", "schema.toml")
 # Two budgets, one for 2,000 people and one for 400: what a run compiles has its noise in it, and serves the others.
@@ -45,11 +45,11 @@ def test_tune_leaves_a_run_and_says_where(run):
     assert sorted(path.name for path in (place / "run").iterdir()) == ["report.html", "report.md", "run.json"]
     assert "(2, 1e-05)-differentially private" in ended.stdout
     assert ended.stdout.rstrip().endswith(f"Report: {Path('run') / 'report.html'}")
-    told = json.loads((place / "run" / "run.json").read_text())
-    assert told["status"] == "finished"
-    assert told["command"].startswith("dpbilevel tune people.csv")
-    assert told["result"]
-    assert in_own_words(told["result"]) in ended.stdout
+    reported = json.loads((place / "run" / "run.json").read_text())
+    assert reported["status"] == "finished"
+    assert reported["command"].startswith("dpbilevel tune people.csv")
+    assert reported["result"]
+    assert for_command_line(reported["result"]) in ended.stdout
     assert SECRET not in (place / "run" / "run.json").read_text()
 
 
@@ -58,10 +58,10 @@ def test_predictions_are_those_of_the_estimator(run, command, monkeypatch):
     monkeypatch.chdir(place)
     code, _, said = command("predict", "run", "people.csv", "--out", "predictions.csv", "--force")
     assert (code, said) == (0, "")
-    told = pyarrow.csv.read_csv(place / "predictions.csv").to_pydict()
-    assert list(told) == ["prediction", "probability of no", "probability of yes"]
+    reported = pyarrow.csv.read_csv(place / "predictions.csv").to_pydict()
+    assert list(reported) == ["prediction", "probability of no", "probability of yes"]
     table = people(2000)
-    right = np.array(told["prediction"]) == table["paid"]
+    right = np.array(reported["prediction"]) == table["paid"]
     assert right.mean() > 0.85
     model = json.loads((place / "run" / "run.json").read_text())["model"]
     scale = 1 / np.sqrt(4)  # four columns, rows of norm one
@@ -73,7 +73,7 @@ def test_predictions_are_those_of_the_estimator(run, command, monkeypatch):
     at_first[f"town = {town}"] = at_first[f"clinic = {table['clinic'][0]}"] = scale
     score = sum(weight * at_first[name] for weight, name in zip(model["coefficients"][0], names, strict=True))
     probability = 1 / (1 + np.exp(-score - model["intercepts"][0]))
-    assert told["probability of yes"][0] == pytest.approx(probability, rel=1e-4)
+    assert reported["probability of yes"][0] == pytest.approx(probability, rel=1e-4)
 
 
 def test_predictions_as_parquet_and_for_unseen_values(run, command, monkeypatch, tmp_path):
@@ -131,9 +131,9 @@ def test_coefficients_are_those_of_the_last_class(folder, command):
     assert older < 0  # the old have paid
     code, _, said = command("predict", "run", "people.csv")
     assert code == 0, said
-    told = pyarrow.csv.read_csv(folder / "predictions.csv").to_pydict()
-    assert list(told) == ["prediction", "probability of yes", "probability of no"]
-    assert (np.array(told["prediction"]) == people(2000)["paid"]).mean() > 0.8
+    reported = pyarrow.csv.read_csv(folder / "predictions.csv").to_pydict()
+    assert list(reported) == ["prediction", "probability of yes", "probability of no"]
+    assert (np.array(reported["prediction"]) == people(2000)["paid"]).mean() > 0.8
 
 
 def test_truth_values_of_a_parquet_file_are_classes(folder, command):
@@ -148,7 +148,7 @@ def test_truth_values_of_a_parquet_file_are_classes(folder, command):
         assert code == 3, said
 
 
-def test_report_is_written_anew(run, command, monkeypatch):
+def test_report_is_written_again(run, command, monkeypatch):
     place, _ = run
     monkeypatch.chdir(place)
     page = (place / "run" / "report.html").read_bytes()
@@ -156,19 +156,19 @@ def test_report_is_written_anew(run, command, monkeypatch):
     code, said, _ = command("report", "run", "--json")
     assert code == 0
     assert (place / "run" / "report.html").read_bytes() == page
-    told = json.loads(said)
-    assert set(told["hyperparameters"]) == {"age", "cost", "place"}
-    assert told["result"] == json.loads((place / "run" / "run.json").read_text())["result"]
-    assert told["epsilon"] == pytest.approx(2.0, rel=1e-6)
+    reported = json.loads(said)
+    assert set(reported["hyperparameters"]) == {"age", "cost", "place"}
+    assert reported["result"] == json.loads((place / "run" / "run.json").read_text())["result"]
+    assert reported["epsilon"] == pytest.approx(2.0, rel=1e-6)
 
 
 def test_plan_needs_no_data(command):
     code, said, _ = command("plan", "--rows", 50_000, "--columns", 100, "--delta", "1e-6", "--json")
-    told = json.loads(said)
+    reported = json.loads(said)
     assert code == 0
-    assert told["epsilon"] == pytest.approx(1.0, rel=1e-6)
-    assert told["rows_needed"] < 50_000
-    assert told["theory"]["vacuous"]
+    assert reported["epsilon"] == pytest.approx(1.0, rel=1e-6)
+    assert reported["rows_needed"] < 50_000
+    assert reported["theory"]["vacuous"]
     code, said, _ = command("plan", "--rows", 2000, "--columns", 10, "--sources", 3, "--validation-rows", 500)
     assert code == 0
     assert "Noise to signal of a training step" in said
@@ -235,7 +235,7 @@ HEADER = ",".join(people(1))
 @pytest.mark.parametrize(
     ("arguments", "said", "code", "prepare"),
     [
-        bad(("tune", "none.csv", *TUNE[2:]), "there is no such file"),
+        bad(("tune", "none.csv", *TUNE[2:]), "does not exist"),
         bad((*TUNE[:3], "wage", *TUNE[4:]), "--target wage: schema.toml declares no such column"),
         bad(("reweight", *TUNE[1:], "--source", "hospital"), "--source hospital: schema.toml declares no such column"),
         bad(("reweight", *TUNE[1:], "--source", "cost"), "the source 'cost' must have categories"),
@@ -245,8 +245,8 @@ HEADER = ",".join(people(1))
         bad(TUNE, "has no rows", prepare=put("people.csv", HEADER + "\n")),
         bad(TUNE, "must have at least 2 rows", prepare=put("people.csv", HEADER + "\n5,Oslo,1,east,yes,3\n")),
         bad(TUNE, "column 3 of the 6 columns", prepare=put("schema.toml", SCHEMA.replace(".id", ".i"))),
-        bad(TUNE, "a cell is no number", prepare=in_column("Zanzibar", "age")),
-        bad((*TUNE, "--invalid", "zero"), "a cell is no number", prepare=in_column("2026-01-31", "age"), id="a date"),
+        bad(TUNE, "a cell is not a number", prepare=in_column("Zanzibar", "age")),
+        bad((*TUNE, "--invalid", "zero"), "cell is not a number", prepare=in_column("2026-01-31", "age"), id="a date"),
         bad(TUNE, "column 'age': must hold finite numbers", prepare=in_column("", "age"), id="a missing number"),
         bad(TUNE, "column 'paid': has a cell that classes", prepare=in_column("987654.25", "paid")),
         bad(TUNE, "as many cells as there are columns", prepare=in_column("Zanzibar,987654.25", "town")),
@@ -256,8 +256,8 @@ HEADER = ",".join(people(1))
         bad((*TUNE, "--groups", "some"), "--groups some: must be one of one, columns, schema"),
         bad((*TUNE, "--out", "people.csv"), "is a file; name a folder"),
         bad((*TUNE, "--out", "full"), "pass --force", prepare=full_of("run.json")),
-        bad((*TUNE, "--out", "full", "--force"), "which no run wrote", prepare=full_of("thesis.tex")),
-        bad((*TUNE, "--dataset", "x"), "goes with --ledger"),
+        bad((*TUNE, "--out", "full", "--force"), "which is not a file of a run", prepare=full_of("thesis.tex")),
+        bad((*TUNE, "--dataset", "x"), "requires --ledger"),
         bad((*TUNE, "--ledger", "no.db", "--dataset", "x"), "dpbilevel ledger create"),
         bad((*TUNE, "--noise", "loud"), "--noise loud: must be one of 'float', 'exact'"),
         bad((*TUNE, "--noise", "exact", "--seed", "1"), "exact noise has no seed"),
@@ -287,7 +287,7 @@ def test_a_folder_that_may_not_be_written(folder, command, monkeypatch):
     monkeypatch.setattr(os, "access", lambda _, mode: not mode & os.W_OK)  # root may write everywhere
     code, _, said = command(*TUNE, "--out", "closed/run")
     assert code == 2
-    assert "may not be written" in said
+    assert "is not writable" in said
 
 
 def test_a_ledger_keeps_the_charge_and_refuses(folder, command):
@@ -336,7 +336,7 @@ def test_an_error_before_the_charge_leaves_nothing(folder, command, monkeypatch)
     assert not (folder / "run").exists()
 
 
-def test_a_seed_is_said_aloud_and_voids_the_run(folder, command):
+def test_a_seed_is_reported_and_voids_the_run(folder, command):
     code, said, errors = command(*SMALL, "--seed", "1")
     assert code == 0
     assert "NOT private" in errors

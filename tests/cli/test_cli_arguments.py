@@ -1,4 +1,4 @@
-"""Arguments of the command line: wrong ones are told before a file is read, and in the words of the command line."""
+"""Arguments of the command line: invalid ones are reported before a file is read, as options of the command line."""
 
 import re
 import warnings
@@ -7,8 +7,8 @@ import pytest
 from support.cli_data import SCHEMA, write_people
 
 import dpbilevel as dpb
-from dpbilevel.cli.console import say_warnings_in_lines
-from dpbilevel.cli.wording import in_own_words
+from dpbilevel.cli.console import show_warnings_as_lines
+from dpbilevel.cli.wording import for_command_line
 
 TUNE = ("tune", "none.csv", "--target", "paid", "--schema", "schema.toml")
 REWEIGHT = ("reweight", *TUNE[1:], "--source", "clinic")
@@ -69,12 +69,12 @@ def named(errors):
 
 
 @pytest.mark.parametrize(("command_line", "arguments", "said"), BAD, ids=lambda value: " ".join(value)[:40])
-def test_a_bad_argument_is_told_before_a_file_is_read(folder, command, command_line, arguments, said):
-    """None of the data files exists: whoever looks for one first says so."""
+def test_a_bad_argument_is_reported_before_a_file_is_read(folder, command, command_line, arguments, said):
+    """None of the data files exists: a command that opened one first would report that."""
     code, out, errors = command(*command_line, *arguments)
     assert (code, out) == (2, "")
     assert said in errors
-    assert "no such file" not in errors
+    assert "check the path" not in errors
     assert named(errors) == []
     assert [path.name for path in folder.iterdir()] == ["schema.toml"]
 
@@ -144,7 +144,7 @@ def test_a_total_that_differs_names_the_one_that_is_fixed(folder, command):
     assert command(*CREATE)[0] == 0
     code, _, errors = command(*CREATE[:-1], "2")
     assert code == 2
-    assert "has a ledger there already, of epsilon 1, delta 1e-06 and replace-one" in errors
+    assert "already has a ledger there, with epsilon 1, delta 1e-06 and replace-one" in errors
     assert named(errors) == []
 
 
@@ -174,7 +174,7 @@ def test_an_epsilon_of_20_is_not_remarked_on(command):
 
 def test_warnings_are_said_once_and_in_own_words(capfd):
     with warnings.catch_warnings():
-        say_warnings_in_lines()
+        show_warnings_as_lines()
         for _ in range(2):
             warnings.warn("few rows (a larger validation_fraction helps)", dpb.UtilityWarning, stacklevel=1)
             warnings.warn("epsilon=50.0: is large", dpb.UtilityWarning, stacklevel=1)
@@ -186,4 +186,4 @@ def test_warnings_are_said_once_and_in_own_words(capfd):
 
 def test_paths_and_addresses_stay_as_they_are():
     for text in ("runs/epsilon=1/people.csv: is a folder", "postgresql://a@b/c?seed=3: is down", "x --seed=3"):
-        assert in_own_words(text) == text
+        assert for_command_line(text) == text

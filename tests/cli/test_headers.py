@@ -36,8 +36,8 @@ LINES = {
 NAMES = "age,town,id,clinic,paid,cost"
 
 
-def told(folder, command, record, line):
-    """Cells of the record that a command told, and its exit code."""
+def reported(folder, command, record, line):
+    """Cells of the record that a command printed, and its exit code."""
     (folder / "people.csv").write_text(f"{record}\n" * 3)
     (folder / "good.csv").write_text(f"{NAMES}\n1,Oslo,1,east,yes,1\n")
     (folder / "schema.toml").write_text(SCHEMA)
@@ -49,7 +49,7 @@ def told(folder, command, record, line):
 @pytest.fixture
 def tell(tmp_path, monkeypatch, command):
     monkeypatch.chdir(tmp_path)
-    return functools.partial(told, tmp_path, command)
+    return functools.partial(reported, tmp_path, command)
 
 
 @pytest.mark.parametrize("line", LINES.values(), ids=LINES)
@@ -77,12 +77,12 @@ def quoting_header(path: object, names: tuple[str, ...]) -> None:
             raise dpb.InvalidArgument(f"{path}: {name!r} is no name")
 
 
-@pytest.mark.parametrize("twin", ["undeclared", "header", "anything goes"])
-def test_twins_that_quote_the_first_line_are_noticed(tell, monkeypatch, twin):
-    if twin == "undeclared":
+@pytest.mark.parametrize("mutant", ["undeclared", "header", "anything goes"])
+def test_mutants_that_quote_the_first_line_are_noticed(tell, monkeypatch, mutant):
+    if mutant == "undeclared":
         monkeypatch.setattr(job, "check_columns", quoting_undeclared)
         assert tell(WORDS, LINES["tune"])[1]
-    elif twin == "header":
+    elif mutant == "header":
         monkeypatch.setattr(table_file, "check_header", quoting_header)
         assert tell(RECORDS["numbers"], LINES["tune"])[1]
     else:
@@ -103,8 +103,8 @@ def test_a_template_says_where_its_names_come_from(tell, tmp_path, command):
     tell(WORDS, LINES["tune"])
     code, out, _ = command("schema", "people.csv")
     assert code == 0
-    assert "[columns.Zanzibar]" in out  # nobody can know better; a person is told what to do
-    assert "were that a record, delete this and pass --columns" in out
+    assert "[columns.Zanzibar]" in out  # it cannot be detected; the template says what to do
+    assert "If that is a record, delete this file and pass --columns" in out
     code, out, _ = command("schema", "people.csv", "--columns", NAMES)
     assert code == 0
     assert "[columns.town]" in out

@@ -73,10 +73,10 @@ def test_a_template_that_nobody_filled_in_says_which_column(tmp_path):
         ("range = [0, 100]", "rnage = [0, 100]", "has 'rnage'"),
         ("range = [0, 100]", 'range = [0, 1]\ncategories = ["a"]', "range and categories"),
         ('classes = ["no", "yes"]', 'classes = ["yes"]', "two or more labels"),
-        ('classes = ["no", "yes"]', 'classes = ["yes", "yes"]', "each once"),
-        ('classes = ["no", "yes"]', 'classes = "yes"', "each once"),
+        ('classes = ["no", "yes"]', 'classes = ["yes", "yes"]', "without duplicates"),
+        ('classes = ["no", "yes"]', 'classes = "yes"', "without duplicates"),
         ('"Rome", "other"]\ngroup = "place"', '"Rome"]\ngroup = 3', "a name in quotes"),
-        ("[columns.age]", "[column.age]", "for every column alone"),
+        ("[columns.age]", "[column.age]", "must contain only format"),
     ],
 )
 def test_what_is_wrong_with_a_schema_is_said(tmp_path, old, new, said):

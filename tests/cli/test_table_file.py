@@ -121,7 +121,7 @@ def test_words_that_are_not_listed():
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        ("table.csv", None, "no such file"),
+        ("table.csv", None, "does not exist"),
         ("table.xlsx", b"", "CSV or Parquet"),
         ("table.csv", b"", "is empty"),
         ("table.csv", b"a;b\n1;2\n", "pass --delimiter ';'"),
@@ -131,10 +131,10 @@ def test_words_that_are_not_listed():
         ("table.csv", b"a,b\n1\n2,Zanzibar\n", "as many cells"),
         ("table.csv", b"a,b\n1,\xff\xfeZanzibar\n", "UTF-8"),
         ("table.csv", b"a,\xff\xfe\n1,2\n", "UTF-8"),
-        ("table.parquet", b"987654.25 is not a table", "must be whole"),
+        ("table.parquet", b"987654.25 is not a table", "must be complete"),
     ],
 )
-def test_what_cannot_be_read_is_told_without_a_cell(tmp_path, name, content, said):
+def test_what_cannot_be_read_is_reported_without_a_cell(tmp_path, name, content, said):
     path = tmp_path / name
     if content is not None:
         path.write_bytes(content)

@@ -232,7 +232,7 @@ def test_a_machine_without_scikit_learn_has_the_same_error(monkeypatch):
         datasets.load_adult()
 
 
-def test_another_file_of_the_same_name_is_told_apart(tmp_path):
+def test_another_file_of_the_same_name_is_distinguished(tmp_path):
     np.savez(tmp_path / "mnist.npz", x_train=np.zeros(3))
     with pytest.raises(InvalidArgument, match=r"mnist\.npz: lacks the array 'X_train'"):
         datasets.load_mnist(tmp_path)

@@ -46,7 +46,7 @@ def test_records_know_them_and_nothing_else_of_the_rows():
     assert repr(marked()) == repr(dpb.Records(**data()))
 
 
-# A table with one column that the encoder was not told about. The last row is the one that changes.
+# A table with one column that was not declared to the encoder. The last row is the one that changes.
 LABELS = np.arange(N) % 2
 
 
@@ -66,9 +66,9 @@ def test_a_discovered_range_lets_one_row_move_a_score_and_the_score_says_so():
         moved = abs(scored(0.6, exact).values["accuracy"] - scored(1000.0, exact).values["accuracy"])
     assert moved > 0.4  # where one row can move an accuracy by 1/60
     ledger = dpb.Ledger(dpb.Budget(8.0, 1e-3))
-    with pytest.warns(dpb.PrivacyLeakWarning, match="was not declared") as heard:
+    with pytest.warns(dpb.PrivacyLeakWarning, match="was not declared") as warned:
         released = scored(0.6, dpb.Budget(8.0, 1e-3), ledger=ledger)
-    assert heard[0].filename == __file__
+    assert warned[0].filename == __file__
     assert len(released.privacy.caveats) == 1
     assert released.privacy.sentence().startswith("With caveats")
     assert "with 1 caveat" in repr(released)

@@ -292,7 +292,7 @@ def test_a_norm_and_bounds_are_too_much(case):
 
 
 @every_case
-def test_few_rows_are_told_with_the_planned_noise(case):
+def test_few_rows_are_reported_with_the_planned_noise(case):
     model = case.make(epsilon=0.1)
     with pytest.warns(UtilityWarning, match=r"60 records are few for epsilon = 0\.1") as caught:
         model.fit(X, case.y, **case.more())
@@ -302,7 +302,7 @@ def test_few_rows_are_told_with_the_planned_noise(case):
     assert warning.filename == __file__
 
 
-def test_enough_rows_are_not_told_and_too_few_validation_rows_are():
+def test_enough_rows_are_not_reported_and_too_few_validation_rows_are():
     rows = np.random.default_rng(1).normal(size=(4000, 3)) / 3
     ledger = dpb.Ledger(dpb.Budget(2.0, 0.01))
     model = CASES["ridge"].make(method=None, validation_fraction=0.0025, ledger=ledger)

@@ -44,7 +44,7 @@ def test_groups_are_numbered_in_order_and_the_intercept_has_none(groups, names, 
     ids=str,
 )
 def test_groups_that_do_not_fit_the_columns_are_refused(groups):
-    with pytest.raises(InvalidArgument, match="groups: must give one label for each of the 3 columns"):
+    with pytest.raises(InvalidArgument, match="groups: must have one label for each of the 3 columns"):
         numbered_groups(groups, 3)
 
 
@@ -62,7 +62,7 @@ def test_estimators_have_a_penalty_for_each_group(name):
     assert model.coef_.size == 3
     alone = CASES[name].fit()
     assert (alone.groups_.tolist(), alone.penalties_.shape) == (["all"], (1,))
-    with pytest.raises(InvalidArgument, match="groups: must give one label for each of the 3 columns"):
+    with pytest.raises(InvalidArgument, match="groups: must have one label for each of the 3 columns"):
         CASES[name].fit(groups=["b", "a"])
 
 

@@ -108,7 +108,7 @@ def test_a_class_that_no_row_has_is_a_class_all_the_same():
 
 def test_fewer_than_two_classes_are_refused():
     for settings in ({"classes": [0]}, {"classes": None}):
-        with pytest.raises(InvalidArgument, match="two or more classes"):
+        with pytest.raises(InvalidArgument, match="classes: must be two or more"):
             LOGISTIC.fit(y=np.zeros(60, int), **settings)
 
 

@@ -1,4 +1,4 @@
-"""How far penalties may rise: never so far that there is no model, where validation rows cannot be heard."""
+"""The upper limit of penalties: lower if validation rows have less signal than noise, so that a model remains."""
 
 import math
 

@@ -120,7 +120,7 @@ def test_long_tables_are_read_in_parts(monkeypatch):
     assert made.size[0] == pytest.approx(np.linalg.norm(rows, axis=1).max())
 
 
-def told(rows, **declared):
+def reported(rows, **declared):
     """Everything that scaling leaves behind besides the rows."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -133,8 +133,8 @@ def told(rows, **declared):
 @pytest.mark.parametrize("declared", [{"data_norm": 0.5}, {"bounds": (-1, 1)}], ids=str)
 def test_the_number_of_rows_beyond_appears_nowhere(declared):
     inside, outside = np.full((9, 2), 0.1), np.full((9, 2), HUGE)
-    assert told(inside, **declared) == told(outside, **declared)
-    assert told(inside) != told(outside)
+    assert reported(inside, **declared) == reported(outside, **declared)
+    assert reported(inside) != reported(outside)
 
 
 # ---- cells that are missing, and predictions

@@ -1,4 +1,4 @@
-"""Cross-validation, searches and splits of scikit-learn: copies know what they are, and splits by content are told."""
+"""Cross-validation, searches and splits of scikit-learn: clones are counted, and splits by content are reported."""
 
 import pickle
 import re
@@ -30,7 +30,7 @@ def big_ledger():
 
 def numbers(caught):
     """Of which copies was warned."""
-    found = (re.search(r"copy number (\d+)", str(warning.message)) for warning in caught)
+    found = (re.search(r"clone number (\d+)", str(warning.message)) for warning in caught)
     return [int(match.group(1)) for match in found if match]
 
 
@@ -46,7 +46,7 @@ def test_the_second_copy_warns_ledger_or_not(name, with_ledger):
         cross_val_score(case.make(ledger=ledger), X, case.y, cv=EVERYTHING)
     assert numbers(caught) == [2, 3]
     pipeline = make_pipeline(clone(ENCODER), case.make(data_norm=None, ledger=ledger))
-    with pytest.warns(PrivacyLeakWarning, match="copy number 2") as caught:
+    with pytest.warns(PrivacyLeakWarning, match="clone number 2") as caught:
         cross_val_score(pipeline, X, case.y, cv=EVERYTHING)
     assert numbers(caught) == [2, 3]
 
@@ -59,20 +59,20 @@ def test_a_search_marks_what_it_selects():
     assert numbers(caught) == [2, 3, 4, 5, 6, 7]  # two candidates on three folds, then the best once more
     best = search.best_estimator_.privacy_
     assert len(best.caveats) == 1
-    assert "copy number 7" in best.caveats[0]
+    assert "clone number 7" in best.caveats[0]
     assert best.sentence().startswith("With caveats")
     assert len(ledger.entries) == 7
 
 
 def test_the_warning_names_the_private_way_and_what_a_split_must_be():
-    with pytest.warns(PrivacyLeakWarning, match="copy number 2") as caught:
+    with pytest.warns(PrivacyLeakWarning, match="clone number 2") as caught:
         cross_val_score(CASES["logistic"].make(), X, LABELS, cv=EVERYTHING[:2])
     (text,) = [str(warning.message) for warning in caught if numbers([warning])]
     for words in (
         "fit tunes by itself",
         "dpb.evaluate",
         "KFold(shuffle=True, random_state=...)",
-        "never be stratified",
+        "never stratify",
     ):
         assert words in text
 
@@ -96,8 +96,8 @@ def test_an_ensemble_of_one_fit_each_is_not_accused():
 def test_copies_of_a_copy_are_as_late_as_it_is():
     model = CASES["logistic"].make()
     third = [clone(model) for _ in range(3)][-1]
-    assert "copy number 3" in clone(third)._copies_caveat()
-    assert "copy number 4" in [clone(third) for _ in range(3)][-1]._copies_caveat()
+    assert "clone number 3" in clone(third)._copies_caveat()
+    assert "clone number 4" in [clone(third) for _ in range(3)][-1]._copies_caveat()
 
 
 def test_results_that_are_not_private_anyway_say_only_that():
@@ -120,11 +120,11 @@ def moved(monkeypatch, model):
 
 def test_a_copy_is_still_one_in_another_process_and_warns_when_it_leaves(monkeypatch):
     _, second = clone(model := CASES["logistic"].make()), clone(model)
-    with pytest.warns(PrivacyLeakWarning, match="copy number 2"):
+    with pytest.warns(PrivacyLeakWarning, match="clone number 2"):
         elsewhere = moved(monkeypatch, second)
-    with pytest.warns(PrivacyLeakWarning, match="copy number 2"):
+    with pytest.warns(PrivacyLeakWarning, match="clone number 2"):
         elsewhere.fit(X, LABELS)
-    assert "copy number 2" in elsewhere.privacy_.caveats[0]
+    assert "clone number 2" in elsewhere.privacy_.caveats[0]
     with warnings.catch_warnings():  # a fitted one has said it, and carries it
         warnings.simplefilter("error", PrivacyLeakWarning)
         assert pickle.loads(pickle.dumps(elsewhere)).privacy_.caveats == elsewhere.privacy_.caveats
@@ -134,8 +134,8 @@ def test_the_first_copy_that_a_worker_makes_is_one_of_several(monkeypatch):
     """Where each worker makes its own, all of them would be the first."""
     elsewhere = moved(monkeypatch, CASES["logistic"].make())
     assert elsewhere._copies_caveat() is None
-    assert "copy number 2" in clone(elsewhere)._copies_caveat()
-    assert "copy number 3" in clone(clone(elsewhere))._copies_caveat()
+    assert "clone number 2" in clone(elsewhere)._copies_caveat()
+    assert "clone number 3" in clone(clone(elsewhere))._copies_caveat()
 
 
 def test_saving_and_loading_in_one_process_makes_no_copies():
@@ -144,7 +144,7 @@ def test_saving_and_loading_in_one_process_makes_no_copies():
     assert clone(model)._copies_caveat() is not None
 
 
-def test_a_model_that_was_fitted_may_be_fitted_anew_elsewhere(monkeypatch):
+def test_a_model_that_was_fitted_may_be_fitted_again_elsewhere(monkeypatch):
     model = CASES["logistic"].fit(random_state=None)
     assert clone(moved(monkeypatch, model))._copies_caveat() is None
 
@@ -170,8 +170,8 @@ def caveat_in_a_worker(model):
 
 @pytest.mark.slow
 def test_workers_do_not_escape():
-    told = joblib.Parallel(n_jobs=2)(joblib.delayed(caveat_in_a_worker)(CASES["ridge"].make()) for _ in range(2))
-    assert all("copy number 2" in caveat for caveat in told)
+    reported = joblib.Parallel(n_jobs=2)(joblib.delayed(caveat_in_a_worker)(CASES["ridge"].make()) for _ in range(2))
+    assert all("clone number 2" in caveat for caveat in reported)
     search = GridSearchCV(CASES["ridge"].make(), {"epsilon": [1.0]}, cv=EVERYTHING, n_jobs=2)
     with pytest.warns(PrivacyLeakWarning) as caught:  # here, where people look, and not in the workers alone
         search.fit(X, CASES["ridge"].y)

@@ -24,7 +24,7 @@ def test_a_split_is_a_partition_with_rows_on_both_sides(rows, fraction, seed):
     np.testing.assert_array_equal(np.concatenate(again), np.concatenate([validation, training]))
 
 
-def test_a_split_is_told_sizes_and_a_seed_alone():
+def test_a_split_depends_on_sizes_and_a_seed_alone():
     assert list(inspect.signature(split).parameters) == ["rows", "validation_fraction", "split_seed"]
     assert (split(60, 0.2, 0)[0] != split(60, 0.2, 1)[0]).any()
     assert len(split(60, np.float32(0.25), np.int64(7))[0]) == 15

@@ -114,7 +114,7 @@ def test_labels_become_numbers_of_classes_in_the_declared_order(y, classes, know
 
 def test_fewer_than_two_classes_are_refused():
     for y, classes in (([1, 1], None), ([1, 1], [1])):
-        with pytest.raises(InvalidArgument, match="there must be two or more classes"):
+        with pytest.raises(InvalidArgument, match="classes: must be two or more"):
             class_codes(np.array(y), classes)
 
 
@@ -139,7 +139,7 @@ def test_labels_that_are_no_class_are_refused_and_not_quoted(y, classes):
     "classes", [5, "ab", [], [0, 0], [0, "a"], [0, np.nan], [[0, 1]], {"a": 1}, [None, 1]], ids=str
 )
 def test_classes_must_be_a_list_of_different_labels(classes):
-    with pytest.raises(InvalidArgument, match=r"classes=.*: must list numbers or strings, each once"):
+    with pytest.raises(InvalidArgument, match=r"classes=.*: must list numbers or strings without duplicates"):
         class_codes(np.array([0, 1]), classes)
 
 
@@ -162,7 +162,7 @@ def test_names_can_be_numbers_and_numbers_can_be_named():
     assert name_codes("source", np.array(["1", "x"]), [0, 1], strict=False)[1].tolist() == [-1, -1]
 
 
-def test_a_longer_number_is_not_cut_off_to_a_name():
+def test_a_longer_number_is_not_truncated_to_a_name():
     assert name_codes("source", np.array([12, 1]), ["1", "2"], strict=False)[1].tolist() == [-1, 0]
     with pytest.raises(InvalidRecords, match="sources: has a name"):
         name_codes("source", np.array([12, 1]), ["1", "2"], strict=True)

@@ -349,7 +349,7 @@ def test_a_private_evaluation_states_its_guarantee(binary):
         released.values = {}
 
 
-def test_nothing_is_told_that_was_not_released(tmp_path):
+def test_only_released_values_are_reported(tmp_path):
     """A sentinel in a row and in a target, a model that hands it on: it appears nowhere."""
     rows = np.where(np.arange(1000) == 7, 0.7654321, np.linspace(0, 1, 1000))
     released = dpb.evaluate(lambda rows: rows, (rows, rows**2), BUDGET, metric=("loss", "accuracy"), loss_bound=1.0)

@@ -55,7 +55,7 @@ def possible(metric):
 
 def moves(metrics, adjacency, monkeypatch=None):
     """The largest move of the answer, without noise, over all pairs of one record; and what is charged for."""
-    if monkeypatch is not None:  # the twin: the same release, but nothing is clipped
+    if monkeypatch is not None:  # the mutant: the same release without clipping
         summed = release_module.clipped_sum
         monkeypatch.setattr(release_module, "clipped_sum", lambda *arguments: summed(*arguments[:3], float("inf")))
     with jax.enable_x64(True):

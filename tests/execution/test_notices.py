@@ -1,4 +1,4 @@
-"""What is said before the charge: noise that will dominate, and an epsilon that protects next to nobody, or nobody."""
+"""Warnings before the charge: noise that will dominate, and an epsilon that protects almost nothing, or nothing."""
 
 import contextlib
 import json
@@ -200,7 +200,7 @@ def test_what_is_said_beforehand_depends_on_no_record():
     def solved(rows):
         return dpb.solve(PENALTY, rows, dpb.Budget(0.5, 1e-5), **QUICK)
 
-    def telling(rows):  # a twin, which counts what is in the rows
+    def telling(rows):  # a mutant, which reads the content of rows
         solution = solved(rows)
         warnings.warn(f"{solution.y}", dpb.UtilityWarning, stacklevel=1)
 

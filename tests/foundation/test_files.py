@@ -18,10 +18,10 @@ def test_text_is_written_as_it_is(tmp_path):
 def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
     path = write_atomically(tmp_path / "a.txt", "old")
 
-    def cut_off(*arguments):
+    def interrupt(*arguments):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(os, "fsync", cut_off)
+    monkeypatch.setattr(os, "fsync", interrupt)
     with pytest.raises(KeyboardInterrupt):
         write_atomically(path, "new")
     assert path.read_text() == "old"

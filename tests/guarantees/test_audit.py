@@ -16,7 +16,7 @@ from support.mutations import empty_place_in_a_batch
 import dpbilevel as dpb
 from dpbilevel import planning
 from dpbilevel.audit import audit, bounds, canaries, one_run
-from dpbilevel.audit.distinguisher import chosen, rows
+from dpbilevel.audit.distinguisher import choose_rule, rows
 from dpbilevel.audit.runs import released_values
 from dpbilevel.audit.verdict import HEADER
 from dpbilevel.privacy import accountant
@@ -85,7 +85,7 @@ def test_audits_of_the_gaussian_mechanism_exceed_its_epsilon_no_oftener_than_sta
     found = []
     for _ in range(100):
         one, other = draws.normal(size=(400, 2)) + np.array([mu, 0.0]), draws.normal(size=(400, 2))
-        rule = chosen(one[:200], other[:200], DELTA, 0.8)
+        rule = choose_rule(one[:200], other[:200], DELTA, 0.8)
         found.append(float(bounds.epsilon_lower_bound(*rule.counts(one[200:], other[200:]), 200, DELTA, 0.8)))
         above += found[-1] > truth
     assert above <= 20
@@ -97,7 +97,7 @@ def test_choosing_and_judging_on_the_same_runs_would_be_wrong():
     draws, found = np.random.default_rng(2), []
     for _ in range(20):
         one, other = draws.normal(size=(300, 40)), draws.normal(size=(300, 40))
-        rule = chosen(one, other, 0.0, 0.8)
+        rule = choose_rule(one, other, 0.0, 0.8)
         found.append(float(bounds.epsilon_lower_bound(*rule.counts(one, other), 300, 0.0, 0.8)) > 0)
     assert np.mean(found) > 0.5
 
@@ -109,14 +109,14 @@ def test_the_rule_finds_what_only_one_side_or_a_combination_shows():
     one = np.hstack([noise[:1000], rare[:1000]])
     other = np.hstack([noise[1000:], np.zeros((1000, 1))])
     for pair, swapped in (((one, other), False), ((other, one), True)):
-        rule = chosen(*pair, DELTA, 0.99)
+        rule = choose_rule(*pair, DELTA, 0.99)
         assert rule.counts(*pair)[1] == 0
         assert rule.counts(*pair)[0] == pytest.approx(300, abs=60)
         # A low value of the first speaks for the second data set just as well as a high one of the second.
         assert rule.swapped == swapped
     hidden = np.hstack([noise, noise + 0.1 * draws.normal(size=(2000, 3))])
     hidden[:1000, 3] += 1.0  # seen in the difference of two numbers alone
-    rule = chosen(hidden[:1000], hidden[1000:], DELTA, 0.99)
+    rule = choose_rule(hidden[:1000], hidden[1000:], DELTA, 0.99)
     assert rule.counts(hidden[:1000], hidden[1000:])[0] > 990
 
 
@@ -194,7 +194,7 @@ def test_every_sampling_keeps_its_claim(name, adjacency):
 @pytest.mark.usefixtures("_fresh_accounting")
 @pytest.mark.parametrize(("name", "runs"), [("without", 8000), pytest.param("with", 40_000, marks=pytest.mark.heavy)])
 def test_mutant_an_empty_place_in_a_batch_is_refuted(name, runs, monkeypatch):
-    """Zero-out as if nobody took the place of a record that leaves a batch of fixed size: what was charged once."""
+    """Zero-out as if no record replaced the one removed from a batch of fixed size, as charged by earlier versions."""
     empty_place_in_a_batch(monkeypatch)
     budget = dpb.Budget(1.0, DELTA, "zero-out")
     cases = dpb.audit.standard_cases(budget)
@@ -294,13 +294,13 @@ def test_guesses_on_a_known_gaussian_mechanism_keep_within_its_epsilon():
     for _ in range(25):
         coins = draws.random(m) < 0.5
         scores = np.where(coins, mu / 2, -mu / 2) + draws.normal(size=m)
-        found.append(canaries.guessed(scores, coins, 1e-4, 0.8))
+        found.append(canaries.epsilon_from_guesses(scores, coins, 1e-4, 0.8))
     assert np.mean(np.array(found) > truth) <= 0.2
     assert np.median(found) > 0.7
     coins = draws.random(m) < 0.5
-    assert canaries.guessed(draws.normal(size=m), coins, 1e-4, 0.95) == 0
+    assert canaries.epsilon_from_guesses(draws.normal(size=m), coins, 1e-4, 0.95) == 0
     # Noise of mu = 8 where epsilon = 2 is claimed: a mutation, and caught.
-    assert canaries.guessed(np.where(coins, 4.0, -4.0) + draws.normal(size=m), coins, 1e-6, 0.95) > 2.0
+    assert canaries.epsilon_from_guesses(np.where(coins, 4.0, -4.0) + draws.normal(size=m), coins, 1e-6, 0.95) > 2.0
 
 
 LINEAR = dpb.BilevelProblem(upper_term=lambda x, y: 0.5 * x**2, lower_loss=lambda x, y, record: -(y @ record))
@@ -369,7 +369,7 @@ def test_the_command_shows_a_table_and_names_what_is_wrong(command):
     code, said, _ = command("--epsilon", "4", "--runs", "100")
     assert code == 0
     assert MEAN.name in said
-    assert "No audit proves more than is claimed" in said
+    assert "No lower bound exceeds the claim" in said
     code, _, said = command("--epsilon", "-1")
     assert code == 2
     assert "epsilon" in said
@@ -379,10 +379,10 @@ def test_the_command_fails_where_a_claim_is_refuted(command, monkeypatch):
     weaken_noise(monkeypatch, 0.0)
     code, said, error = command("--epsilon", "0.5", "--runs", "400", "--json")
     assert code == 1
-    assert "more is proved than claimed" in error
-    told = json.loads(said)
-    assert (told["passed"], len(told["audits"])) == (False, 1)
-    assert told["audits"][0]["confidence"] == pytest.approx(0.99)
+    assert "the lower bound exceeds the claim" in error
+    reported = json.loads(said)
+    assert (reported["passed"], len(reported["audits"])) == (False, 1)
+    assert reported["audits"][0]["confidence"] == pytest.approx(0.99)
 
 
 @pytest.mark.parametrize(

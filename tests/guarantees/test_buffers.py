@@ -34,16 +34,16 @@ def test_the_buffer_that_is_measured_is_the_buffer_that_is_summed(case):
     assert case.is_measured_once()
 
 
-@pytest.mark.parametrize("twin", [direct, behind_a_barrier, in_one_step])
+@pytest.mark.parametrize("mutant", [direct, behind_a_barrier, in_one_step])
 @pytest.mark.parametrize("vector", ["elementwise", "gradient"])
-def test_vectors_that_are_computed_twice_are_noticed(monkeypatch, vector, twin):
-    broken(monkeypatch, twin)
+def test_vectors_that_are_computed_twice_are_noticed(monkeypatch, vector, mutant):
+    broken(monkeypatch, mutant)
     assert not Case(vector, "one block", "full batch").is_measured_once()
 
 
-@pytest.mark.parametrize("twin", [direct, behind_a_barrier, in_one_step])
-def test_integers_that_are_computed_twice_are_noticed(monkeypatch, twin):
-    broken(monkeypatch, twin, [grid])
+@pytest.mark.parametrize("mutant", [direct, behind_a_barrier, in_one_step])
+def test_integers_that_are_computed_twice_are_noticed(monkeypatch, mutant):
+    broken(monkeypatch, mutant, [grid])
     case = Case("joint", "one block", "exact")
     module = case.module()
     vectors, integers = (module.is_measured_once(limit) for limit in case.limits())
@@ -87,7 +87,7 @@ def executed(method, noise="float"):
     state = plan.program.start(*checked_start(PROBLEM, START))
     arrays = records_module._shapes(records.sizes)
     keys = records_module._randomness_shapes(plan.program)
-    # The function that records compile, compiled anew: a mutation must not find the program of the true code.
+    # The function that records compile, compiled again: a mutation must not find the program of the true code.
     execute = jax.jit(functools.partial(records_module._execute.__wrapped__, plan.program, False))
     with isolated_jax_config(), afresh():
         return Module(execute.lower(arrays, state, keys).compile().as_text(), records="arrays")

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from support.bad_inputs import bad_tables, bad_targets
 from support.cli_data import write_people
-from support.disclosures import NUMBER, SECRETS, WORD, check_tells_nothing, told
+from support.disclosures import NUMBER, SECRETS, WORD, check_tells_nothing, reported
 from support.estimator_cases import CASES, X, fitted
 from support.every_method import BUDGET, METHODS, PROBLEM, START, N, data, solver
 
@@ -207,7 +207,7 @@ ENCODERS = {
 @pytest.mark.filterwarnings("ignore::dpbilevel.PrivacyLeakWarning")
 @pytest.mark.parametrize("name", ENCODERS)
 def test_encoders_tell_nothing(name):
-    """What is discovered would be told, in a caveat; everything is declared here."""
+    """Undeclared facts would be reported in a caveat; everything is declared here."""
     for _, table in bad_tables():
         encoder = ENCODERS[name]
         check_tells_nothing(lambda table=table, encoder=encoder: encoder.fit(table))
@@ -363,6 +363,6 @@ def test_a_call_that_tells_is_noticed(kind):
             case "exit":
                 raise SystemExit(secret)
 
-    with pytest.raises(AssertionError, match="a private value is told"):
+    with pytest.raises(AssertionError, match="a private value is shown"):
         check_tells_nothing(tells)
-    assert told(lambda: None) == ("\n", None)
+    assert reported(lambda: None) == ("\n", None)

@@ -133,10 +133,10 @@ def test_a_warning_that_is_an_error_stops_a_fit_before_its_charge(case):
 
 UNDECLARED = {
     "data_norm": "data_norm was not declared and is the largest norm of the data",
-    "classes": "classes were not declared and are those of the data",
-    "target_range": "target_range was not declared and is that of the data",
-    "source_names": "names of sources were not declared and are those of the data",
-    "task_names": "names of tasks were not declared and are those of the data",
+    "classes": "classes were not declared and are read from the data",
+    "target_range": "target_range was not declared and is read from the data",
+    "source_names": "names of sources were not declared and are read from the data",
+    "task_names": "names of tasks were not declared and are read from the data",
 }
 
 

@@ -183,7 +183,7 @@ def test_a_machine_without_opendp_refuses_before_the_charge(monkeypatch):
 
 
 def test_an_epsilon_that_zcdp_cannot_meet_is_refused():
-    with pytest.raises(InvalidArgument, match=r"is too small beside delta"):
+    with pytest.raises(InvalidArgument, match=r"is too small for delta"):
         for_exact_noise(dpb.Budget(1e-4, 0.01))
 
 
@@ -336,10 +336,10 @@ def test_the_guarantee_of_a_report_is_true_of_either_noise():
 
 
 def test_a_report_explains_the_spend_by_rho():
-    told = content(Review(solution=exact_solution()))
-    assert told["guarantee"]["noise"] == "exact"
-    assert told["guarantee"]["mu"] is None
-    assert "rho of zCDP is the sum" in spend_words(told)
+    reported = content(Review(solution=exact_solution()))
+    assert reported["guarantee"]["noise"] == "exact"
+    assert reported["guarantee"]["mu"] is None
+    assert "rho of zCDP is the sum" in spend_words(reported)
     assert "mu = " in spend_words(content(Review(solution=made())))
 
 

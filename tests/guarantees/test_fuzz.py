@@ -63,14 +63,14 @@ def test_every_public_constructor_and_function_is_tried():
 # ---- mutations: the harness notices
 
 
-def twin_raises(draw):
+def mutant_raises(draw):
     def call():
         raise KeyError("not typed")
 
     return call
 
 
-def twin_charges(draw, charged):
+def mutant_charges(draw, charged):
     def call():
         with charged.ledger._store.writing() as (_, append):
             append(Entry("run", 1.0, 0.0, None), None)
@@ -79,7 +79,7 @@ def twin_charges(draw, charged):
     return call
 
 
-def twin_writes(draw, folder):
+def mutant_writes(draw, folder):
     def call():
         (folder / "half.json").write_text("{")
         raise dpb.InvalidArgument("refused, after writing")
@@ -88,14 +88,14 @@ def twin_writes(draw, folder):
 
 
 @pytest.mark.parametrize(
-    ("twin", "error", "words"),
+    ("mutant", "error", "words"),
     [
-        (twin_raises, KeyError, "not typed"),
-        (twin_charges, AssertionError, "refused, and charged"),
-        (twin_writes, AssertionError, "refused, and something was written"),
+        (mutant_raises, KeyError, "not typed"),
+        (mutant_charges, AssertionError, "refused, and charged"),
+        (mutant_writes, AssertionError, "refused, and something was written"),
     ],
 )
-def test_an_entry_point_that_misbehaves_is_noticed(twin, error, words, monkeypatch):
-    monkeypatch.setitem(TARGETS, "twin", (twin, 1))
+def test_an_entry_point_that_misbehaves_is_noticed(mutant, error, words, monkeypatch):
+    monkeypatch.setitem(TARGETS, "mutant", (mutant, 1))
     with pytest.raises(error, match=words):
-        fuzz("twin", 2)
+        fuzz("mutant", 2)

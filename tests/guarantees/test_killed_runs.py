@@ -7,13 +7,13 @@ KILLS = 12
 
 
 @pytest.mark.slow
-def test_kills_at_every_phase_under_count_nothing_and_a_twin_that_does_not_charge_is_noticed(tmp_path):
-    *found, twin = happened(tmp_path, KILLS + 1, (*PHASES, *list(PHASES)[: KILLS - len(PHASES)], "uncharged"))
+def test_kills_at_every_phase_under_count_nothing_and_a_mutant_that_does_not_charge_is_noticed(tmp_path):
+    *found, mutant = happened(tmp_path, KILLS + 1, (*PHASES, *list(PHASES)[: KILLS - len(PHASES)], "uncharged"))
     assert {kill["phase"] for kill in found} == set(PHASES)
     assert [faults(kill) for kill in found] == [[]] * KILLS
     assert any(kill["touched"] for kill in found), "none was killed while it ran"
     assert any(not kill["charged"] for kill in found), "none was killed before its charge"
-    assert faults(twin) == ["under-counted budget"]
+    assert faults(mutant) == ["under-counted budget"]
 
 
 GOOD = {"phase": "mid-loop", "status": -9, "charged": 1, "touched": True, "state": "running"}
@@ -32,5 +32,5 @@ GOOD = {"phase": "mid-loop", "status": -9, "charged": 1, "touched": True, "state
         ({"status": 1}, ["ended with 1"]),
     ],
 )
-def test_faults_are_told(change, fault):
+def test_faults_are_reported(change, fault):
     assert faults(GOOD | change) == fault

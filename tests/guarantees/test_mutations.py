@@ -26,7 +26,7 @@ def test_a_mutation_is_noticed(mutation, monkeypatch):
         mutation.detector()
 
 
-def test_every_twin_is_on_the_list():
+def test_every_mutation_is_on_the_list():
     written = {
         name
         for name, function in inspect.getmembers(mutations, inspect.isfunction)

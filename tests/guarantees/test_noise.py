@@ -97,13 +97,13 @@ def test_another_scale_is_caught(factor):
 def test_another_law_is_caught(monkeypatch, law):
     """Of the same mean and variance."""
 
-    def twin(key, size):
+    def mutant(key, size):
         key = jax.random.wrap_key_data(key)
         if law == "laplace":
             return jax.random.laplace(key, (size,), jnp.float64) / np.sqrt(2)
         return jax.random.uniform(key, (size,), jnp.float64, -np.sqrt(3), np.sqrt(3))
 
-    monkeypatch.setattr(release_module, "standard_normal", twin)
+    monkeypatch.setattr(release_module, "standard_normal", mutant)
     broken = draws(constant_release())
     with pytest.raises(AssertionError):
         check_scale(broken)
@@ -186,7 +186,7 @@ def test_the_noise_does_not_depend_on_the_default_generator():
 
 
 def test_the_noise_is_the_same_in_pieces_of_a_run(true_draws):
-    """A run that stops after 150 of 300 rounds and goes on draws what the uninterrupted run draws."""
+    """A run that stops after 150 of 300 rounds and resumes draws the same noise as the uninterrupted run."""
     program, records = program_of(TRUE), Records(lower=np.tile(CENTRE, (4, 1)))
     receipt, schedule = Receipt([TRUE]), KeySchedule(0)
     state, parts = np.zeros((1, DIMENSION), np.float32), []
@@ -285,10 +285,10 @@ def test_the_schedule_neither_replays_nor_skips():
     check_schedule(KeySchedule)
 
 
-@pytest.mark.parametrize("twin", [Replaying, OneKeyForAll, Constant, Skipping, lambda: KeySchedule(7)])
-def test_a_broken_schedule_is_caught(twin):
+@pytest.mark.parametrize("mutant", [Replaying, OneKeyForAll, Constant, Skipping, lambda: KeySchedule(7)])
+def test_a_broken_schedule_is_caught(mutant):
     with pytest.raises(AssertionError):
-        check_schedule(twin)
+        check_schedule(mutant)
 
 
 def test_keys_are_two_words_each():

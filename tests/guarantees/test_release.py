@@ -1,4 +1,4 @@
-"""Releases: nobody's record moves an answer by more than the sensitivity that is charged for.
+"""Releases: no record changes an answer by more than the charged sensitivity.
 
 The neighbour search plays the adversary. It changes one record (random search over extreme records, then gradient
 ascent), evaluates the real `Release.answer` with the same keys, so that the noise cancels, and compares the movement
@@ -65,7 +65,7 @@ def test_no_ascent_moves_the_answer_by_more_than_the_sensitivity(name, reached):
     assert ratios["replace-one"] >= reached, ratios
 
 
-# ---- twins that the search has to catch
+# ---- mutants that the search has to catch
 
 
 class HalfSensitivity(Unrounded):
@@ -76,7 +76,7 @@ class HalfSensitivity(Unrounded):
 
 
 @pytest.mark.parametrize(
-    ("name", "twin"),
+    ("name", "mutant"),
     [
         ("squared", unclipped_sum),
         ("singular", leafwise_clipped_sum),
@@ -84,8 +84,8 @@ class HalfSensitivity(Unrounded):
         ("poisson", realised_batch_sum),
     ],
 )
-def test_the_search_catches_broken_sums(monkeypatch, name, twin):
-    monkeypatch.setattr(release_module, "clipped_sum", twin)
+def test_the_search_catches_broken_sums(monkeypatch, name, mutant):
+    monkeypatch.setattr(release_module, "clipped_sum", mutant)
     with pytest.raises(AssertionError):
         check_sensitivity(CASES[name])
 
@@ -346,19 +346,19 @@ def test_a_shared_batch_and_a_repeated_batch_are_caught(monkeypatch):
     def more(key, rate, size):
         return membership(key, 1.1 * rate, size)
 
-    for twin, check in (
+    for mutant, check in (
         (halves_alike, check_roles_are_sampled_independently),
         (fixed, check_steps_are_sampled_independently),
         (more, check_rate),
     ):
-        monkeypatch.setattr(noise_module, "membership", twin)
+        monkeypatch.setattr(noise_module, "membership", mutant)
         answers = taken_by_role(0.3, 60, 60)
         with pytest.raises(AssertionError):
             check(0.3, answers)
 
 
 def test_an_empty_batch_is_pure_noise():
-    """With a rate of 1e-12 nobody is ever taken, whatever the records hold."""
+    """With a rate of 1e-12 no record is ever sampled."""
     release = mean_release(clip=1.0, count=20, noise_std=0.7, uses=5, sampling=Poisson(1e-12))
     answers = executed(release, Records(lower=np.full((20, 3), 1e20)), 3, seed=3)
     with isolated_jax_config():

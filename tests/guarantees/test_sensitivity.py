@@ -99,13 +99,13 @@ def test_the_bound_holds_in_an_adversarial_search_over_records_and_points(way, p
     assert min(found.values()) > 0.5, "the search is weak: it does not come near a bound that is nearly tight"
 
 
-def test_twin_without_the_projection_breaks_the_certified_bound():
+def test_mutant_without_the_projection_breaks_the_certified_bound():
     bounded = bounded_hypergradients(facts_of(coupled_problem()), 100.0, "certified", None)
     broken = dataclasses.replace(bounded, near=lambda y, z: z)
     assert largest_norms(broken)["lower"] > 2
 
 
-def test_twin_with_a_scale_that_forgets_the_penalty_breaks_the_released_bound():
+def test_mutant_with_a_scale_that_forgets_the_penalty_breaks_the_released_bound():
     bounded = bounded_hypergradients(facts_of(coupled_problem()), 100.0, "released", None)
     honest = bounded_hypergradients(facts_of(coupled_problem()), 1.0, "released", None)
     vector, clip = bounded_hypergradients(facts_of(coupled_problem()), 100.0, 1.0, None).levels["lower"]
@@ -221,5 +221,5 @@ def test_errors_name_the_remedy():
     problem = coupled_problem()
     nothing = dataclasses.replace(problem.constants, record_lower_smoothness=0.0)
     method = dpb.DPBilevel(inner=inner, clip_norm="certified", penalty_weight=20.0)
-    with pytest.raises(dpb.InvalidArgument, match=r"no record moves.*record_lower_smoothness"):
+    with pytest.raises(dpb.InvalidArgument, match=r"records do not affect.*record_lower_smoothness"):
         dpb.plan(dataclasses.replace(problem, constants=nothing), sizes(), BUDGET, method=method, start=start)

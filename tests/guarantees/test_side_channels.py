@@ -85,7 +85,7 @@ def test_a_charged_run_comes_to_its_end_whatever_records_hold(name, executed):
         assert outline(executed, solution) == plain, "what is seen of a run depends on records"
         assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves((solution.x, solution.y)))
     again = records_module._execute._cache_size(), records_module._execute_stage._cache_size()
-    assert again == compiled, "a program was compiled anew for other values"
+    assert again == compiled, "a program was compiled again for other values"
     for ledger in charged.values():
         assert len(ledger.entries) == 1 + len(DEADLY)
     for run in {id(run.program): run for run in executed}.values():
@@ -125,8 +125,8 @@ def ends_early(answer, step):
     return jax.lax.while_loop(lambda value: value[0] > 1, lambda value: value / 2, answer)
 
 
-@pytest.mark.parametrize("twin", [looks, asks, branches, ends_early], ids=lambda twin: twin.__name__)
-def test_a_program_with_a_side_door_is_noticed(twin):
+@pytest.mark.parametrize("mutant", [looks, asks, branches, ends_early], ids=lambda mutant: mutant.__name__)
+def test_a_program_with_a_side_door_is_noticed(mutant):
     release = dpb.Release(
         name="mean",
         contributions={"lower": dpb.Contribution(lambda point, record: record, 1.0, 4)},
@@ -137,7 +137,7 @@ def test_a_program_with_a_side_door_is_noticed(twin):
         release=release,
         uses_per_round=1,
         query=lambda state, carry, step: 0.0,
-        update=lambda state, carry, answer, step: twin(answer, step),
+        update=lambda state, carry, answer, step: mutant(answer, step),
         begin=lambda state: state,
         end=lambda state, carry: carry,
     )

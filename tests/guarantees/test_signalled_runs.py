@@ -7,10 +7,10 @@ SIGNALS = 8
 
 
 @pytest.mark.slow
-def test_signals_at_chosen_moments_are_answered_and_a_twin_that_raises_is_noticed(tmp_path):
-    *found, twin = happened(tmp_path, moments=(*MOMENTS, "twin"))
+def test_signals_at_chosen_moments_are_answered_and_a_mutant_that_raises_is_noticed(tmp_path):
+    *found, mutant = happened(tmp_path, moments=(*MOMENTS, "mutant"))
     assert {one["moment"]: one["faults"] for one in found} == {moment: [] for moment in MOMENTS}
-    assert twin["faults"] == ["lost signal", "another message", "a traceback"]
+    assert mutant["faults"] == ["lost signal", "another message", "a traceback"]
 
 
 @pytest.mark.slow
@@ -22,7 +22,7 @@ def test_signals_at_random_moments_are_answered(tmp_path):
 
 GOOD = {
     "status": 130,
-    "said": "dpbilevel: interrupted. The run had begun: its epsilon is charged and counts as spent; aborted.\n",
+    "said": "dpbilevel: interrupted. The run had started: its epsilon is charged and counts as spent; aborted.\n",
     "charged": ABORTED[0],
     "state": ABORTED[1],
 }

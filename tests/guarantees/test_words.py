@@ -1,4 +1,4 @@
-"""Words that were given up stay away: retired identifiers and a few phrases, in the library and in its pages.
+"""Retired identifiers and a few phrases are not used again, in the library and in its pages.
 
 Ordinary words that are fine elsewhere ("told", "steps", "again") are a matter of reading, and not tested.
 """
@@ -17,7 +17,7 @@ TEXTS = {
 }
 TEXTS |= {name: (ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")}
 
-# Whole identifiers, case and all: -> what took their place.
+# Whole identifiers, case-sensitive, and their replacements.
 IDENTIFIERS = {
     "Book": "Store",
     "DatabaseBook": "DatabaseStore",
@@ -37,11 +37,19 @@ IDENTIFIERS = {
     "_followed": "_follow",
     "_held": "_floor_clip",
     "_judged": "_validation",
+    "_let_go_of_stdout": "_discard_stdout",
+    "_speaking": "_console",
+    "given_up": "remove_unfinished",
+    "in_own_words": "for_command_line",
+    "lower_noise": "lower_noise_std",
+    "penalised_noise": "penalised_noise_std",
+    "remark_on": "warn_if_weak",
+    "say_warnings_in_lines": "show_warnings_as_lines",
     "smallest_penalty": "smallest_penalty_weight",
     "takes_everybody": "is_full_batch",
     "write_whole": "write_atomically",
 }
-# What is also an ordinary word: as code alone.
+# Identifiers that are also ordinary words: only as code.
 CODE = {
     r": Facts\b|\bFacts\(|`Facts`": "PublicContext",
     r": Seen\b|\bSeen\(|`Seen`": "Estimate",
@@ -55,12 +63,22 @@ CODE = {
     r"DPBilevel\([^)]*\bpenalty=": "penalty_weight",
     r"\.course\b": "trajectory",
     r"\bprivacy[./]books\b": "privacy.stores",
+    r"\bTheoryPlan\.noise\b": "noise_std",
+    r'"heard"': "power_steps",
+    r'"lasting"': "persistent",
+    r"\bguessed\(": "epsilon_from_guesses",
+    r"\btogether\(": "batch_size",
+    r"\bunforeseen\(": "describe_unexpected",
 }
 PHRASES = (
     "broken twin",
+    "cannot be heard",
     "cry wolf",
     "dearest",
+    "noise rules",
+    "one a line",
     "one a row",
+    "one a run",
     "scikit-learn faces",
     "scikit-learn's faces",
     "side door",
@@ -70,7 +88,7 @@ PHRASES = (
 
 
 def retired(text: str) -> list[str]:
-    """Every retired word of a text, with what is said instead."""
+    """Every retired word of a text, with its replacement."""
     found = [f"{word}: say {new}" for word, new in IDENTIFIERS.items() if re.search(rf"(?<!\w){word}(?!\w)", text)]
     found += [f"{match[0]}: say {new}" for pattern, new in CODE.items() for match in re.finditer(pattern, text)]
     return found + [phrase for phrase in PHRASES if phrase in text]
@@ -90,9 +108,12 @@ def test_retired_words_stay_away(name):
         "a `Sizes`",
         "planned.numbers['steps']",
         "release.noise * 2",
+        "TheoryPlan.noise, and made.lower_noise",
+        'state["heard"] + power',
         "dpb.DPBilevel(steps=3, penalty=10.0)",
         "from dpbilevel.privacy.books.entry import Entry",
         "tests have a broken twin",
+        "a table of text, one a line",
     ],
 )
 def test_a_retired_word_is_noticed(text):
@@ -106,6 +127,7 @@ def test_a_retired_word_is_noticed(text):
         "the digest of an entry; what was told in so many steps, again",
         "import numbers\nisinstance(seed, numbers.Integral)",
         "class _TOP_MEMORYLESS: ...",
+        "noise_std, lower_noise_std and noises, together (all of them)",
         'glm_constants("logistic", penalty=(0.1, 1.0))',
     ],
 )

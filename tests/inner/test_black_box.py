@@ -183,9 +183,9 @@ def test_a_budget_that_the_declared_calls_exceed_is_refused_before_any_call():
     def train(x, lower, upper, upper_weight):
         raise AssertionError("called without a charge")
 
-    with pytest.raises(dpb.BudgetExceeded, match=r"8 calls of 'lower solve'.*cost .*declare \(and keep\) less"):
+    with pytest.raises(dpb.BudgetExceeded, match=r"8 calls of 'lower solve'.*cost .*spend less per call"):
         tune(train, event=dpb.ApproximateDP(0.5, 1e-9))
-    with pytest.raises(dpb.InvalidArgument, match=r"adjacency='replace-one'.*restate"):
+    with pytest.raises(dpb.InvalidArgument, match=r"adjacency='replace-one'.*declare the cost"):
         tune(train, budget=dpb.Budget(1.0, 1e-6, "zero-out"))
 
 
@@ -219,7 +219,7 @@ def test_errors_of_a_trainer_never_carry_what_it_says_about_records():
     def train(x, lower, upper, upper_weight):
         raise RuntimeError(secret)
 
-    with pytest.raises(dpb.TrainerFailed, match="kind and message are withheld") as caught:
+    with pytest.raises(dpb.TrainerFailed, match="type and message are withheld") as caught:
         tune(train)
     error = caught.value
     assert error.__cause__ is None
@@ -287,7 +287,7 @@ def test_the_guarantee_says_what_it_takes_on_trust():
         (lambda: dpb.ApproximateDP(1.0, 1.0), "delta=1.0: must be below 1"),
         (
             lambda: dpb.DPBilevel(inner=dpb.BlackBox(train=ridge_solution, event=dpb.GaussianDP(0.1)), split="paper"),
-            "a black box brings its own",
+            "a black box adds its own",
         ),
     ],
 )

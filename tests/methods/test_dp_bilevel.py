@@ -178,7 +178,7 @@ def test_constants_give_step_size_and_bound_the_penalty():
 
 
 def test_a_record_with_an_undefined_gradient_contributes_zero():
-    """sqrt has an infinite slope at zero: that record drops out, the run goes on."""
+    """sqrt has an infinite gradient at zero: that record contributes nothing, and the run continues."""
     data = np.array([0.0, 0.25, 0.25, 0.25])
     problem = dpb.BilevelProblem(
         upper_term=lambda x, y: 0.5 * (x - y) ** 2,

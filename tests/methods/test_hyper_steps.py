@@ -58,7 +58,7 @@ def test_noise_alone_leaves_weights_within_a_factor_of_one_and_a_half():
     assert weights.min() > 1 / (1.5 * K)
 
 
-def test_twin_that_does_not_shrink_wanders(monkeypatch):
+def test_mutant_that_does_not_shrink_wanders(monkeypatch):
     monkeypatch.setattr(hyper_rules, "_beyond_noise", lambda square, noise, number: jnp.ones(()))
     assert runs(dpb.Simplex(), UNIFORM, lambda x: 0 * x, 1.0, range(5)).max() > 1.5 / K
 

@@ -87,7 +87,7 @@ def test_the_final_training_reaches_the_minimiser():
 
 
 def test_a_stage_without_noise_refuses_a_release_with_noise():
-    """The twin of the rule that nothing depends on records: a stopping rule on exact values has no place elsewhere."""
+    """A stopping rule on exact values is refused in private runs."""
     release = Release(
         name="mean", contributions={"lower": Contribution(lambda point, record: record, 1.0, 10)}, noise_std=0.1, uses=1
     )

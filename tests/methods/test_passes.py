@@ -116,7 +116,7 @@ def test_clips_find_their_scale_within_a_tenth_of_the_run(factor):
         assert abs(update_clips(factor * 3.0, 3.0, noise, seed=1)[-1]) < 1.0
 
 
-def test_twin_that_only_follows_does_not_find_it():
+def test_mutant_that_only_follows_does_not_find_it():
     """Counts at a twentieth of mu^2, with noise of two thirds of the records, do not lead anywhere in twenty passes."""
     noise = 0.3 * math.sqrt(3 / 2)  # two counts share a twentieth of mu^2
     assert abs(update_clips(3e4, 3.0, noise, seed=1, search=0)[-1]) > 3.0

@@ -77,10 +77,10 @@ def test_utility_curves_are_those_of_the_page():
     page = (RESULTS / "utility.md").read_text(encoding="utf-8")
     section = page.split("## Gap closed at ε = 1\n")[1].split("##")[0]
     header, *_, medians = [line for line in section.splitlines() if line.startswith("|")]
-    told = dict(zip(header.split("|")[2:-1], medians.split("|")[2:-1], strict=True))
+    reported = dict(zip(header.split("|")[2:-1], medians.split("|")[2:-1], strict=True))
     at = list(curves["tracking"].get_xdata()).index(1.0)
     for method in ("tracking", "grid search", "screening"):
-        value = next(text for name, text in told.items() if name.strip() == method)
+        value = next(text for name, text in reported.items() if name.strip() == method)
         assert f"{curves[method].get_ydata()[at]:.3f}" == value.strip()
 
 
@@ -100,8 +100,8 @@ def test_audits_show_what_was_proved_and_what_was_claimed(tmp_path):
     assert (list(proved), list(reach), list(claimed)) == ([1.5, 1.5], [2.0, 2.0], [4.0, 4.0])
     assert {"Tracking, one step", "Refit, one step", "claimed"} <= set(words(ax))
     (tmp_path / "audits.json").write_text(json.dumps(AUDITS))
-    told = [dpb.audit.Audit.from_json(entry) for entry in AUDITS["audits"]]
-    assert words(audits(tmp_path / "audits.json")) == words(audits(told)) == words(ax)
+    reported = [dpb.audit.Audit.from_json(entry) for entry in AUDITS["audits"]]
+    assert words(audits(tmp_path / "audits.json")) == words(audits(reported)) == words(ax)
 
 
 def test_the_leak_shows_intervals_and_both_bounds():
@@ -163,7 +163,7 @@ def test_what_are_no_results_is_refused(function, results):
 def test_files_that_are_no_results_are_refused(tmp_path):
     path = tmp_path / "results.json"
     path.write_text("no JSON")
-    with pytest.raises(dpb.InvalidArgument, match="no JSON file"):
+    with pytest.raises(dpb.InvalidArgument, match="not a JSON file"):
         rates(path)
     with pytest.raises(dpb.InvalidArgument, match="against"):
         rates(RESULTS / "rates.json", against="m")

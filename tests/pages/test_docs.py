@@ -54,15 +54,15 @@ PAGES = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rgl
 @pytest.mark.parametrize("page", [page for page in PAGES if python_blocks(page)])
 def test_pages_of_the_documentation_run(page, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    names = {"__name__": "page"}  # of the whole page: a later block goes on where an earlier one ended
+    names = {"__name__": "page"}  # of the whole page: a later block continues where an earlier one ended
     for block in python_blocks(page):
         if not block.startswith(">>>"):
             exec(compile(block, page, "exec"), names)
             continue
         test = doctest.DocTestParser().get_doctest(block, names, page, page, 0)
         runner = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE)
-        runner.run(test, out=(told := []).append, clear_globs=False)
-        assert not runner.failures, "".join(told)
+        runner.run(test, out=(reported := []).append, clear_globs=False)
+        assert not runner.failures, "".join(reported)
         names = test.globs
 
 

@@ -33,7 +33,7 @@ def test_example(name, tmp_path, monkeypatch, capsys):
     rows, word = SMALL[name]
     main = runpy.run_path(str(EXAMPLES / f"{name}.py"))["main"]
     if "EPSILONS" in main.__globals__:
-        main.__globals__["EPSILONS"] = (1.0, math.inf)  # every point of a curve compiles anew
+        main.__globals__["EPSILONS"] = (1.0, math.inf)  # every point of a curve is compiled separately
     main(rows=rows)
     assert word in " ".join(capsys.readouterr().out.split())
     assert "<svg" in (tmp_path / f"{name}.svg").read_text(encoding="utf-8")

@@ -51,7 +51,7 @@ def test_names_that_one_line_describes_stay_together():
     assert together("Args:\n    X, y: rows.\n    z: other, more") == "Args:\n    X,\u00a0y: rows.\n    z: other, more"
 
 
-def test_links_that_leave_the_documentation_are_told_apart():
+def test_links_that_leave_the_documentation_are_distinguished():
     config = SimpleNamespace(docs_dir="/anywhere/docs")
     assert outside("../src/dpbilevel/problem.py", "paper.md", config) == "src/dpbilevel/problem.py"
     assert outside("../../src/dpbilevel/problem.py", "methods/tracking.md", config) == "src/dpbilevel/problem.py"

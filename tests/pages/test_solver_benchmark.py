@@ -36,7 +36,7 @@ def made_up(changes=None):
 
 
 def judge(cells):
-    return judgement.judged(cells, MUTATIONS, EPSILONS, RECORDS)
+    return judgement.judge(cells, MUTATIONS, EPSILONS, RECORDS)
 
 
 def test_names_of_problems_are_keys():
@@ -45,7 +45,7 @@ def test_names_of_problems_are_keys():
     assert all(" | " not in name for name in names)
 
 
-def test_every_rescaled_problem_has_a_plain_twin_and_noise_of_its_own():
+def test_every_rescaled_problem_has_an_original_and_noise_of_its_own():
     plain = {entry.name for entry in table() if entry.units == PLAIN}
     assert all(solver_private.plain_name(entry) in plain for entry in table())
     first, second = solver_private.NOISE_SEEDS.values()

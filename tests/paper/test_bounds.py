@@ -396,7 +396,7 @@ def test_output_perturbation_errs_by_no_more_than_promised_in_all_steps_at_once(
     for dimension, noise in ((3, 0.1), (40, 2.0)):
         longest = np.linalg.norm(generator.normal(size=(runs, 3 * steps, dimension)) * noise, axis=2).max(axis=1)
         assert not exceeds(longest, noise * bounds.gaussian_norm(dimension, gamma / (3 * steps)), gamma)
-        # The mutation: gamma spent on each vector anew.
+        # The mutation: gamma is spent on each vector separately.
         assert exceeds(longest, noise * bounds.gaussian_norm(dimension, 0.5) * 0.98, gamma)
 
 
@@ -576,7 +576,7 @@ def test_section_4_of_the_method_is_met_with_little_to_spare():
 
 def test_localisation_agrees_with_the_solver_that_uses_it():
     for start, scale, dimension in ((20.0, 1e-3, 4), (5.0, 1e-6, 1000), (1.0, 0.9, 3), (1.0, 2.0, 3)):
-        solver = DPLocGD(radius=start, steps=10**16)  # so many steps that only noise limits the radii
+        solver = DPLocGD(radius=start, steps=10**16)  # enough steps that only noise limits the radii
         expected = solver.localise(1.0, scale, dimension, None).radii
         assert bounds.localisation_radii(start, scale, dimension) == pytest.approx(expected)
     assert bounds.localisation_radii(0.0, 0.0, 3) == (0.0,)

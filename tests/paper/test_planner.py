@@ -95,7 +95,7 @@ def test_larger_batches_help_until_they_are_the_whole_data_set():
     assert alphas[-1] > planned().alpha, "the bound on sampling does not know that a whole data set is no sample"
     amplified = planned(setting="minibatch", batch=1000, noise_ratio=1.0)
     assert amplified.alpha < alphas[1]
-    assert amplified.noise < planned(setting="minibatch", batch=1000).noise
+    assert amplified.noise_std < planned(setting="minibatch", batch=1000).noise_std
     # A ratio above n/batch is never needed.
     assert planned(setting="minibatch", batch=1000, noise_ratio=1e9).alpha == alphas[1]
 
@@ -129,8 +129,8 @@ def test_every_number_of_a_plan_fits_the_others(setting):
     assert made.rounds == len(made.radii)
     assert list(made.radii) == sorted(made.radii, reverse=True)
     spent = (
-        (bounds.lower_sensitivity(CONSTANTS, 10**7) / made.lower_noise) ** 2
-        + (bounds.penalised_sensitivity(CONSTANTS, made.penalty_weight, 10**7) / made.penalised_noise) ** 2
+        (bounds.lower_sensitivity(CONSTANTS, 10**7) / made.lower_noise_std) ** 2
+        + (bounds.penalised_sensitivity(CONSTANTS, made.penalty_weight, 10**7) / made.penalised_noise_std) ** 2
     ) * made.steps
     assert spent == pytest.approx(2 / 3 * BUDGET.mu**2)
     sampled = "batch" in setting
@@ -141,9 +141,9 @@ def test_every_number_of_a_plan_fits_the_others(setting):
 def test_privacy_of_a_plan_is_the_budget_of_the_accountant():
     made = planned(shares=(2.0, 1.0, 1.0))
     ratios = (
-        bounds.lower_sensitivity(CONSTANTS, 10**6) / made.lower_noise,
-        bounds.penalised_sensitivity(CONSTANTS, made.penalty_weight, 10**6) / made.penalised_noise,
-        2 * made.clip_norm / 10**6 / made.noise,
+        bounds.lower_sensitivity(CONSTANTS, 10**6) / made.lower_noise_std,
+        bounds.penalised_sensitivity(CONSTANTS, made.penalty_weight, 10**6) / made.penalised_noise_std,
+        2 * made.clip_norm / 10**6 / made.noise_std,
     )
     mu = math.sqrt(made.steps * sum(ratio**2 for ratio in ratios))
     from dpbilevel.privacy.accounting import gaussian_epsilon
@@ -349,7 +349,7 @@ def test_gap_has_no_default():
 @pytest.mark.parametrize("n", [1, 10**20])
 def test_extreme_constants_give_finite_plans(constants, n):
     made = planned(n=n, constants=constants, setting="population")
-    assert all(0 < value < math.inf for value in (made.alpha, made.penalty_weight, made.noise, made.step_size))
+    assert all(0 < value < math.inf for value in (made.alpha, made.penalty_weight, made.noise_std, made.step_size))
     assert all(0 <= value < math.inf for value in (*made.terms.values(), *made.radii))
     assert made.explain()
 
@@ -376,12 +376,12 @@ def test_explanation_names_every_number_with_formula_and_lemma(setting):
         "steps",
         "step_size",
         "clip_norm",
-        "noise",
-        "lower_noise",
-        "penalised_noise",
+        "noise_std",
+        "lower_noise_std",
+        "penalised_noise_std",
     ]
     for name in [*numbers, "rounds", "radii"]:
-        (line,) = [line for line in lines if line.startswith(f"{name:<17}")]
+        (line,) = [line for line in lines if line.startswith(f"{name:<21}")]
         assert bounds.FORMULAS[name] in line
     for name, value in made.terms.items():
         assert f"{value:.6g}" in next(line for line in lines if line.startswith(name))
@@ -497,10 +497,10 @@ def test_algorithm_1_with_the_numbers_of_a_plan_keeps_its_promise():
     x = generator.normal(size=(runs, d_x)) * 3
     first, best, shortest = hypergradients(x), x, np.full(runs, math.inf)
     for _ in range(made.steps):
-        y = solve(x, math.inf) + made.lower_noise * generator.normal(size=(runs, d_y))
-        z = solve(x, made.penalty_weight) + made.penalised_noise * generator.normal(size=(runs, d_y))
+        y = solve(x, math.inf) + made.lower_noise_std * generator.normal(size=(runs, d_y))
+        z = solve(x, made.penalty_weight) + made.penalised_noise_std * generator.normal(size=(runs, d_y))
         estimate = slopes(x, z) * p - made.penalty_weight * (z - y) @ matrix
-        moved = x - made.step_size * (estimate + made.noise * generator.normal(size=(runs, d_x)))
+        moved = x - made.step_size * (estimate + made.noise_std * generator.normal(size=(runs, d_x)))
         lengths = np.linalg.norm(moved - x, axis=1)
         best = np.where((lengths < shortest)[:, None], x, best)
         shortest, x = np.minimum(shortest, lengths), moved

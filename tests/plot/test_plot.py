@@ -90,8 +90,8 @@ def test_the_trajectory_shows_courses_names_and_what_was_returned():
 
 def test_the_chosen_round_is_marked():
     ax = dpb.plot.trajectory(searched("grid"))
-    told = hyperparameters(searched("grid"))
-    assert f"○ returned (round {told.chosen})" in words(ax)
+    reported = hyperparameters(searched("grid"))
+    assert f"○ returned (round {reported.chosen})" in words(ax)
     assert "candidate" in words(ax)
     assert any(line.get_linestyle() == "None" for line in ax.lines)
 

@@ -77,7 +77,7 @@ def test_trap_the_rdp_accountant_reads_noise_over_sensitivity_and_does_not_doubl
 @pytest.mark.parametrize(("multiplier", "expected"), [(2, 0.78), (np.float32(2), 0.78), (2.0, 276.0)])
 def test_trap_an_integer_multiplier_under_counts(multiplier, expected):
     # 1,000 batches at rate 0.01, each shared by 100 Gaussians. Nested events lose their count unless the multiplier is
-    # a float. When an upgrade of dp_accounting mends this, design.md and accountant.py can forget the trap.
+    # a float. If an upgrade of dp_accounting fixes this, the comments on this pitfall can be removed.
     shared = dp_accounting.SelfComposedDpEvent(dp_accounting.GaussianDpEvent(multiplier), 100)
     accountant = RdpAccountant().compose(dp_accounting.PoissonSampledDpEvent(0.01, shared), 1000)
     assert accountant.get_epsilon(1e-6) == pytest.approx(expected, rel=5e-3)
@@ -220,7 +220,7 @@ def test_one_gaussian_covers_both_roles_of_a_release():
 
 
 @pytest.mark.parametrize("case", CLIP_COUNT_NOISE_STEPS)
-def test_twin_sensitivity_of_one_clip_under_replace_one_is_caught(case, monkeypatch):
+def test_mutant_sensitivity_of_one_clip_under_replace_one_is_caught(case, monkeypatch):
     true = Release.sensitivity
     monkeypatch.setattr(Release, "sensitivity", lambda self, role: true(self, role) / 2)
     assert not agrees_with_an_independent_accountant(case, "replace-one")
@@ -228,13 +228,13 @@ def test_twin_sensitivity_of_one_clip_under_replace_one_is_caught(case, monkeypa
 
 @pytest.mark.parametrize("adjacency", ADJACENCIES)
 @pytest.mark.parametrize("case", CLIP_COUNT_NOISE_STEPS)
-def test_twin_adding_mu_instead_of_its_square_is_caught(case, adjacency, monkeypatch):
+def test_mutant_adding_mu_instead_of_its_square_is_caught(case, adjacency, monkeypatch):
     monkeypatch.setattr(accountant, "composed_mu", lambda charges: sum(one.mu for one in charges))
     assert not agrees_with_an_independent_accountant(case, adjacency)
 
 
 @pytest.mark.parametrize("case", CLIP_COUNT_NOISE_STEPS)
-def test_twin_forgetting_steps_is_caught(case, monkeypatch):
+def test_mutant_forgetting_steps_is_caught(case, monkeypatch):
     monkeypatch.setattr(Charge, "mu", property(lambda self: self.ratio))
     assert not agrees_with_an_independent_accountant(case, "replace-one")
 
@@ -351,7 +351,7 @@ def test_one_sampled_step_claims_its_true_delta(rate, deviation, epsilon, adjace
     assert claims_what_is_true(claimed, true)
 
 
-def test_twin_noise_over_sensitivity_passed_as_noise_over_clip_is_caught(monkeypatch):
+def test_mutant_noise_over_sensitivity_passed_as_noise_over_clip_is_caught(monkeypatch):
     # The trap of units: the PLD doubles by itself, so a ratio halved before it claims too little.
     true_merged = accountant._merged
     monkeypatch.setattr(

@@ -144,7 +144,7 @@ def test_a_looser_budget_asks_for_less_noise():
 
 
 @pytest.mark.parametrize("adjacency", ADJACENCIES)
-def test_twin_ninety_nine_percent_of_the_noise_is_caught(adjacency, monkeypatch):
+def test_mutant_ninety_nine_percent_of_the_noise_is_caught(adjacency, monkeypatch):
     monkeypatch.setattr(
         calibration, "calibrate", lambda releases, budget: [one.scaled(0.99) for one in calibrate(releases, budget)]
     )
@@ -152,7 +152,7 @@ def test_twin_ninety_nine_percent_of_the_noise_is_caught(adjacency, monkeypatch)
     assert not meets_its_budget([release(clips={"lower": 1.0}, adjacency=adjacency)], budget, within=1e-6)
 
 
-def test_twin_a_calibration_for_one_clip_under_replace_one_is_caught(monkeypatch):
+def test_mutant_a_calibration_for_one_clip_under_replace_one_is_caught(monkeypatch):
     # Noise for sensitivity C, spend computed with 2C: calibrated while the bug is in, judged when it is out.
     budget, true = dpb.Budget(1.0, 1e-6), Release.sensitivity
     with monkeypatch.context() as broken:
@@ -161,7 +161,7 @@ def test_twin_a_calibration_for_one_clip_under_replace_one_is_caught(monkeypatch
     assert spent(releases, budget) > 2 * budget.epsilon
 
 
-def test_twin_a_scale_for_the_cheapest_role_is_caught(monkeypatch):
+def test_mutant_a_scale_for_the_cheapest_role_is_caught(monkeypatch):
     monkeypatch.setattr(calibration, "max", min, raising=False)
     assert not meets_its_budget([release(clips={"upper": 1.0, "lower": 1.0})], dpb.Budget(1.0, 1e-6), within=1e-6)
 
@@ -229,7 +229,7 @@ def test_sampled_releases_spend_larger_budgets_within_a_percent_and_never_more(e
     assert meets_its_budget([release(clips={"lower": 1.0}, steps=steps, rate=rate)], budget, within=0.01 * epsilon)
 
 
-def test_twin_five_percent_less_noise_is_caught_where_releases_are_sampled(monkeypatch):
+def test_mutant_five_percent_less_noise_is_caught_where_releases_are_sampled(monkeypatch):
     # The bisection may stop up to half a percent short, which could hide one percent of noise: 0.95 instead of 0.99.
     monkeypatch.setattr(
         calibration, "calibrate", lambda releases, budget: [one.scaled(0.95) for one in calibrate(releases, budget)]

@@ -283,11 +283,11 @@ def per_entry_clipped(rows, present, clip):
     return np.clip(rows, -clip, clip)
 
 
-@pytest.mark.parametrize("twin", [naive_clipped, per_entry_clipped])
-def test_the_row_check_rejects_broken_clipping(twin):
+@pytest.mark.parametrize("mutant", [naive_clipped, per_entry_clipped])
+def test_the_row_check_rejects_broken_clipping(mutant):
     rows = np.array([[1e30, 1e30, 1e30], [1.0, 2.0, 3.0]], np.float32)
     with pytest.raises(AssertionError):
-        check_rows(twin, rows, 1.0)
+        check_rows(mutant, rows, 1.0)
 
 
 def test_a_vector_without_entries_sums_to_nothing():

@@ -104,7 +104,7 @@ def test_beyond_the_limit_opendp_would_saturate():
     assert np.isin(draws, [-(2**63), 2**63 - 1]).any()
 
 
-def test_a_machine_without_opendp_is_told_which_extra_to_install(monkeypatch):
+def test_a_missing_opendp_names_the_extra_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "opendp.prelude", None)
     with pytest.raises(InvalidArgument, match=r'noise="exact": needs OpenDP.*dpbilevel\[exact\]'):
         check_sampler()

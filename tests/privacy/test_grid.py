@@ -157,9 +157,9 @@ def coarse(rows, clip, grid):
     return (units / 4 * clip / (len(rows) * grid.unit)).astype(np.int64).sum(axis=0)
 
 
-@pytest.mark.parametrize("twin", [no_clip, coarse])
-def test_the_neighbour_test_catches_broken_sums(twin):
-    assert moved(twin) > 1
+@pytest.mark.parametrize("mutant", [no_clip, coarse])
+def test_the_neighbour_test_catches_broken_sums(mutant):
+    assert moved(mutant) > 1
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 3e38])

@@ -129,26 +129,26 @@ CHECKS = [spends_what_the_closed_formula_says, spends_what_an_independent_accoun
 
 
 @pytest.mark.parametrize("check", CHECKS)
-def test_twin_sensitivity_of_one_clip_under_replace_one_is_caught(check, monkeypatch):
+def test_mutant_sensitivity_of_one_clip_under_replace_one_is_caught(check, monkeypatch):
     true = Release.sensitivity
     monkeypatch.setattr(Release, "sensitivity", lambda self, role: true(self, role) / 2)
     assert not check("one role", "replace-one")
 
 
 @pytest.mark.parametrize("check", CHECKS)
-def test_twin_adding_epsilons_instead_of_squared_mus_is_caught(check, monkeypatch):
+def test_mutant_adding_epsilons_instead_of_squared_mus_is_caught(check, monkeypatch):
     monkeypatch.setattr(dpb.Ledger, "spent", lambda self: sum(entry.epsilon for entry in self.entries))
     assert not check("one role", "replace-one")
 
 
 @pytest.mark.parametrize("check", CHECKS)
-def test_twin_adding_mus_instead_of_their_squares_is_caught(check, monkeypatch):
+def test_mutant_adding_mus_instead_of_their_squares_is_caught(check, monkeypatch):
     monkeypatch.setattr(ledger_module, "_sum_of_squares", lambda entries: sum(entry.mu for entry in entries) ** 2)
     assert not check("one role", "replace-one")
 
 
 @pytest.mark.parametrize("check", CHECKS)
-def test_twin_roles_in_parallel_across_runs_is_caught(check, monkeypatch):
+def test_mutant_roles_in_parallel_across_runs_is_caught(check, monkeypatch):
     # Splits change between runs: who was in the cheap role yesterday may be in the expensive one today.
     def most_expensive_role_of_all_runs(self):
         everything = [used for declared in RUNS["two roles"] for used in declared]
@@ -160,9 +160,9 @@ def test_twin_roles_in_parallel_across_runs_is_caught(check, monkeypatch):
 
 @pytest.mark.parametrize("composition", ["gaussian", "basic"])
 def test_each_run_counts_with_its_most_expensive_role(composition):
-    cheap_then_dear = [release(noise=0.01, upper=1.0, lower=2.0), release(noise=0.01, upper=2.0, lower=1.0)]
+    cheap_then_expensive = [release(noise=0.01, upper=1.0, lower=2.0), release(noise=0.01, upper=2.0, lower=1.0)]
     ledger = dpb.Ledger(dpb.Budget(50.0, 1e-5), composition=composition)
-    for one in cheap_then_dear:
+    for one in cheap_then_expensive:
         ledger.charge([one], dpb.Budget(20.0, 1e-6), "run")
     mu = 2 * 2 * ROUNDING / 1000 / 0.01
     assert [entry.mu for entry in ledger.entries] == pytest.approx([mu, mu])
@@ -201,7 +201,7 @@ def test_a_total_is_exhausted_exactly(epsilon, delta, parts, extra):
     assert is_exhausted_by_its_parts(dpb.Budget(epsilon, delta), parts, extra)
 
 
-def test_twin_a_ledger_that_forgets_is_caught(monkeypatch):
+def test_mutant_a_ledger_that_forgets_is_caught(monkeypatch):
     true = dpb.Ledger.charge
 
     def forgetful(self, releases, budget, description):
@@ -213,7 +213,7 @@ def test_twin_a_ledger_that_forgets_is_caught(monkeypatch):
     assert not is_exhausted_by_its_parts(TOTAL, parts=4, extra=0.1)
 
 
-def test_twin_a_ledger_with_a_percent_of_goodwill_is_caught(monkeypatch):
+def test_mutant_a_ledger_with_a_percent_of_goodwill_is_caught(monkeypatch):
     monkeypatch.setattr(
         dpb.Ledger,
         "_fits",
@@ -574,7 +574,7 @@ def test_exactly_one_wins_where_the_check_takes_long(monkeypatch):
     assert winners_of_the_last_slice() == 1
 
 
-def test_twin_a_ledger_without_a_lock_is_caught(monkeypatch):
+def test_mutant_a_ledger_without_a_lock_is_caught(monkeypatch):
     slow_down(monkeypatch)
     true = dpb.Ledger.__init__
 

@@ -42,14 +42,14 @@ def ledger(url):
 # --- opening -----------------------------------------------------------------------------------------------------
 
 
-def test_a_ledger_is_begun_with_a_total_and_opened_without(url):
-    begun = dpb.Ledger.open(url, dataset="hospital", total=TOTAL, composition="basic", unit="one patient")
-    charge(begun, 0.1)
+def test_a_ledger_is_created_with_a_total_and_opened_without(url):
+    created = dpb.Ledger.open(url, dataset="hospital", total=TOTAL, composition="basic", unit="one patient")
+    charge(created, 0.1)
     again = dpb.Ledger.open(url, dataset="hospital")
-    assert (again.total, again.composition, again.entries) == (TOTAL, "basic", begun.entries)
+    assert (again.total, again.composition, again.entries) == (TOTAL, "basic", created.entries)
     assert again.statement().dataset.unit == "one patient"
     said_again = dpb.Ledger.open(url, dataset="hospital", total=TOTAL, composition="basic", unit="one patient")
-    assert said_again.entries == begun.entries
+    assert said_again.entries == created.entries
 
 
 def test_the_unit_is_one_record_unless_declared(ledger):
@@ -63,13 +63,13 @@ def test_data_sets_of_one_database_are_apart(url):
     charge(second, 1.0)
 
 
-def test_what_does_not_exist_is_not_begun_without_a_total(path, url, tmp_path):
+def test_what_does_not_exist_is_not_created_without_a_total(path, url, tmp_path):
     with pytest.raises(dpb.InvalidArgument, match="does not exist; check the address, or give total="):
         dpb.Ledger.open(url, dataset="hospital")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_mistyped_name_is_not_begun_without_a_total(ledger, url):
+def test_a_mistyped_name_is_not_created_without_a_total(ledger, url):
     with pytest.raises(dpb.InvalidArgument, match=r"dataset='hospitol': is not in .*'hospital'.*give total="):
         dpb.Ledger.open(url, dataset="hospitol")
 
@@ -301,9 +301,9 @@ def test_who_charges_can_be_said(url):
 def test_a_stranger_can_compute_epsilon_again_from_the_plan(ledger, run):
     ledger.charge([run], TOTAL, "run")
     (entry,) = ledger.entries
-    anew = dpb.Privacy.from_json(json.loads(entry.plan) | {"caveats": [], "void": False})
-    assert anew.epsilon() == entry.privacy().epsilon() == entry.epsilon
-    assert anew.mu == entry.mu
+    recomputed = dpb.Privacy.from_json(json.loads(entry.plan) | {"caveats": [], "void": False})
+    assert recomputed.epsilon() == entry.privacy().epsilon() == entry.epsilon
+    assert recomputed.mu == entry.mu
 
 
 def test_a_plan_holds_no_sentence_of_guarantee(ledger):
@@ -425,7 +425,7 @@ def test_the_file_alone_holds_every_charge(ledger, path):
     assert is_complete_without_its_log(ledger, path)
 
 
-def test_twin_a_charge_that_stays_in_the_log_is_caught(ledger, path, monkeypatch):
+def test_mutant_a_charge_that_stays_in_the_log_is_caught(ledger, path, monkeypatch):
     @contextlib.contextmanager
     def writing(self):
         with self._transaction("BEGIN IMMEDIATE") as connection:
@@ -445,7 +445,7 @@ def test_who_waits_too_long_charges_nothing(ledger, path, monkeypatch):
     charge(ledger, 0.1)
 
 
-def test_a_ledger_that_is_gone_is_not_begun_again(ledger, path, tmp_path):
+def test_a_ledger_that_is_gone_is_not_created_again(ledger, path, tmp_path):
     path.unlink()
     with pytest.raises(dpb.LedgerUnavailable, match="is missing; put it back"):
         charge(ledger, 0.1)

@@ -45,7 +45,7 @@ def copied(sound, tmp_path):
 
 
 def survives(path, entries) -> bool:
-    """Whether a damaged ledger refuses, or else has kept everything and goes on."""
+    """Whether a damaged ledger refuses, or else has kept everything and continues."""
     try:
         ledger = opened(path)
         charge(ledger, 0.1)
@@ -136,7 +136,7 @@ def test_a_database_of_something_else_is_refused_and_left_alone(tmp_path):
     assert path.read_bytes() == before
 
 
-def test_a_ledger_whose_file_is_lost_is_not_begun_beside_its_log(copied, tmp_path):
+def test_a_ledger_whose_file_is_lost_is_not_created_beside_its_log(copied, tmp_path):
     copied.unlink()
     (tmp_path / "ledger.db-wal").write_bytes(b"charges")
     with pytest.raises(dpb.LedgerCorrupt, match=r"'ledger.db-wal' remains"):
@@ -221,14 +221,14 @@ def test_an_edit_under_an_open_ledger_is_noticed_before_the_next_charge(copied, 
         charge(ledger, 0.01)
 
 
-def test_twin_a_ledger_that_does_not_check_its_chain_is_caught(copied, monkeypatch):
+def test_mutant_a_ledger_that_does_not_check_its_chain_is_caught(copied, monkeypatch):
     monkeypatch.setattr(tables, "check_entries", lambda *_: None)
     assert not refuses_after(copied, EDITS["the last entry gone"])
 
 
-def test_twin_a_ledger_that_does_not_check_its_data_sets_is_caught(copied, monkeypatch):
+def test_mutant_a_ledger_that_does_not_check_its_data_sets_is_caught(copied, monkeypatch):
     monkeypatch.setattr(tables, "check_datasets", lambda *_: None)
-    assert not refuses_after(copied, EDITS["all but the first data set gone"])  # it was begun again, at zero
+    assert not refuses_after(copied, EDITS["all but the first data set gone"])  # it was created again, at zero
 
 
 def test_a_database_that_changes_what_is_written_charges_nothing(copied):
@@ -264,7 +264,7 @@ def test_of_16_processes_that_race_for_the_last_slice_exactly_one_wins(tmp_path)
         "shown": "Ledger(cannot be read: LedgerUnavailable)",
         "parent": "done",
         "entries of the parent": 2,
-        "twin": "done",  # a ledger that forgets its process is charged, and the parent never knows
+        "mutant": "done",  # a ledger that forgets its process is charged, and the parent never knows
     }
     assert seen["transaction"] == {"within": "LedgerUnavailable", "after": "done"}
 

@@ -44,7 +44,7 @@ def test_a_server_without_a_ledger_gets_one_only_with_a_total(url):
         dpb.Ledger.open(url, dataset="hospital", unit="one patient")
 
 
-def test_processes_race_fairly_and_twins_are_caught(url, tmp_path):
+def test_processes_race_fairly_and_mutants_are_caught(url, tmp_path):
     seen = happened(url, tmp_path, races=2)
     assert seen["start"] == {"statuses": [0] * 8, "kept": 8}
     assert seen["races"] == [["charged"] + ["refused"] * 15] * 2

@@ -44,7 +44,7 @@ def test_the_total_is_the_maximum_over_roles(rate):
 
 
 @pytest.mark.parametrize("rate", [0.1, 1.0])
-def test_twin_composing_roles_one_after_the_other_is_caught(rate, monkeypatch):
+def test_mutant_composing_roles_one_after_the_other_is_caught(rate, monkeypatch):
     def everything(self, role):
         return [self._whole]
 
@@ -72,7 +72,7 @@ def test_epsilon_and_delta_are_inverse():
         assert privacy.delta(privacy.epsilon(1e-5)) == pytest.approx(1e-5, rel=1e-3)
 
 
-def test_epsilon_is_asked_at_the_delta_of_the_budget_unless_told():
+def test_epsilon_is_at_the_delta_of_the_budget_by_default():
     privacy = run(lower=0.5)
     assert privacy.epsilon() == privacy.epsilon(1e-6) > privacy.epsilon(1e-3)
 
@@ -101,7 +101,7 @@ def test_the_general_group_bound_is_of_use():
     assert run(lower=0.3, rate=0.999999).epsilon(group=2) < 2 * gaussian_epsilon(0.6, 1e-6)
 
 
-def test_twin_multiplying_epsilon_without_shrinking_delta_is_caught(monkeypatch):
+def test_mutant_multiplying_epsilon_without_shrinking_delta_is_caught(monkeypatch):
     monkeypatch.setattr(
         dpb.Privacy,
         "_group_general",

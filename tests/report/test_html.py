@@ -1,4 +1,4 @@
-"""The report as one page: self-contained, escaped, the same for the same review, and loud where it must be."""
+"""The report as one page: self-contained, escaped, the same for the same review, with prominent warnings."""
 
 import re
 from html.parser import HTMLParser

@@ -1,4 +1,4 @@
-"""Reports in a real browser: nothing broken, cut off or hard to read, on a desk and on a telephone, light and dark."""
+"""Reports in a real browser: nothing broken, clipped or hard to read, on wide and narrow screens, light and dark."""
 
 import functools
 
@@ -49,9 +49,9 @@ BROKEN = {
 
 def test_the_checks_see_what_is_broken(tmp_path):
     whole = html_report(review())
-    twins = {name: whole.replace(before, after) for name, (before, after) in BROKEN.items()}
-    assert all(twin != whole for twin in twins.values())
-    found = looked_at(twins, tmp_path, widths=(390,), dark=False)
+    mutants = {name: whole.replace(before, after) for name, (before, after) in BROKEN.items()}
+    assert all(mutant != whole for mutant in mutants.values())
+    found = looked_at(mutants, tmp_path, widths=(390,), dark=False)
     assert found.pop("console")
     assert [name for name, page in found.items() if not complaints(page)] == []
     assert len(found) == len(BROKEN)

@@ -144,6 +144,6 @@ def test_remarks_follow_from_released_values_alone(monkeypatch):
     settings = {"method": dpb.Tracking(steps=3), "refit": None, "start": (0.0, 0.0)}
     planned = dpb.plan(problem, points.sizes, budget, **settings)
     assert from_public_values(dpb.solve(problem, points, budget, **settings), planned)
-    # A twin that tells what only the records know.
+    # A mutant that reports a value of the records.
     monkeypatch.setattr(solving, "result_remarks", lambda *_: ("the largest record is 1",))
     assert not from_public_values(dpb.solve(problem, points, budget, **settings), planned)

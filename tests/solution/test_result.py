@@ -12,7 +12,7 @@ from support.report_data import made, review
 import dpbilevel as dpb
 from dpbilevel import estimators, solving
 from dpbilevel.baselines import PrivateRandomSearch
-from dpbilevel.cli.wording import in_own_words
+from dpbilevel.cli.wording import for_command_line
 from dpbilevel.report.html import html_report
 from dpbilevel.report.markdown import markdown_report
 from dpbilevel.report.run_file import read_run, write_run
@@ -48,33 +48,33 @@ def history(to=1.0, halfway=0.1, change=-0.5, noise=0.01, evidence=0.9, unsettle
     }
 
 
-def told(seen, planned=None, x=None, start=START):
+def reported(seen, planned=None, x=None, start=START):
     return outcome(planned or plan(), start, seen["x"][-1] if x is None else x, seen)
 
 
 def test_a_run_that_gained_and_came_to_rest():
-    found = told(history())
+    found = reported(history())
     assert found.sentence == ("Tuned: the validation loss fell by 0.5 ± 0.01, and x converged to the noise floor.")
     assert found.usable
 
 
 def test_an_upper_level_without_records_has_no_noise():
-    assert told(history(noise=0.0)).sentence.startswith("Tuned: the upper objective fell by 0.5, and")
+    assert reported(history(noise=0.0)).sentence.startswith("Tuned: the upper objective fell by 0.5, and")
 
 
 def test_a_run_whose_steps_ran_out_names_more():
-    found = told(history(halfway=1.0))
+    found = reported(history(halfway=1.0))
     assert found.sentence == (
         "Tuned in part: the validation loss fell by 0.5 ± 0.01, but x (its hypergradient was 67% of the largest) had "
         "not converged after all steps; try Tracking(steps=400)."
     )
     assert found.usable
-    assert in_own_words(found.sentence).endswith("; try Tracking(steps=400), from Python.")  # no option sets steps
-    assert "the model had not converged after all steps" in told(history(unsettled=2.0)).sentence
+    assert for_command_line(found.sentence).endswith("; try Tracking(steps=400), from Python.")  # no option sets steps
+    assert "the model had not converged after all steps" in reported(history(unsettled=2.0)).sentence
 
 
 def test_hypergradients_that_noise_explains_are_no_way_to_go():
-    assert told(history(scatter=10.0)).sentence.startswith("Tuned: ")
+    assert reported(history(scatter=10.0)).sentence.startswith("Tuned: ")
 
 
 @pytest.mark.parametrize("unit", [1e-3, 1.0, 1e3])
@@ -82,7 +82,7 @@ def test_the_sentence_has_no_unit(unit):
     for halfway, kind in ((0.1, "Tuned: "), (1.0, "Tuned in part: ")):
         seen = history(halfway=halfway)
         seen |= {"x": unit * seen["x"], "hypergradient": seen["hypergradient"] / unit}
-        assert told(seen).sentence.startswith(kind)
+        assert reported(seen).sentence.startswith(kind)
 
 
 def test_arrays_of_x_have_units_of_their_own():
@@ -94,15 +94,15 @@ def test_arrays_of_x_have_units_of_their_own():
     start = {"far": START, "near": START}
     domain = {"far": dpb.Unconstrained(), "near": dpb.Ball(10.0)}
     last = {name: leaf[-1] for name, leaf in seen["x"].items()}
-    assert told(seen, plan(domain=domain), last, start).sentence.startswith("Tuned in part: ")
+    assert reported(seen, plan(domain=domain), last, start).sentence.startswith("Tuned in part: ")
 
 
 def test_at_an_edge_what_leads_out_is_no_way_to_go():
     seen = history(to=3.0)
     seen["x"] = np.minimum(seen["x"], 1.0)
     seen["hypergradient"] = seen["x"] - 3.0
-    assert told(seen).sentence.startswith("Tuned in part: ")
-    assert told(seen, plan(domain=dpb.Box(-1.0, 1.0))).sentence == (
+    assert reported(seen).sentence.startswith("Tuned in part: ")
+    assert reported(seen, plan(domain=dpb.Box(-1.0, 1.0))).sentence == (
         "Tuned: the validation loss fell by 0.5 ± 0.01, and x converged to the noise floor, at an edge of its "
         "domain (see the remarks)."
     )
@@ -117,14 +117,14 @@ def test_at_an_edge_what_leads_out_is_no_way_to_go():
     ],
 )
 def test_a_start_that_is_returned_is_said_to_be_one(seen, why, advice):
-    found = told(seen, x=START)
+    found = reported(seen, x=START)
     assert found.sentence == f"Not tuned: the returned x is the starting point, because {why}; try {advice}."
     assert not found.usable
 
 
 def test_an_average_of_the_start_is_the_start():
     start = np.full(2, 0.7, np.float32)
-    assert told(history(to=0.0), x=start * np.float32(1 + 1e-6), start=start).sentence.startswith("Not tuned: ")
+    assert reported(history(to=0.0), x=start * np.float32(1 + 1e-6), start=start).sentence.startswith("Not tuned: ")
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_an_average_of_the_start_is_the_start():
     ],
 )
 def test_what_rests_on_noise_is_not_to_be_relied_on(seen, words):
-    found = told(seen)
+    found = reported(seen)
     assert found.sentence.startswith(f"Not to be relied on: {words}")
     assert found.sentence.endswith(f"; try {LITTLE}.")
     assert not found.usable
@@ -143,9 +143,9 @@ def test_what_rests_on_noise_is_not_to_be_relied_on(seen, words):
 
 @pytest.mark.parametrize("steps", [1, 2, 19])
 def test_short_runs_measure_nothing(steps):
-    found = told(history(steps=steps, halfway=1.0), plan(dpb.Tracking(steps=steps)), x=START + 1)
+    found = reported(history(steps=steps, halfway=1.0), plan(dpb.Tracking(steps=steps)), x=START + 1)
     assert found.sentence.startswith(f"Moved: a run of {steps} steps does not measure the gain; try 20 or more")
-    assert told(history(steps=20, halfway=0.1), plan(dpb.Tracking(steps=20))).sentence.startswith("Tuned")
+    assert reported(history(steps=20, halfway=0.1), plan(dpb.Tracking(steps=20))).sentence.startswith("Tuned")
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ def test_short_runs_measure_nothing(steps):
 )
 def test_without_noise_rounds_are_counted(moving, words):
     x = np.minimum(np.arange(1, 301), moving)[:, None] * np.ones(2)
-    assert told({"x": x}, plan(budget=dpb.Budget(float("inf")), rounds=300)).sentence == words
+    assert reported({"x": x}, plan(budget=dpb.Budget(float("inf")), rounds=300)).sentence == words
 
 
 def test_methods_that_do_not_measure_say_so_and_no_more():
@@ -167,13 +167,13 @@ def test_methods_that_do_not_measure_say_so_and_no_more():
     silent = {"x": history()["x"]}
     unknown = "this method does not measure convergence."
     rule = {"output": ("last", "")}
-    assert told(silent, plan(method, **rule)).sentence == f"Ran all 200 rounds; {unknown}"
-    assert told(silent, plan(method, rounds=1), x=START + 1).sentence == f"Ran its one round; {unknown}"
+    assert reported(silent, plan(method, **rule)).sentence == f"Ran all 200 rounds; {unknown}"
+    assert reported(silent, plan(method, rounds=1), x=START + 1).sentence == f"Ran its one round; {unknown}"
     unmoved = f"Ran all 200 rounds and returned the starting point (output rule: last); {unknown}"
-    assert told(silent, plan(method, **rule), x=START).sentence == unmoved
-    assert told({}, plan(dpb.Refit()), x=START).sentence == "Trained at the starting point of x; nothing was tuned."
-    assert told(silent, plan(method, **rule), x=START).usable
-    assert not told(silent, plan(method, **rule), x=START + np.nan).usable
+    assert reported(silent, plan(method, **rule), x=START).sentence == unmoved
+    assert reported({}, plan(dpb.Refit()), x=START).sentence == "Trained at the starting point of x; nothing was tuned."
+    assert reported(silent, plan(method, **rule), x=START).usable
+    assert not reported(silent, plan(method, **rule), x=START + np.nan).usable
 
 
 def test_numbers_that_are_not_finite_lose_no_result():
@@ -181,7 +181,7 @@ def test_numbers_that_are_not_finite_lose_no_result():
     seen["hypergradient"][150] = np.inf
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert told(seen).sentence.startswith("Tuned in part: ")
+        assert reported(seen).sentence.startswith("Tuned in part: ")
 
 
 def problem(**more):

@@ -171,10 +171,10 @@ def in_one_step(rows, shape, dtype):
     return whole[0]
 
 
-def broken(monkeypatch, twin, modules=(clipping, grid)):
-    """Let ``twin`` take the place of `computed_once`."""
+def broken(monkeypatch, mutant, modules=(clipping, grid)):
+    """Replace `computed_once` by ``mutant``."""
     for module in modules:
-        monkeypatch.setattr(module, "computed_once", twin)
+        monkeypatch.setattr(module, "computed_once", mutant)
 
 
 def main() -> int:

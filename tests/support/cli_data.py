@@ -1,4 +1,4 @@
-"""A small file with its schema, for tests of the command line. Cells that must never be told are easy to find."""
+"""A small file with its schema, for tests of the command line. Cells that must never be printed are easy to find."""
 
 import csv
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Detectors of broken privacy: each passes on the true code and raises AssertionError on a twin that breaks it.
+"""Detectors of broken privacy: each passes on the true code and raises AssertionError on a mutant that breaks it.
 
 They run what people run and look at what it releases, or compare what is charged with a brute-force sum. Seeds are
 fixed; the false-alarm rate says how lucky a seed had to be for the true code to fail.
@@ -68,7 +68,7 @@ def _asking(*releases: Release) -> Program:
 class Means:
     """A method that does nothing but release the mean of all records, again and again."""
 
-    seed_of_twin: int  # equal methods share a compiled program, and a twin must not be handed the true one
+    seed_of_mutant: int  # equal methods share a compiled program, and a mutant must not use that of the true code
 
     def program(self, context):
         contributions = {"lower": Contribution(_record, CLIP, COUNT)}
@@ -193,13 +193,13 @@ def fixed_batches_cost_what_they_leak() -> None:
         times = np.arange(size + 1)
         there, gone = (draws.pmf(times) @ norm.pdf(axis, shift * times[:, None]) for shift in (2.0, 1.0))
         true = hockey_stick(there, gone, epsilon, cell)
-        accountant._loss_distribution.cache_clear()  # a twin must not be judged by what the true code has computed
+        accountant._loss_distribution.cache_clear()  # a mutant must not use cached results of the true code
         claimed = composed_delta(release.charges(), epsilon, "zero-out")
         accountant._loss_distribution.cache_clear()
         assert claimed >= true * (1 - 1e-3), f"claimed {claimed:.3g}, true {true:.3g}"
 
 
-def data_that_a_loss_closes_over_is_told() -> None:
+def data_that_a_loss_closes_over_is_reported() -> None:
     """Two runs with the same noise whose loss closes over neighbouring data: if x differs, data has leaked, and the
     result must have a caveat; deterministic, no false alarms.
     """
@@ -241,12 +241,12 @@ def a_resumed_run_is_in_the_ledger() -> None:
         method = dpb.Tracking(steps=4)
         dpb.solve(problem, records, BUDGET, method=method, refit=None, start=(0.0, 0.0), ledger=ledger, checkpoint=path)
 
-    def cut_off(*_: object) -> None:
+    def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "checkpoint"
-        Records.execute = cut_off
+        Records.execute = interrupt
         try:
             with contextlib.suppress(KeyboardInterrupt):
                 solved(dpb.Ledger(BUDGET))

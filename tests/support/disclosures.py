@@ -23,7 +23,7 @@ def chain(error: BaseException | None) -> Iterator[BaseException]:
         waiting += [link.__cause__, link.__context__, *getattr(link, "exceptions", ())]
 
 
-def told(function: Callable[[], Any]) -> tuple[str, BaseException | None]:
+def reported(function: Callable[[], Any]) -> tuple[str, BaseException | None]:
     """All text that leaves a call, and its error."""
     error: BaseException | None = None
     printed, logged = io.StringIO(), io.StringIO()
@@ -53,7 +53,7 @@ def told(function: Callable[[], Any]) -> tuple[str, BaseException | None]:
 
 def check_tells_nothing(function: Callable[[], Any]) -> BaseException | None:
     """Nothing that leaves a call has the private number or the private word in it. Returns its error."""
-    text, error = told(function)
+    text, error = reported(function)
     for secret in SECRETS:
-        assert secret not in text, "a private value is told"
+        assert secret not in text, "a private value is shown"
     return error

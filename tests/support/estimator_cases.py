@@ -1,4 +1,4 @@
-"""All estimators on one small table, with everything declared. One shape and few settings, because each compiles anew.
+"""All estimators on one small table, with everything declared. One shape and few settings, because each compiles.
 
 The number 987654.25 stands for a private cell, "Zanzibar" for a private word.
 """

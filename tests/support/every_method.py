@@ -31,7 +31,7 @@ PROBLEM = dpb.BilevelProblem(
 
 
 def data() -> dict[str, Any]:
-    """Arrays by role; whoever changes them has copies."""
+    """Arrays by role, as copies."""
     source = np.arange(N) % 3
     return {"upper": np.linspace(-1, 1, N), "lower": {"source": source, "value": np.linspace(-1, 1, N) - (source == 1)}}
 

@@ -80,7 +80,7 @@ class Disk:
 
         def charged(*arguments: Any, **options: Any) -> Any:
             if not self._lasting and self._misbehave is not _fail:
-                self.step()  # a database writes by itself: it can be kept from space, not told to fail
+                self.step()  # a database writes by itself: only its space can be limited
             return charge(*arguments, **options)
 
         with (
@@ -220,7 +220,7 @@ class Runs:
         wrong, folder = [], self.disk / "run"
         if "should not happen" in found["said"] or "Traceback" in found["said"]:
             wrong.append("an error that nobody foresaw")
-        if "cannot be asked" in found["said"]:  # a ledger on the same disk: it counts as charged, and nothing is lost
+        if "could not be read" in found["said"]:  # a ledger on the same disk: it counts as charged, and nothing is lost
             if found["code"] != 4 or found["charged"] not in (0, 1) or found["files"] != ["run.json"]:
                 wrong.append("a run whose ledger cannot be asked did not count as charged")
         elif found["charged"] == 0:
@@ -251,7 +251,7 @@ class Runs:
 
     def _moved(self, said: str, folder: Path) -> list[str]:
         """Do what the command says: copy what was saved elsewhere."""
-        named = re.search(r"is in (\S+): copy it to (\S+),", said)
+        named = re.search(r"are in (\S+): copy that file to (\S+),", said)
         if named is None or not _readable(Path(named[1])) or Path(named[2]) != folder / "run.json":
             return ["lost what it had released"]
         (folder / "run.json").write_text(Path(named[1]).read_text("utf-8"), "utf-8")

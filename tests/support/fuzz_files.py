@@ -132,7 +132,7 @@ def tables(draw: Draw, folder: Path) -> Call:
 
 @functools.cache
 def _checkpoint() -> bytes:
-    """Of a run that was cut off in its middle."""
+    """The file of a run that was interrupted."""
     written: list[bytes] = []
     true = checkpoint_file.write_atomically
 
@@ -362,8 +362,8 @@ def commands(draw: Draw, folder: Path) -> Call:
             sys.argv = argv
         assert code in (0, 2, 3), f"{line} ended with {code}: {said.getvalue()}"
         assert "Traceback" not in said.getvalue()
-        told = said.getvalue()
-        assert not PYTHON.search(told), f"{line} speaks of Python's arguments: {told}"
+        reported = said.getvalue()
+        assert not PYTHON.search(reported), f"{line} speaks of Python's arguments: {reported}"
         if code:
             raise dpb.InvalidArgument("refused, as the exit code says")
 

@@ -47,7 +47,7 @@ TARGETS: dict[str, tuple[Callable[..., Call], int]] = {  # with a weight: how ma
 
 
 def fuzz(name: str, inputs: int, start: int = 0) -> Counter[str]:
-    """Call a target with so many inputs; counts by what became of them. Raises on one that is not as it should be."""
+    """Call a target with a number of inputs; returns counts by outcome. Raises on a wrong outcome."""
     found: Counter[str] = Counter()
     seed(start)(attempts(name, inputs, found))()
     return found

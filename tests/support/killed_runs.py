@@ -67,7 +67,7 @@ def _in_the_loop(draws: random.Random) -> None:
 
 
 def _in_the_report(draws: random.Random) -> None:
-    """While one of the files is written: the mark that the run has begun, the pages, the run file."""
+    """While one of the files is written: the status of a started run, the pages, the run file."""
     _at_call(os, "replace", draws.randint(1, 4), after=draws.random() < 0.5)
 
 
@@ -160,9 +160,9 @@ def judged(folder: Path, number: int, before: int) -> dict[str, Any]:
     except DPBilevelError:
         charged = None
     touched = (folder / f"touched-{number}").exists()
-    told = folder / f"run-{number}" / "run.json"
+    reported = folder / f"run-{number}" / "run.json"
     try:
-        state = json.loads(told.read_text("utf-8"))["status"] if told.exists() else "nothing"
+        state = json.loads(reported.read_text("utf-8"))["status"] if reported.exists() else "nothing"
     except ValueError:
         state = "half a file"
     return {"charged": charged, "touched": touched, "state": state}
@@ -212,9 +212,9 @@ def main() -> None:
     write_people(folder, rows=200)
     Ledger.open(f"sqlite:///{folder}/people.db", dataset=DATASET, total=Budget(1e3, 0.5), composition="basic")
     assert not jax._src.xla_bridge._backends, "JAX has started, and what has started cannot be forked"
-    begun = time.monotonic()
+    started = time.monotonic()
     whole = killed(folder, 0, "any moment", None)  # left alone: how long a run takes
-    seconds = time.monotonic() - begun
+    seconds = time.monotonic() - started
     assert whole == {"phase": "any moment", "status": 0, "charged": 1, "touched": True, "state": "finished"}, whole
     draws, found = random.Random(0), []
     for number in range(1, kills + 1):

@@ -83,7 +83,7 @@ def moments(kill):
 def run(folder: Path) -> Solution:
     """One attempt: all that a user's script does."""
     path = folder / "run.checkpoint"
-    if not path.exists():  # noise that is drawn anew by a later attempt would show
+    if not path.exists():  # noise drawn again by a later attempt would be noticed
         noise.secrets.token_bytes = lambda size: SECRET[:size]
     import jax.numpy as jnp
 
@@ -156,7 +156,7 @@ def _killer(phase: str, after: int):
     return kill
 
 
-def begun(folder: Path) -> Path:
+def created(folder: Path) -> Path:
     folder.mkdir()
     dpb.Ledger.open(f"sqlite:///{folder}/ledger.db", dataset="points", total=TOTAL)
     return folder
@@ -171,7 +171,7 @@ def trial(
     folder: Path, whole: dict, draws: random.Random, phase: str, kills: int, seconds: float
 ) -> tuple[list[str], list[str]]:
     """Kill one run up to ``kills`` times, first in a phase and then anywhere; where it was, and what is wrong."""
-    begun(folder)
+    created(folder)
     done: list[str] = []
     faults: list[str] = []
     while len(done) < kills:
@@ -209,11 +209,11 @@ def survey(kills: int, seed: int = 0) -> dict:
         jax.config.update("jax_compilation_cache_dir", str(folder / "compiled"))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
         jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
-        reference = begun(folder / "reference")
+        reference = created(folder / "reference")
         attempt(reference, None, 0, None)
         shutil.rmtree(reference)
         began = time.monotonic()
-        attempt(begun(folder / "again"), None, 0, None)
+        attempt(created(folder / "again"), None, 0, None)
         seconds, whole = time.monotonic() - began, released(folder / "again")
         while phases.total() < kills:
             phase = list(PHASES)[trials % len(PHASES)]

@@ -68,17 +68,17 @@ def ended(child: int) -> int:
 # --- races -------------------------------------------------------------------------------------------------------
 
 
-def race(url: str, dataset: str, racers: int = 16, *, inherited: bool = False, twin=None) -> list[str]:
+def race(url: str, dataset: str, racers: int = 16, *, inherited: bool = False, mutant=None) -> list[str]:
     """Processes race for the last slice; what became of each, sorted."""
     ledger = Ledger.open(url, dataset=dataset, total=TOTAL)
     charge(ledger, 0.6)
     waiting, gate = os.pipe()
-    heard, ready = os.pipe()
+    reader, ready = os.pipe()
 
     def racer() -> int:
         os.close(gate)
-        if twin is not None:
-            twin()
+        if mutant is not None:
+            mutant()
         own = ledger if inherited else Ledger.open(url, dataset=dataset)
         os.write(ready, b".")
         os.read(waiting, 1)  # until the gate is closed
@@ -91,11 +91,11 @@ def race(url: str, dataset: str, racers: int = 16, *, inherited: bool = False, t
     children = [forked(racer) for _ in range(racers)]
     os.close(ready)
     expected = racers
-    while expected and (arrived := os.read(heard, expected)):
+    while expected and (arrived := os.read(reader, expected)):
         expected -= len(arrived)
     os.close(gate)
     statuses = [ended(child) for child in children]
-    os.close(heard)
+    os.close(reader)
     os.close(waiting)
     return sorted(OUTCOMES.get(status, "failed") for status in statuses)
 
@@ -156,16 +156,16 @@ def outcome(body) -> str:
     return "done"
 
 
-def told_by_a_child(body) -> str:
-    """Run a function in a child and return what it said."""
-    heard, said = os.pipe()
+def outcome_in_a_child(body) -> str:
+    """Run a function in a child and return its output."""
+    reader, writer = os.pipe()
 
     def speak() -> None:
-        os.write(said, body().encode())
+        os.write(writer, body().encode())
 
     child = forked(speak)
-    os.close(said)
-    with open(heard, encoding="utf-8") as answer:
+    os.close(writer)
+    with open(reader, encoding="utf-8") as answer:
         text = answer.read()
     return text if ended(child) == 0 else "failed"
 
@@ -182,16 +182,16 @@ def in_memory() -> dict:
         "receipt": lambda: receipt.redeem(spent, 1),
         "own": lambda: charge(Ledger(TOTAL), 0.9),
     }
-    found = {name: told_by_a_child(lambda use=use: outcome(use)) for name, use in uses.items()}
-    found["grandchild"] = told_by_a_child(lambda: told_by_a_child(lambda: outcome(uses["charge"])))
-    found["same number"] = told_by_a_child(lambda: outcome_with_number(ledger._store.process[0], uses["charge"]))
-    found["shown"] = told_by_a_child(lambda: repr(ledger))
+    found = {name: outcome_in_a_child(lambda use=use: outcome(use)) for name, use in uses.items()}
+    found["grandchild"] = outcome_in_a_child(lambda: outcome_in_a_child(lambda: outcome(uses["charge"])))
+    found["same number"] = outcome_in_a_child(lambda: outcome_with_number(ledger._store.process[0], uses["charge"]))
+    found["shown"] = outcome_in_a_child(lambda: repr(ledger))
 
     def forgetful() -> str:
         MemoryStore._check_process = lambda self: None
         return outcome(uses["charge"])
 
-    found["twin"] = told_by_a_child(forgetful)
+    found["mutant"] = outcome_in_a_child(forgetful)
     return found | {"parent": outcome(uses["charge"]), "entries of the parent": len(ledger.entries)}
 
 
@@ -214,10 +214,10 @@ def within_a_transaction(url: str) -> dict:
     thread = threading.Thread(target=hold)
     thread.start()
     opened.wait(60)
-    within = told_by_a_child(lambda: outcome(lambda: charge(ledger, 0.1)))
+    within = outcome_in_a_child(lambda: outcome(lambda: charge(ledger, 0.1)))
     over.set()
     thread.join()
-    return {"within": within, "after": told_by_a_child(lambda: outcome(lambda: charge(ledger, 0.1)))}
+    return {"within": within, "after": outcome_in_a_child(lambda: outcome(lambda: charge(ledger, 0.1)))}
 
 
 # --- kills -------------------------------------------------------------------------------------------------------
@@ -230,24 +230,24 @@ def kill_self(*_, **__) -> None:
 def killed_spender(url: str, dataset: str, delay: float) -> dict:
     """A child charges small slices and says so after each; it is killed, and the ledger must know at least as much."""
     before = len(Ledger.open(url, dataset=dataset).entries)
-    heard, said = os.pipe()
+    reader, writer = os.pipe()
 
     def spender() -> int:
         ledger = Ledger.open(url, dataset=dataset)
         while True:
             charge(ledger, 1e-4)
-            os.write(said, b".")
+            os.write(writer, b".")
 
     child = forked(spender)
-    os.close(said)
-    os.read(heard, 1)
+    os.close(writer)
+    os.read(reader, 1)
     time.sleep(delay)
     os.kill(child, signal.SIGKILL)
     ended(child)
     acknowledged = 1
-    while more := os.read(heard, 4096):
+    while more := os.read(reader, 4096):
         acknowledged += len(more)
-    os.close(heard)
+    os.close(reader)
     return {"acknowledged": acknowledged, "kept": len(Ledger.open(url, dataset=dataset).entries) - before}
 
 
@@ -286,7 +286,7 @@ def killed_at(url: str, dataset: str, moment: str) -> int:
 
 
 def killed_while_beginning(folder: Path, moment: str) -> bool:
-    """Whether a ledger can be begun after a process was killed that was beginning it."""
+    """Whether a ledger can be created after a process was killed while creating it."""
     url = f"sqlite:///{folder}/{moment.replace(' ', '-')}.db"
 
     def body() -> None:
@@ -298,10 +298,10 @@ def killed_while_beginning(folder: Path, moment: str) -> bool:
             sqlite.make = kill_self
         else:
             stores.add_dataset = kill_self
-        Ledger.open(url, dataset="begun", total=TOTAL)
+        Ledger.open(url, dataset="created", total=TOTAL)
 
     assert ended(forked(body)) == -signal.SIGKILL
-    return Ledger.open(url, dataset="begun", total=TOTAL).entries == ()
+    return Ledger.open(url, dataset="created", total=TOTAL).entries == ()
 
 
 BEGINNINGS = ("within the tables", "before the link", "after the link", "before the data set")
@@ -313,16 +313,16 @@ def all_races(url: str, races: int) -> dict:
         "start": start_together(url, "together"),
         "races": [race(url, f"race {number}") for number in range(races)],
         "inherited": race(url, "inherited", 6, inherited=True),
-        "decides before it locks": race(url, "twin of decisions", 4, twin=decides_before_it_locks),
+        "decides before it locks": race(url, "mutant of decisions", 4, mutant=decides_before_it_locks),
     }
     if url.startswith("sqlite"):
-        found["locks late"] = race(url, "twin of locks", 4, twin=locks_late)
+        found["locks late"] = race(url, "mutant of locks", 4, mutant=locks_late)
         found["memory"], found["transaction"] = in_memory(), within_a_transaction(url)
     return found
 
 
 def all_kills(url: str, folder: Path, kills: int) -> dict:
-    """Processes that are killed at any moment, at chosen moments of a charge, and while a ledger is begun."""
+    """Processes that are killed at any moment, at chosen moments of a charge, and while a ledger is created."""
     Ledger.open(url, dataset="killed", total=TOTAL)
     delays = random.Random(0)
     return {

@@ -144,7 +144,7 @@ MUTATIONS = (
     Mutation(realised_batch_size, detectors.batches_are_divided_by_public_numbers, SEARCH),
     Mutation(one_batch_as_several, detectors.releases_cost_what_their_batches_leak, BRUTE_FORCE),
     Mutation(empty_place_in_a_batch, detectors.fixed_batches_cost_what_they_leak, BRUTE_FORCE),
-    Mutation(closing_loss_judged_free, detectors.data_that_a_loss_closes_over_is_told, SEARCH),
+    Mutation(closing_loss_judged_free, detectors.data_that_a_loss_closes_over_is_reported, SEARCH),
     Mutation(no_charge_on_resume, detectors.a_resumed_run_is_in_the_ledger, LEDGER),
     Mutation(vectors_computed_twice, detectors.what_is_measured_is_what_is_summed, COMPILER),
 )

@@ -273,7 +273,7 @@ def largest_ratios(case, kind=Unrounded, search=Attack.random_search):
 
 
 def check_sensitivity(case, kind=Unrounded, search=Attack.random_search):
-    """The property itself, for the release and for its twins. 1e-9: the norm of the difference is rounded as well."""
+    """The property itself, for the release and for its mutants. 1e-9: the norm of the difference is rounded as well."""
     ratios = largest_ratios(case, kind, search)
     assert max(ratios.values()) <= 1 + 1e-9, ratios
     return ratios

@@ -33,7 +33,7 @@ def made(names: tuple[str, ...] = ("age", "sex", "job"), **changes: Any) -> dpb.
         "parameters": {
             "steps": (40, "as given"),
             "training pass: clip of the model": (1.0, "bounds one record's vector"),
-            "training: noise to signal": (0.0414, "noise of a step over what records can add"),
+            "training: noise to signal": (0.0414, "noise of a step relative to the largest mean of records"),
             "training: records": ("lower, upper", "upper records train too"),
             "output": ("average", "the average of the last steps"),
         },

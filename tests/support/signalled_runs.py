@@ -1,7 +1,7 @@
 """Real runs of the command line that get Ctrl-C or SIGTERM, at chosen and at random moments.
 
 Runs as a program of its own. For chosen moments it imports everything once and forks before JAX has started; a child
-sends itself the signal, where it matters from within a destructor, in which Python's own handler is not heard. For
+sends itself the signal, where it matters from within a destructor, in which Python's own handler does not run. For
 random moments each run is a process of its own, imports included. Prints what happened as JSON.
 """
 
@@ -21,17 +21,17 @@ from support.compilation_cache import ONLY_READ
 from support.killed_runs import DATASET, EPSILON, TUNE, _entries, judged
 
 Signal = Callable[[], None]
-# A run as `dpbilevel` starts it. It tells, on a pipe, when both signals are taken over and when all is said and done.
+# A run as `dpbilevel` starts it. It writes to a pipe when both signal handlers are installed, and when it ends.
 COMMAND = """
 import _signal, os, sys
 pipe, true, calls = int(sys.argv.pop(1)), _signal.signal, []
-def told(*arguments):
+def counted(*arguments):
     before = true(*arguments)
     calls.append(1)
     if len(calls) == 2:
         os.write(pipe, b"b")
     return before
-_signal.signal = told
+_signal.signal = counted
 try:
     from dpbilevel.cli.entry import main
     main()
@@ -60,7 +60,7 @@ def _twice() -> None:
     _now()
 
 
-def _unheard() -> None:
+def _in_a_destructor() -> None:
     """Where an exception is printed and forgotten: in the destructor of an object, as in a callback of JAX."""
 
     class Dying:
@@ -95,13 +95,13 @@ def _at(name: str, number: int, send: Signal, *, after: bool = False) -> None:
 # What must come of it: nothing spent and nothing left, or charged and aborted, or finished and whole.
 NOTHING, ABORTED, FINISHED = (0, "nothing"), (1, "aborted"), (1, "finished")
 MOMENTS: dict[str, tuple[tuple[int, str], Callable[[], None]]] = {
-    "while reading": (NOTHING, lambda: _at("dpbilevel.cli.tuning._read", 1, _unheard)),
-    "before the charge": (NOTHING, lambda: _at("dpbilevel.estimators.base.solve", 1, _unheard)),
+    "while reading": (NOTHING, lambda: _at("dpbilevel.cli.tuning._read", 1, _in_a_destructor)),
+    "before the charge": (NOTHING, lambda: _at("dpbilevel.estimators.base.solve", 1, _in_a_destructor)),
     "within the charge": (ABORTED, lambda: _at("dpbilevel.privacy.stores.database.add_entry", 1, _now, after=True)),
-    "at the first round": (ABORTED, lambda: _at("dpbilevel.records:Records.execute", 1, _unheard)),
+    "at the first round": (ABORTED, lambda: _at("dpbilevel.records:Records.execute", 1, _in_a_destructor)),
     "between chunks": (ABORTED, lambda: _at("dpbilevel.records:Records.execute", 3, _kindly, after=True)),
     "while results are written": (FINISHED, lambda: _at("os.replace", 3, _twice)),
-    "while results are shown": (FINISHED, lambda: _at("dpbilevel.cli.commands._show_review", 1, _unheard)),
+    "while results are shown": (FINISHED, lambda: _at("dpbilevel.cli.commands._show_review", 1, _in_a_destructor)),
 }
 
 
@@ -113,7 +113,7 @@ def _python_handles() -> None:
     MOMENTS["at the first round"][1]()
 
 
-MUTATIONS = {"twin": (ABORTED, _python_handles)}
+MUTATIONS = {"mutant": (ABORTED, _python_handles)}
 
 
 def at_moment(folder: Path, number: int, moment: str) -> dict[str, Any]:
@@ -149,21 +149,21 @@ def at_moment(folder: Path, number: int, moment: str) -> dict[str, Any]:
 def at_random(folder: Path, number: int, delay: float | None, sent: signal.Signals, again: bool) -> dict[str, Any]:
     """A run in a process of its own that gets a signal some time after its first line, or none."""
     before = _entries(folder)
-    heard, told = os.pipe()
-    program = [sys.executable, "-c", COMMAND, str(told), *_arguments(number)]
+    reader, writer = os.pipe()
+    program = [sys.executable, "-c", COMMAND, str(writer), *_arguments(number)]
     surroundings = os.environ | (ONLY_READ if delay is not None else {})
-    run = subprocess.Popen(program, cwd=folder, pass_fds=[told], stderr=subprocess.PIPE, text=True, env=surroundings)
-    os.close(told)
-    assert os.read(heard, 1) == b"b", "the run ended before it took over the signals"
+    run = subprocess.Popen(program, cwd=folder, pass_fds=[writer], stderr=subprocess.PIPE, text=True, env=surroundings)
+    os.close(writer)
+    assert os.read(reader, 1) == b"b", "the run ended before it took over the signals"
     started = time.monotonic()
     if delay is not None:
         time.sleep(delay)
         for _ in range(2 if again else 1):
             run.send_signal(sent)
             time.sleep(0.02 if again else 0)
-    late = bool(delay is not None and select.select([heard], [], [], 0)[0] and os.read(heard, 1) == b"e")
+    late = bool(delay is not None and select.select([reader], [], [], 0)[0] and os.read(reader, 1) == b"e")
     _, said = run.communicate(timeout=600)
-    os.close(heard)
+    os.close(reader)
     seconds = time.monotonic() - started
     left = judged(folder, number, before)
     found = {"delay": delay, "late": late, "status": run.returncode, "said": said, "seconds": seconds, **left}
@@ -177,7 +177,7 @@ def faults(found: dict[str, Any], run: Path) -> list[str]:
     outcome = (found["charged"], found["state"])
     messages = {
         NOTHING: "dpbilevel: interrupted. Nothing was spent.",
-        ABORTED: "dpbilevel: interrupted. The run had begun: its epsilon is charged and counts as spent;",
+        ABORTED: "dpbilevel: interrupted. The run had started: its epsilon is charged and counts as spent;",
         FINISHED: "dpbilevel: interrupted. The run had finished: ",
     }
     if found["status"] == 0:

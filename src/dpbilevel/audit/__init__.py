@@ -1,4 +1,4 @@
-"""Attacks on ourselves: what an adversary learns from what the library releases.
+"""Audits: membership attacks on the released values of this library, and the lower bounds on epsilon they prove.
 
 >>> import dpbilevel as dpb
 >>> budget = dpb.Budget(4.0, 1e-2)
@@ -23,7 +23,7 @@ __all__ = sorted(_HOMES)
 
 
 def __getattr__(name: str) -> Any:
-    # Late, because cases bring all methods and baselines along.
+    # Imported on access, because cases import all methods and baselines.
     if name not in _HOMES:
         raise AttributeError(f"module 'dpbilevel.audit' has no attribute {name!r}")
     return getattr(importlib.import_module(f"dpbilevel.audit.{_HOMES[name]}"), name)

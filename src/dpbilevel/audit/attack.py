@@ -1,4 +1,4 @@
-"""What a membership attack achieved, beside what privacy allows."""
+"""The result of a membership attack, compared with what privacy allows."""
 
 import math
 from collections.abc import Mapping
@@ -10,18 +10,18 @@ from dpbilevel.privacy.budget import Budget
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Attack:
-    """What a membership attack achieved.
+    """The result of a membership attack.
 
     Attributes:
-        method: what was attacked.
-        advantage: TPR - FPR, as measured.
-        interval: confidence interval of the advantage, from exact (Clopper-Pearson) ones of TPR and FPR.
-        confidence: of the interval, at least.
-        tight_bound: the best advantage that the accountant's privacy profile allows, delta(0).
+        method: the attacked method.
+        advantage: measured TPR - FPR.
+        interval: confidence interval of the advantage, from exact (Clopper-Pearson) intervals of TPR and FPR.
+        confidence: the confidence level of the interval, at least.
+        tight_bound: the largest advantage that the accountant's privacy profile allows, delta(0).
         n: number of records.
-        dimension: of a record.
-        budget: what each run was allowed; infinite for the exact attack.
-        trials: runs in each of the two worlds.
+        dimension: dimension of a record.
+        budget: the budget of each run; infinite for the attack on exact bilevel optimisation.
+        trials: runs with the target, and as many without it.
     """
 
     method: str
@@ -36,16 +36,16 @@ class Attack:
 
     @property
     def bound(self) -> float:
-        """The best advantage that (epsilon, delta) allows."""
+        """The largest advantage that (epsilon, delta) allows."""
         return allowed_advantage(self.budget)
 
     @property
     def within_bounds(self) -> bool:
-        """Whether the attack is compatible with what privacy promises; if not, something is broken."""
+        """Whether the attack is compatible with the privacy guarantee; if not, there is a bug."""
         return self.interval[0] <= min(self.bound, self.tight_bound)
 
     def to_json(self) -> dict[str, Any]:
-        """A value of standard JSON; an infinite epsilon is null."""
+        """As plain JSON values; an infinite epsilon is null."""
         content = asdict(self)
         content["interval"] = list(self.interval)
         if not self.budget.is_private:
@@ -74,7 +74,7 @@ class Attack:
 
 
 def allowed_advantage(budget: Budget) -> float:
-    """The best TPR - FPR of any membership test against an (epsilon, delta)-DP release (Kairouz et al. 2015).
+    """The largest TPR - FPR of any membership test against an (epsilon, delta)-DP release (Kairouz et al. 2015).
 
     >>> round(allowed_advantage(Budget(1.0, 1e-6)), 4)
     0.4621

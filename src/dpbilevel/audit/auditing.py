@@ -1,7 +1,7 @@
-"""Audits by two data sets: many runs on each, and what an adversary who sees all that is released can tell.
+"""Audits with many runs on each of two neighbouring data sets, by an adversary who sees all released values.
 
-The adversary knows both data sets, the method and every public number. It does not know the noise. Half of the runs on
-each data set choose its test, the other half judge it, so that the bound holds however the test was chosen.
+The adversary knows both data sets, the method and all public numbers, but not the noise. It chooses its test on one
+half of the runs and applies it to the other half, so that the bound holds for any choice of the test.
 """
 
 import numbers
@@ -11,7 +11,7 @@ import numpy as np
 
 from dpbilevel.audit.bounds import epsilon_lower_bound, epsilon_upper_bound
 from dpbilevel.audit.case import Case
-from dpbilevel.audit.distinguisher import chosen, rows
+from dpbilevel.audit.distinguisher import choose_rule, rows
 from dpbilevel.audit.runs import released_values
 from dpbilevel.audit.verdict import Audit
 from dpbilevel.errors import InvalidArgument
@@ -21,22 +21,22 @@ from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.noise import KeySchedule
 from dpbilevel.privacy.spend import Privacy
 
-FEWEST = 40  # runs on each data set; fewer prove nothing
+FEWEST = 40  # minimum number of runs on each data set; fewer cannot prove anything
 
 
 def audit(case: Case, budget: Budget, *, runs: int = 4000, confidence: float = 0.99, seed: int = 0) -> Audit:
-    """Attack what runs of a method release, and say what that proves about epsilon.
+    """Attack the released values of a method, and compute a lower bound on its epsilon.
 
-    The plan is that of `dpb.plan`, and all runs happen in one compiled program with the noise of the library. The
-    attack sees all of a solution: x, y and the history. The bound is by exact binomial limits, and too large with
-    probability 1 - confidence at most, over the noise.
+    The plan is that of `dpb.plan`. All runs are part of one compiled program, with the noise of the library. The attack
+    sees the entire solution: x, y and the history. The bound uses exact binomial confidence limits; it exceeds the true
+    epsilon with probability at most 1 - confidence, over the noise.
 
     Args:
         case: method, problem and two neighbouring data sets, which must be synthetic.
-        budget: of each run, private.
-        runs: on each data set.
-        confidence: of the bound. For k audits that are to hold together, give 1 - (1 - confidence)/k.
-        seed: of the noise: an audit protects nobody and may be repeated.
+        budget: the budget of each run, with a finite epsilon.
+        runs: number of runs on each data set.
+        confidence: confidence level of the bound. For k simultaneous audits, pass 1 - (1 - confidence)/k.
+        seed: seed of the noise: the data are synthetic, so that an audit may be reproducible.
 
     >>> import numpy as np, dpbilevel as dpb
     >>> case = dpb.audit.standard_cases(dpb.Budget(4.0, 1e-2))[0]
@@ -48,19 +48,19 @@ def audit(case: Case, budget: Budget, *, runs: int = 4000, confidence: float = 0
         raise InvalidArgument(f"case: must be a dpb.audit.Case(...), not {type(case).__name__}")
     schedule = checked(budget, confidence, seed)
     if count("runs", runs, "it is the number of runs on each data set (try 4000)") < FEWEST:
-        raise InvalidArgument(f"runs={runs!r}: must be at least {FEWEST}; half of them choose the attack")
+        raise InvalidArgument(f"runs={runs!r}: must be at least {FEWEST}; half of them are used to choose the attack")
     planned = case.planned(budget)
     one, other = map(rows, released_values(planned, case.data_sets(budget.adjacency), case.starting(), schedule, runs))
     half, delta = runs // 2, float(budget.delta or 0.0)
-    rule = chosen(one[:half], other[:half], delta, confidence)
-    judged = runs - half
+    rule = choose_rule(one[:half], other[:half], delta, confidence)
+    evaluated = runs - half
     true, false = rule.counts(one[half:], other[half:])
     return verdict(
         case.name,
         planned,
-        lower=float(epsilon_lower_bound(true, false, judged, delta, confidence)),
-        upper=epsilon_upper_bound(true, false, judged, delta, confidence),
-        reach=reach(planned.privacy, judged, confidence),
+        lower=float(epsilon_lower_bound(true, false, evaluated, delta, confidence)),
+        upper=epsilon_upper_bound(true, false, evaluated, delta, confidence),
+        reach=reach(planned.privacy, evaluated, confidence),
         confidence=confidence,
         runs=runs,
     )
@@ -77,7 +77,7 @@ def verdict(
     runs: int,
     canaries: int | None = None,
 ) -> Audit:
-    """What was found, with what the plan says of itself."""
+    """The result of an audit, with the claim and the sizes of the plan."""
     return Audit(
         name=name,
         claimed=planned.privacy.epsilon(),
@@ -94,26 +94,30 @@ def verdict(
     )
 
 
-def reach(privacy: Privacy, judged: int, confidence: float) -> float:
-    """What the best of all attacks would prove on average, if the trade-off curve of the claim were met exactly."""
-    false = np.unique(np.geomspace(1, judged / 2, 60).astype(int)) - 1
-    true = np.floor(judged * (1 - privacy.tradeoff(np.maximum(false, 0.5) / judged))).astype(int)
+def reach(privacy: Privacy, evaluated: int, confidence: float) -> float:
+    """The bound that an optimal attack would prove on average if the claimed trade-off curve were tight."""
+    false = np.unique(np.geomspace(1, evaluated / 2, 60).astype(int)) - 1
+    true = np.floor(evaluated * (1 - privacy.tradeoff(np.maximum(false, 0.5) / evaluated))).astype(int)
     delta = float(privacy.budget.delta or 0.0)
-    return float(np.max(epsilon_lower_bound(true, false, judged, delta, confidence)))
+    return float(np.max(epsilon_lower_bound(true, false, evaluated, delta, confidence)))
 
 
 def claim(budget: Any) -> Budget:
-    """The budget, or a typed error: what an audit is about must be private."""
+    """The budget, checked: its epsilon must be finite."""
     if not isinstance(budget, Budget) or not budget.is_private:
-        raise InvalidArgument("budget: must be dpb.Budget(epsilon, delta) with a finite epsilon; it is what is claimed")
+        raise InvalidArgument(
+            "budget: must be dpb.Budget(epsilon, delta) with a finite epsilon; it is the claim under test"
+        )
     return budget
 
 
 def checked(budget: Any, confidence: Any, seed: Any) -> KeySchedule:
-    """The noise of an audit, or a typed error about what was asked for."""
+    """Check the arguments of an audit; returns the keys of its noise."""
     claim(budget)
-    if positive("confidence", confidence, "it is that of the bound (try 0.99)") >= 1:
-        raise InvalidArgument(f"confidence={confidence!r}: must be below 1; it is that of the bound (try 0.99)")
+    if positive("confidence", confidence, "it is the confidence level of the bound (try 0.99)") >= 1:
+        raise InvalidArgument(
+            f"confidence={confidence!r}: must be below 1; it is the confidence level of the bound (try 0.99)"
+        )
     if isinstance(seed, bool) or not isinstance(seed, numbers.Integral) or seed < 0:
-        raise InvalidArgument(f"seed={seed!r}: must be a whole number >= 0; it makes the audit repeatable (try 0)")
+        raise InvalidArgument(f"seed={seed!r}: must be a whole number >= 0; it makes the audit reproducible (try 0)")
     return KeySchedule(int(seed))

@@ -1,22 +1,22 @@
-"""What counts of right and wrong verdicts prove about epsilon: lower bounds that hold at a stated confidence.
+"""Lower bounds on epsilon from counts of correct and wrong guesses, at a stated confidence.
 
 **Two data sets.** If a mechanism is (epsilon, delta)-DP, then for every event and every ordered pair of neighbours
 
     P(event | one)  <=  e^epsilon P(event | other) + delta,     so     epsilon  >=  ln((P(one) - delta)/P(other)).
 
 Both probabilities are bounded by exact (Clopper-Pearson) limits, one from below and one from above, each at half of the
-allowed error: the bound is wrong with at most the whole of it, whatever the mechanism and the number of runs. Estimates
-that assume Gaussian outputs say more with fewer runs, and are wrong where outputs are not Gaussian.
+allowed error probability. By the union bound, the result is valid for any mechanism and any number of runs. Estimates
+that assume Gaussian outputs are tighter with fewer runs, but wrong if outputs are not Gaussian.
 
-**One run** (Steinke, Nasr and Jagielski 2023). Each of m canaries is in the data in one of two versions, by a fair coin
-of its own. Somebody who sees the output guesses at most r coins and abstains from the others. If flipping one coin is
-(epsilon, delta)-DP, then with p = e^epsilon/(1 + e^epsilon) and f(v) = P(Binomial(r, p) >= v)
+**One run** (Steinke, Nasr and Jagielski 2023). Each of m canaries is in the data in one of two versions, selected by
+an independent fair coin. An adversary who sees the output guesses r of the coins and abstains from the others. If
+flipping one coin is (epsilon, delta)-DP, then with p = e^epsilon/(1 + e^epsilon) and f(v) = P(Binomial(r, p) >= v)
 
     P(at least v guesses are right)  <=  f(v) + 2 m delta max over i = 1, ..., v of (f(v - i) - f(v))/i.
 
-For delta = 0 the reason is short: given the output and all other coins, a coin's odds are at most e^epsilon to one, so
-that each guess is right with probability at most p whatever the others are, and the number of right ones is dominated
-by the binomial. The second term is what delta adds.
+For delta = 0 the proof is short: given the output and all other coins, the odds of a coin are at most e^epsilon to one.
+Each guess is therefore correct with probability at most p, independently of the others, and the number of correct
+guesses is stochastically dominated by the binomial. The second term accounts for delta.
 """
 
 import math
@@ -27,11 +27,11 @@ from scipy.stats import beta, binom
 
 Counts = npt.NDArray[np.integer] | int
 
-_GRID = 0.02  # of epsilon, on which one-run bounds are searched
+_GRID = 0.02  # step of the grid of epsilons for one-run bounds
 
 
 def lower_limit(successes: Counts, trials: int, error: float) -> npt.NDArray[np.float64]:
-    """The Clopper-Pearson limit below a probability: above the truth with probability ``error`` at most.
+    """Lower Clopper-Pearson limit of a probability; exceeds the true value with probability at most ``error``.
 
     >>> round(float(lower_limit(10, 10, 0.05)), 4)  # 0.05^(1/10)
     0.7411
@@ -42,7 +42,7 @@ def lower_limit(successes: Counts, trials: int, error: float) -> npt.NDArray[np.
 
 
 def upper_limit(successes: Counts, trials: int, error: float) -> npt.NDArray[np.float64]:
-    """The Clopper-Pearson limit above a probability: below the truth with probability ``error`` at most.
+    """Upper Clopper-Pearson limit of a probability; is below the true value with probability at most ``error``.
 
     >>> round(float(upper_limit(0, 10, 0.05)), 4)  # 1 - 0.05^(1/10)
     0.2589
@@ -53,14 +53,14 @@ def upper_limit(successes: Counts, trials: int, error: float) -> npt.NDArray[np.
 def epsilon_lower_bound(
     true_positives: Counts, false_positives: Counts, runs: int, delta: float, confidence: float
 ) -> npt.NDArray[np.float64]:
-    """The epsilon that counts of an event prove, at a confidence; 0 where they prove nothing.
+    """Lower bound on epsilon from the counts of an event, at a confidence level; 0 if they prove nothing.
 
     Args:
-        true_positives: runs on the one data set in which the event happened.
-        false_positives: runs on the other in which it happened.
-        runs: on each of the two.
-        delta: of the claim.
-        confidence: of the bound. The event must have been chosen without looking at these runs.
+        true_positives: number of runs on the first data set in which the event occurred.
+        false_positives: number of runs on the second data set in which it occurred.
+        runs: number of runs on each data set.
+        delta: delta of the claim.
+        confidence: confidence level of the bound. The event must be chosen independently of these runs.
 
     >>> round(float(epsilon_lower_bound(900, 10, runs=1000, delta=1e-2, confidence=0.99)), 3)
     3.703
@@ -71,7 +71,7 @@ def epsilon_lower_bound(
 
 
 def epsilon_upper_bound(true_positives: int, false_positives: int, runs: int, delta: float, confidence: float) -> float:
-    """The most that the same event can prove, at the same confidence, however many runs are added; may be infinite.
+    """Upper bound on what the same event can prove with any number of further runs; may be infinite.
 
     It bounds this attack, not the mechanism: a better attack may prove more.
     """
@@ -83,13 +83,13 @@ def epsilon_upper_bound(true_positives: int, false_positives: int, runs: int, de
 
 
 def one_run_p_value(canaries: int, guesses: int, right: int, epsilon: float, delta: float) -> float:
-    """The probability, at most, of so many right guesses where flipping a coin is (epsilon, delta)-DP.
+    """Upper bound on the probability of this many correct guesses if flipping a coin is (epsilon, delta)-DP.
 
     Args:
         canaries: m.
-        guesses: r, the number of coins that are guessed.
-        right: v, guesses that are right.
-        epsilon, delta: of the claim.
+        guesses: r, the number of guesses.
+        right: v, the number of correct guesses.
+        epsilon, delta: the claim.
 
     >>> one_run_p_value(canaries=10, guesses=10, right=10, epsilon=0.0, delta=0.0) == 0.5**10
     True
@@ -104,11 +104,11 @@ def one_run_p_value(canaries: int, guesses: int, right: int, epsilon: float, del
 
 
 def one_run_lower_bound(canaries: int, guesses: int, right: int, delta: float, confidence: float) -> float:
-    """The epsilon that right guesses of one run prove; 0 where they prove nothing.
+    """Lower bound on epsilon from the correct guesses of one run; 0 if they prove nothing.
 
-    It is the last point of a grid up to which every epsilon is rejected. If it lay above the true epsilon, then the
-    first point of the grid above the truth, at which the claim holds too, would have been rejected: that happens with
-    probability 1 - confidence at most, and needs no p-value to be monotone.
+    It is the last point of a grid up to which every epsilon is rejected. If it exceeds the true epsilon, the first grid
+    point above the true epsilon has been rejected, although the claim holds there. That happens with probability at
+    most 1 - confidence. The argument does not need p-values to be monotone.
 
     >>> one_run_lower_bound(canaries=1000, guesses=500, right=400, delta=1e-5, confidence=0.95)
     1.18

@@ -1,9 +1,9 @@
-"""Audits by one run: many canaries at once, each in one of two versions by a coin of its own.
+"""Audits with one run: many canaries at once, each in one of two versions, selected by independent coins.
 
-For data sets on which thousands of runs cannot be afforded. The adversary sees what one run released, scores every
-canary by how much better the released model fits the one version than the other, and guesses the coins of the highest
-and the lowest scores. `dpbilevel.audit.bounds` has the theorem. One run proves less than many: about as much as its
-canaries are independent of each other and loud enough to be heard one by one.
+These are for data sets on which thousands of runs are too expensive. The adversary sees the released values of one run,
+scores every canary by how much better the released model fits one version than the other, and guesses the coins of the
+highest and the lowest scores. `dpbilevel.audit.bounds` states the theorem. One run proves less than many runs: the
+bound is good if canaries are nearly independent and each has a signal above the noise.
 """
 
 from collections.abc import Mapping
@@ -37,7 +37,7 @@ _FRACTIONS = (
     0.25,
     0.125,
     0.0625,
-)  # of the canaries that are guessed; each is tried, at its part of the error
+)  # fractions of canaries to guess; all are tried, each with a share of the error probability
 
 
 def one_run(
@@ -54,22 +54,22 @@ def one_run(
     confidence: float = 0.95,
     seed: int = 0,
 ) -> Audit:
-    """Audit a method by a single run on data with many canaries.
+    """Audit a method with a single run on data with many canaries.
 
     Args:
-        problem: of `dpb.solve`.
-        records: role to a pytree of arrays, synthetic. The first m records of ``role`` are the canaries.
-        alternatives: the other versions of the m canaries. Under "zero-out" a canary whose coin says so counts for
-            nothing instead, and its alternative is only what it is compared with.
-        budget: of the run, private.
+        problem: as in `dpb.solve`.
+        records: a pytree of synthetic arrays by role. The first m records of ``role`` are the canaries.
+        alternatives: the other versions of the m canaries. Under "zero-out", a canary with coin zero contributes
+            nothing instead, and its alternative is only used for its score.
+        budget: the budget of the run, with a finite epsilon.
         role: "upper", "lower" or "both".
-        start, method, refit: of `dpb.solve`.
-        name: what tables call it.
-        confidence: of the bound.
-        seed: of coins and noise.
+        start, method, refit: as in `dpb.solve`.
+        name: the name of the audit in tables.
+        confidence: confidence level of the bound.
+        seed: seed of coins and noise.
 
-    Canaries are heard best when their gradients lie in directions of their own, at the clip: with a model of d
-    coordinates, up to d of them.
+    Canaries are most effective if their gradients are orthogonal and reach the clip norm; a model with d parameters has
+    room for d of them.
 
     >>> import numpy as np, dpbilevel as dpb
     >>> problem = dpb.BilevelProblem(upper_term=lambda x, y: 0.5 * x**2, lower_loss=lambda x, y, record: -(y @ record))
@@ -87,13 +87,13 @@ def one_run(
     True
     """
     schedule = checked(budget, confidence, seed)
-    printable("name", name, "it is what tables call the audit")
-    one_of("role", role, ROLES, "it says whose records the canaries are")
+    printable("name", name, "it names the audit in tables")
+    one_of("role", role, ROLES, "it is the role of the canaries")
     arrays = by_role("records", records)
     versions = by_role("alternatives", {"lower": alternatives})["lower"]
     number = _canaries(arrays.get(role), versions)
     first = jax.tree.map(lambda leaf: leaf[:number], arrays[role])
-    # The keys of batches that no use of this run has: coins must not depend on noise.
+    # Keys of batches that are beyond all uses of this run: coins must be independent of noise.
     key = schedule.keys("batch", 2**40, 1)[0]
     with jax.enable_x64(True):
         coins = np.asarray(membership(key, 0.5, number))
@@ -113,7 +113,7 @@ def one_run(
     return verdict(
         name,
         planned,
-        lower=guessed(scores, coins, delta, confidence),
+        lower=epsilon_from_guesses(scores, coins, delta, confidence),
         upper=float("inf"),
         reach=_reach(number, planned.privacy.epsilon(), delta, confidence),
         confidence=confidence,
@@ -122,10 +122,10 @@ def one_run(
     )
 
 
-def guessed(scores: npt.ArrayLike, coins: npt.ArrayLike, delta: float, confidence: float) -> float:
-    """The epsilon that is proved by guessing coins from scores: high ones are heads, low ones tails, others abstain.
+def epsilon_from_guesses(scores: npt.ArrayLike, coins: npt.ArrayLike, delta: float, confidence: float) -> float:
+    """Lower bound on epsilon from guessing coins by scores: high scores are heads, low ones tails, others abstain.
 
-    How many are guessed is tried in five ways, each at a fifth of the allowed error. Which canaries are guessed depends
+    Five numbers of guesses are tried, each with a fifth of the allowed error probability. The choice of guesses depends
     on scores alone, and scores on the output alone.
     """
     order = np.argsort(-np.asarray(scores), kind="stable")
@@ -141,14 +141,14 @@ def guessed(scores: npt.ArrayLike, coins: npt.ArrayLike, delta: float, confidenc
 
 
 def _reach(number: int, epsilon: float, delta: float, confidence: float) -> float:
-    """What is proved where every coin is guessed right as often as pure epsilon allows."""
+    """The bound if guesses are correct as often as pure epsilon-DP allows."""
     side = number // 2
     right = int(binom.median(2 * side, 1 / (1 + np.exp(-epsilon)))) if side else 0
     return one_run_lower_bound(number, 2 * side, right, delta, 1 - (1 - confidence) / len(_FRACTIONS))
 
 
 def _canaries(tree: Tree, alternatives: Tree) -> int:
-    """How many there are, or an error: alternatives must be records of the role, and no more than it has."""
+    """The number of canaries; raises unless alternatives match the records of the role."""
     leaves, structure = jax.tree.flatten(tree)
     others, same = jax.tree.flatten(alternatives)
     fits = [structure] == [same] and all(
@@ -157,7 +157,7 @@ def _canaries(tree: Tree, alternatives: Tree) -> int:
     )
     if tree is None or not fits or len({len(other) for other in others}) != 1:
         raise InvalidArgument(
-            "alternatives: must hold at least two records of the structure of records[role], no more than that has"
+            "alternatives: must hold at least two records, with the structure of records[role] and no more than it has"
         )
     return len(others[0])
 

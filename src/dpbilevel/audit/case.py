@@ -1,4 +1,4 @@
-"""What is audited: a method on a problem, and two data sets that differ in one record."""
+"""The subject of an audit: a method, a problem, and two data sets that differ in one record."""
 
 import copy
 from collections.abc import Mapping
@@ -26,13 +26,10 @@ class Case:
     """A method, a problem and two neighbouring data sets. The data must be synthetic: audits charge no ledger.
 
     Args:
-        name: what tables call it.
-        problem: of `dpb.solve`.
-        method: likewise.
-        refit: likewise.
-        start: likewise.
-        records: role ("upper" and "lower", or "both") to a pytree of arrays, as `dpb.Records` takes them.
-        neighbour: the same with one record replaced. Under "zero-out" that record counts for nothing instead.
+        name: the name of the case in tables.
+        problem, method, refit, start: as in `dpb.solve`.
+        records: a pytree of arrays by role ("upper" and "lower", or "both"), as for `dpb.Records`.
+        neighbour: the same with one record replaced. Under "zero-out" that record contributes nothing instead.
 
     >>> import numpy as np, dpbilevel as dpb
     >>> problem = dpb.BilevelProblem(
@@ -60,28 +57,28 @@ class Case:
     refit: Refit | str | None = "auto"
 
     def __post_init__(self) -> None:
-        printable("name", self.name, "it is what tables call the case")
+        printable("name", self.name, "it names the case in tables")
         for name in ("records", "neighbour"):
             object.__setattr__(self, name, by_role(name, getattr(self, name)))
         self.differing()
 
     @classmethod
     def of_estimator(cls, name: str, estimator: Any, fit: Mapping[str, Any], neighbour: Mapping[str, Any]) -> "Case":
-        """The case of an estimator: all that its ``fit`` does with a table before the run, then many runs of it.
+        """The case of an estimator, including what its ``fit`` does with a table before the run.
 
         Args:
-            name: what tables call it.
-            estimator: an estimator of `dpbilevel.estimators`, with everything declared that it can be told.
+            name: the name of the case in tables.
+            estimator: an estimator of `dpbilevel.estimators`, with all public facts declared.
             fit: arguments of ``fit``.
             neighbour: the same with one row replaced.
         """
         if not hasattr(estimator, "_prepare"):
             raise InvalidArgument(f"estimator: {type(estimator).__name__} must be one of dpbilevel.estimators")
-        # Of copies: reading a table notes its columns.
+        # On copies: reading a table stores its columns in the estimator.
         one, other = (copy.copy(estimator)._prepare(**arguments) for arguments in (fit, neighbour))
         if one.problem is not other.problem:
             raise InvalidArgument(
-                "estimator: makes other problems of the two tables; declare classes, ranges and names"
+                "estimator: defines different problems for the two tables; declare classes, ranges and names"
             )
         return cls(
             name=name,
@@ -94,7 +91,7 @@ class Case:
 
     @property
     def sizes(self) -> RecordShapes:
-        """What is public about either data set."""
+        """The public shapes of both data sets."""
         return RecordShapes(**self.records)
 
     @property
@@ -103,7 +100,7 @@ class Case:
         return sum(map(self.sizes.count, self.sizes.roles))
 
     def differing(self) -> tuple[str, int]:
-        """Role and index of the one record that differs."""
+        """Role and index of the record that differs."""
         found = []
         for role, tree in self.records.items():
             leaves, structure = jax.tree.flatten(tree)
@@ -125,7 +122,7 @@ class Case:
         return checked_start(self.problem, self.start)
 
     def data_sets(self, adjacency: str) -> tuple[Arrays, Arrays]:
-        """Both, as a compiled loop takes them; under "zero-out" the record counts for nothing in the second."""
+        """Both data sets as arguments of the compiled loop; under "zero-out" the record is invalid in the second."""
         role, index = self.differing()
         valid = {name: np.ones(self.sizes.count(name), bool) for name in self.records}
         one = {name: (tree, valid[name]) for name, tree in self.records.items()}
@@ -142,10 +139,10 @@ class Case:
 
 
 def by_role(name: str, given: Any) -> dict[str, Tree]:
-    """Role to a pytree of arrays, checked as `dpb.Records` checks them."""
+    """A pytree of arrays by role, checked by `dpb.Records`."""
     if not isinstance(given, Mapping) or not set(given) <= set(ROLES):
         raise InvalidArgument(f"{name}: must map roles ({', '.join(map(repr, ROLES))}) to arrays")
-    sizes = Records(**given).sizes  # which knows the types that records are kept in
+    sizes = Records(**given).sizes  # converts to the types in which records are stored
     return {
         role: jax.tree.map(lambda leaf, kept: np.asarray(leaf).astype(kept.dtype), tree, getattr(sizes, role))
         for role, tree in given.items()

@@ -1,7 +1,7 @@
-"""Many runs of one plan in one compiled program: what an audit looks at.
+"""Many runs of one plan in one compiled program, for audits.
 
-Runs go through `Release.answer`, as those of `solve` do, with keys of the same kind, and end with the final training
-where the plan has one. Nothing is charged and no ledger is asked, so that this is for synthetic data alone.
+Runs use `Release.answer` with keys of the same kind, as in `solve`, and include the final training if the plan has one.
+There is no ledger and no charge: this is for synthetic data only.
 """
 
 import math
@@ -23,23 +23,23 @@ from dpbilevel.records import isolated_jax_config
 Tree = Any
 Arrays = Mapping[str, tuple[Tree, npt.NDArray[np.bool_]]]  # by role: records, and which of them are valid
 
-_AT_ONCE = 2**22  # numbers of records side by side in memory, at most, over all runs that go together
+_AT_ONCE = 2**22  # maximum number of array entries in memory, over all runs of a batch
 
 
 def released_values(
     planned: Plan, data_sets: Sequence[Arrays], start: tuple[Tree, Tree], schedule: KeySchedule, trials: int
 ) -> list[tuple[Tree, Tree, Tree]]:
-    """All that ``trials`` runs of a plan on each data set release: x, y and history, with the runs as leading axis.
+    """The released values of ``trials`` runs of a plan on each data set: x, y and history, with runs as leading axis.
 
-    Run k of data set j has the keys of uses (j trials + k) uses and on, so that no two runs share noise and the first
-    is the one that `solve` makes with the same seed.
+    Run k on data set j uses the keys from index (j trials + k) uses on. No two runs share noise, and the first run
+    equals that of `solve` with the same seed.
     """
     program, training, precise = planned.program, planned.training, is_double()
     parts = (program,) if training is None else (program, training)
     if not all(part.is_compiled for part in parts):
-        raise InvalidArgument("method: calls a black box, which cannot be compiled into many runs; audit it by itself")
+        raise InvalidArgument("method: calls a black box, which cannot be compiled; audit the black box separately")
 
-    @jax.jit  # traced before it is mapped: JAX would redo the float64 parts under the switch that is on around them
+    @jax.jit  # traced before it is mapped: otherwise JAX would retrace the float64 parts in the surrounding precision
     def one_run(arrays: Mapping[str, Any], keys: tuple[jax.Array, ...]) -> tuple[Tree, Tree, Tree]:
         def answer(release: Release, point: Tree, release_keys: jax.Array) -> Tree:
             return Release.answer(release, arrays, point, release_keys)
@@ -55,9 +55,9 @@ def released_values(
 
     def all_runs(arrays: Mapping[str, Any], keys: tuple[jax.Array, ...]) -> Tree:
         size = sum(leaf.size for leaf in jax.tree.leaves(arrays))
-        return jax.lax.map(lambda run_keys: one_run(arrays, run_keys), keys, batch_size=together(size))
+        return jax.lax.map(lambda run_keys: one_run(arrays, run_keys), keys, batch_size=batch_size(size))
 
-    compiled = jax.jit(all_runs)  # of this call alone: an audit must not run what was compiled before the code changed
+    compiled = jax.jit(all_runs)  # not cached: an audit must not run a program compiled before a change of the code
     released = []
     uses = [part.rounds * part.keys_per_round for part in parts]
     for index, arrays in enumerate(data_sets):
@@ -75,6 +75,6 @@ def released_values(
     return released
 
 
-def together(size: int) -> int:
-    """How many runs on data of that size go side by side; a power of ten, so that round numbers leave no remainder."""
+def batch_size(size: int) -> int:
+    """The number of runs that are vectorised together; a power of ten, so that round numbers leave no remainder."""
     return int(10 ** min(3, math.floor(math.log10(max(1, _AT_ONCE // size)))))

@@ -1,4 +1,4 @@
-"""What an audit found, beside what was claimed."""
+"""The result of an audit, compared with the claim."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -13,23 +13,22 @@ HEADER = ("audit", "n", "releases", "runs", "claimed ε", "proved ε ≥", "at m
 
 @dataclass(frozen=True, kw_only=True)
 class Audit:
-    """What an attack proved about epsilon.
+    """The lower bound on epsilon that an attack proved.
 
     Attributes:
-        name: what was audited.
-        claimed: the epsilon that the accountant states, at ``delta``.
-        delta: of the claim.
-        adjacency: of the claim.
-        lower_bound: epsilon is at least this, with ``confidence``. Above ``claimed`` the claim is refuted.
-        upper_bound: the same attack proves no more than this, with ``confidence``, however often it is repeated;
-            infinite where it was never wrong. It bounds the attack, not the method.
-        reach: what the best attack there can be would prove, on average, with as many runs, if exactly the claimed
-            privacy were spent.
-        confidence: of each bound.
-        runs: on each of two data sets, half of which choose the attack and half of which judge it; or 1.
-        records: of a data set.
-        releases: uses of releases in a run.
-        canaries: of an audit with one run, otherwise None.
+        name: the name of the audited case.
+        claimed: the epsilon computed by the accountant, at ``delta``.
+        delta: delta of the claim.
+        adjacency: neighbouring relation of the claim.
+        lower_bound: epsilon is at least this, with ``confidence``. If it exceeds ``claimed``, the claim is refuted.
+        upper_bound: the same attack cannot prove more than this with any number of runs, with ``confidence``; infinite
+            if it had no false positive. It bounds the attack, not the method.
+        reach: the bound that an optimal attack would prove, on average, with as many runs, if the claim were tight.
+        confidence: confidence level of each bound.
+        runs: number of runs on each of two data sets (half choose the attack, half evaluate it); or 1.
+        records: number of records of a data set.
+        releases: total uses of releases in a run.
+        canaries: number of canaries of an audit with one run, otherwise None.
     """
 
     name: str
@@ -47,11 +46,11 @@ class Audit:
 
     @property
     def passed(self) -> bool:
-        """Whether what was found is compatible with the claim. If not, something is broken."""
+        """Whether the lower bound is compatible with the claim. If not, there is a bug."""
         return self.lower_bound <= self.claimed
 
     def row(self) -> list[str]:
-        """Cells of a table under `HEADER`; a lower bound is never rounded up."""
+        """Cells of a table with `HEADER`; lower bounds are rounded down."""
         return [
             self.name,
             str(self.records),
@@ -64,16 +63,16 @@ class Audit:
         ]
 
     def to_json(self) -> dict[str, Any]:
-        """A value of standard JSON; an infinite bound is null."""
+        """As plain JSON values; an infinite bound is null."""
         content = asdict(self)
         content["upper_bound"] = None if math.isinf(self.upper_bound) else self.upper_bound
         return content | {"passed": self.passed}
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> "Audit":
-        """The inverse of `to_json`; whatever else was noted along with an audit is left out."""
-        told = {field.name: content[field.name] for field in fields(cls)}
-        return cls(**told | {"upper_bound": math.inf if told["upper_bound"] is None else told["upper_bound"]})
+        """The inverse of `to_json`; additional keys are ignored."""
+        known = {field.name: content[field.name] for field in fields(cls)}
+        return cls(**known | {"upper_bound": math.inf if known["upper_bound"] is None else known["upper_bound"]})
 
     def __str__(self) -> str:
         verdict = "compatible with" if self.passed else "REFUTES"
@@ -85,7 +84,7 @@ class Audit:
 
 
 def table(audits: Sequence[Audit]) -> str:
-    """Audits as a table of text, one a line."""
+    """Audits as a table of text, one per line."""
     if not isinstance(audits, Sequence) or not audits or not all(isinstance(audit, Audit) for audit in audits):
-        raise InvalidArgument("audits: must be a list of what dpbilevel.audit.audit returns, at least one")
+        raise InvalidArgument("audits: must be a non-empty list of results of dpbilevel.audit.audit")
     return text_table(HEADER, [audit.row() for audit in audits])

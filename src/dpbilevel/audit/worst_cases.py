@@ -1,8 +1,8 @@
-"""Every method and every baseline with worst-case data: where an attack hears one record as loudly as it can be heard.
+"""Every method and every baseline on worst-case data, where one record has the largest possible effect.
 
-The target lies at the clip bound and its replacement opposite. The other records are chosen by the adversary as well.
-Adam's first step shows the *sign* of a noisy gradient and nothing else: a crowd at the other end of the clip bound
-moves the gradient so far that the sign seldom speaks for the target unless it is there.
+The target is at the clip norm and its replacement opposite. The adversary chooses the other records as well. Adam's
+first step reveals only the *sign* of a noisy gradient: a crowd of records opposite to the target shifts the gradient so
+far that the sign rarely indicates the target unless it is in the data.
 """
 
 import math
@@ -30,21 +30,21 @@ from dpbilevel.problem import BilevelProblem
 
 Array = npt.NDArray[np.float32]
 
-_NUMBER = 48  # of records
-_RARE = 2.3  # standard deviations: a false alarm in a hundred runs
+_NUMBER = 48  # number of records
+_RARE = 2.3  # standard deviations: one false positive in a hundred runs
 _BATCH = Poisson(0.5)
 _FIXED_SIZE = {"without replacement": WithoutReplacement(2), "with replacement": WithReplacement(2)}
-_FEW = 20  # records for them: about one in ten is in a batch
+_FEW = 20  # number of records for these schemes: about one in ten is in a batch
 
 
 def standard_cases(budget: Budget) -> list[Case]:
     """The cases of `dpbilevel audit`: all methods in one step and in several, and baselines that are methods.
 
-    Left out: `PrivateRandomSearch`, whose secret number of runs is no compiled program, `BlackBox`, which brings a
-    trainer from elsewhere, and `OracleHyperparameters`, which is not private.
+    Not included: `PrivateRandomSearch`, whose number of runs is secret and cannot be compiled, `BlackBox`, which runs
+    an external trainer, and `OracleHyperparameters`, which is not private.
 
     Args:
-        budget: the one that will be audited; the crowd depends on it.
+        budget: the budget under audit; the number of opposite records depends on it.
 
     >>> [case.name for case in standard_cases(Budget(1.0, 1e-2))][:3]
     ['DPBilevel, DPLocGD, one step', 'DPBilevel, DPLocGD, 5 rounds', 'DPBilevel, DPLocSGD, one step']
@@ -66,10 +66,10 @@ def _double_loops(budget: Budget) -> list[Case]:
         "neighbour": {"lower": -target},
     }
     sampled: dict[str, Any] = {"sampling": _BATCH}
-    # In a batch of fixed size another record takes the place of the target. All of them stand opposite.
+    # In a batch of fixed size another record replaces the target: all others are opposite to it.
     against = _points(_FEW, 1.0, _FEW)
     fixed = mean | {"records": {"lower": against}, "neighbour": {"lower": _opposite(against)}}
-    told, opposite = _validation(_NUMBER)
+    aligned, opposite = _validation(_NUMBER)
     return [
         Case(name="DPBilevel, DPLocGD, one step", method=method(DPLocGD, 1, 1), **mean),
         Case(name="DPBilevel, DPLocGD, 5 rounds", method=method(DPLocGD, 5, 4), **mean),
@@ -84,16 +84,16 @@ def _double_loops(budget: Budget) -> list[Case]:
             problem=_DIRECT,
             start=(0.0, 0.0),
             method=method(DPLocGD, 1, 1),
-            records=told,
+            records=aligned,
             neighbour=opposite,
         ),
     ]
 
 
 def _trackings(budget: Budget) -> list[Case]:
-    told, opposite = _validation(_NUMBER)
+    aligned, opposite = _validation(_NUMBER)
     direct: dict[str, Any] = {"problem": _DIRECT, "start": (0.0, 0.0)}
-    validation = direct | {"records": told, "neighbour": opposite}
+    validation = direct | {"records": aligned, "neighbour": opposite}
     crowd = _crowd(budget, share=0.5, number=_NUMBER // 2)
     upper = np.zeros(_NUMBER // 2, np.float32)
     training = direct | {"records": {"upper": upper, "lower": crowd}}
@@ -159,7 +159,7 @@ def _baselines(budget: Budget) -> list[Case]:
 
 
 def _opposite_label(later: Refit) -> Case:
-    """Logistic regression, where the target's label is turned round."""
+    """Logistic regression in which the label of the target is flipped."""
     rows, labels = np.ones((_NUMBER // 2, 1), np.float32), np.arange(_NUMBER // 2, dtype=np.int32) % 2
     turned = labels.copy()
     turned[0] = 1 - turned[0]
@@ -174,7 +174,7 @@ def _opposite_label(later: Refit) -> Case:
 
 
 def _alone_in_its_source(later: Refit) -> Case:
-    """The only record of a source, whose weight in training hangs on it."""
+    """The only record of a source, on which the weight of the source depends."""
     rows, labels = np.ones((_NUMBER // 2, 1), np.float32), np.arange(_NUMBER // 2, dtype=np.int32) % 2
     sources, turned = np.zeros(_NUMBER // 2, np.int32), labels.copy()
     sources[0], turned[0] = 1, 1 - labels[0]
@@ -189,7 +189,7 @@ def _alone_in_its_source(later: Refit) -> Case:
 
 
 def _screening(once: Refit) -> Case:
-    """The only record of a source, of the largest loss or of none."""
+    """The only record of a source, with the largest loss or with zero loss."""
     values, sources = np.zeros(_NUMBER // 2, np.float32), np.zeros(_NUMBER // 2, np.int32)
     sources[0] = 1
     far = values.copy()
@@ -213,7 +213,7 @@ _MEAN = BilevelProblem(
     upper_term=lambda x, y: 0.5 * jnp.sum((x + y) ** 2),
     lower_loss=lambda x, y, record: 0.5 * (y - record) ** 2,
 )
-# Validation records speak to x itself: the hypergradient, which the history shows, is their noisy mean.
+# Validation records act on x directly: the hypergradient, which is in the history, is their noisy mean.
 _DIRECT = BilevelProblem(
     upper_loss=lambda x, y, record: x * record,
     lower_loss=lambda x, y, record: 0.5 * (y - record) ** 2,
@@ -244,10 +244,10 @@ def _opposite(points: Array) -> Array:
 
 
 def _crowd(budget: Budget, share: float, number: int = _NUMBER) -> Array:
-    """The target with a crowd that makes the sign of the sum speak for it rarely where it is absent.
+    """The target with as many opposite records as make the sign of the sum rarely indicate it if it is absent.
 
-    With sensitivity 2/n (1/n under "zero-out") the noise on the sum is 2/mu (1/mu); the target's part has its share of
-    mu^2 and is sqrt(share) long.
+    With sensitivity 2/n (1/n under "zero-out") the noise on the sum is 2/mu (1/mu); with a share of mu^2 the signal of
+    the target is smaller by sqrt(share).
     """
     away = _RARE / (math.sqrt(share) * budget.mu)
     crowd = round(2 * away - 1) if budget.adjacency == "replace-one" else round(away)

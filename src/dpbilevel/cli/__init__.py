@@ -1,1 +1,1 @@
-"""The command line. Its modules load what a command needs when it is called: help must not wait for JAX."""
+"""The command line. Modules import what a command needs only when it is called, so that help does not load JAX."""

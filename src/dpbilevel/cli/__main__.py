@@ -1,4 +1,4 @@
-"""`python -m dpbilevel.cli` is the command `dpbilevel`."""
+"""`python -m dpbilevel.cli` runs the command `dpbilevel`."""
 
 from dpbilevel.cli.entry import main
 

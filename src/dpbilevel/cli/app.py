@@ -1,7 +1,7 @@
-"""The command `dpbilevel`: what each command takes, and how each ends.
+"""The command `dpbilevel`: the arguments of all subcommands, and the entry point.
 
-Only typer is imported here. What a command does lives in the other modules, which are imported when it is called.
-Commands that fit are those of `dpbilevel.cli.applications`, one for each module there.
+Only typer is imported here. The other modules, which implement the commands, are imported when a command is called.
+Commands that fit a model are defined in `dpbilevel.cli.applications`, one per module.
 """
 
 import importlib
@@ -22,13 +22,15 @@ from dpbilevel.cli.fit_command import COMMANDS, FitCommand, Positional
 
 app = typer.Typer(
     help="Tune and train models on private data, under one (epsilon, delta) for everything.",
-    epilog="From a CSV to predictions: schema, tune, report, predict. Exit codes: 0 well, 2 wrong input (nothing was "
-    "spent), 3 the budget does not allow it (nothing was spent), 4 failed after the charge, 130 interrupted.",
+    epilog="From a CSV to predictions: schema, tune, report, predict. Exit codes: 0 success, 2 invalid input "
+    "(nothing was spent), 3 budget exceeded (nothing was spent), 4 failed after the charge, 130 interrupted.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-ledgers = typer.Typer(help="Ledgers of data sets: what was spent on whom, by whom, when.", no_args_is_help=True)
+ledgers = typer.Typer(
+    help="Ledgers of data sets: who spent how much privacy budget, on what, and when.", no_args_is_help=True
+)
 app.add_typer(ledgers, name="ledger")
 
 Run = Annotated[Path, Positional("The folder of a run.")]
@@ -36,7 +38,7 @@ Address = Annotated[str, Positional("A ledger file, or the URL of a database.")]
 
 
 def _added(example: str, name: str | None = None, to: typer.Typer = app) -> Callable[[Callable[..., None]], None]:
-    """Make a function a command; its options are its parameters, with their help texts."""
+    """Register a function as a command; its options are its parameters, with their help texts."""
     return lambda function: _add(function, inspect.signature(function).parameters.values(), example, name, to)
 
 
@@ -48,7 +50,7 @@ def _add(
 
 
 def _shown(option: inspect.Parameter) -> inspect.Parameter:
-    """An option or an argument as typer takes it."""
+    """A parameter as an option or an argument of typer."""
     kind, text = option.annotation.__origin__, option.annotation.__metadata__[0]
     shown: Any = typer.Option(f"--{option.name.replace('_', '-')}", help=text)
     if isinstance(text, Positional):
@@ -57,7 +59,7 @@ def _shown(option: inspect.Parameter) -> inspect.Parameter:
 
 
 def register(kind: type[FitCommand]) -> None:
-    """Make an application a command; all modules of `dpbilevel.cli.applications` are registered."""
+    """Register an application as a command; called for all modules of `dpbilevel.cli.applications`."""
 
     def fit(**given: Any) -> None:
         from dpbilevel.cli.commands import fit
@@ -72,7 +74,7 @@ def register(kind: type[FitCommand]) -> None:
 @_added("dpbilevel demo --out flights-run")
 def demo(
     out: shared.Out = Path("flights-run"),
-    rows: Annotated[int, "How many flights take part."] = 100_000,
+    rows: Annotated[int, "The number of flights to use."] = 100_000,
     force: shared.Force = False,
     json: shared.Json = False,
     quiet: shared.Quiet = False,
@@ -87,15 +89,15 @@ def demo(
 def schema(
     data: shared.Data,
     target: Annotated[str | None, "The column to predict."] = None,
-    source: Annotated[str | None, "The column that says where a row comes from."] = None,
-    out: Annotated[Path | None, "The file to write; without it, the schema is printed."] = None,
+    source: Annotated[str | None, "The column with the source of each row."] = None,
+    out: Annotated[Path | None, "The file to write; by default, the schema is printed."] = None,
     delimiter: shared.Delimiter = None,
     decimal: shared.Decimal = ".",
     columns: shared.Columns = None,
     force: shared.Force = False,
     quiet: shared.Quiet = False,
 ) -> None:
-    """Write a schema to fill in, from the names of the columns. No value is read."""
+    """Write a schema template from the names of the columns. No values are read."""
     from dpbilevel.cli.commands import write_schema
 
     written = {"delimiter": delimiter, "decimal": decimal, "columns": columns}
@@ -108,19 +110,19 @@ for _found in pkgutil.iter_modules(applications.__path__, f"{applications.__name
 
 @_added("dpbilevel plan --rows 50000 --columns 100 --epsilon 1 --delta 1e-6")
 def plan(
-    rows: Annotated[int, "How many rows there will be."],
-    columns: Annotated[int, "Encoded columns: one for each number and each category."],
-    classes: Annotated[int, "Labels of the target; 0 for a target of numbers."] = 2,
-    penalties: Annotated[int, "How many penalties are tuned."] = 1,
-    sources: Annotated[int, "Sources to weigh instead of penalties; 0 for none."] = 0,
-    validation_rows: Annotated[int | None, "With --sources: rows given apart."] = None,
+    rows: Annotated[int, "The number of rows."],
+    columns: Annotated[int, "Encoded columns: one per number and one per category."],
+    classes: Annotated[int, "Number of classes of the target; 0 for a numeric target."] = 2,
+    penalties: Annotated[int, "The number of penalties to tune."] = 1,
+    sources: Annotated[int, "Tune weights of this many sources instead of penalties; 0 for penalties."] = 0,
+    validation_rows: Annotated[int | None, "With --sources: the number of separate validation rows."] = None,
     epsilon: shared.Epsilon = 1.0,
     delta: shared.Delta = None,
     adjacency: shared.Adjacency = "replace-one",
     validation_fraction: shared.Fraction = 0.2,
     json: shared.Json = False,
 ) -> None:
-    """Say what a run would spend and how loud its noise would be, from sizes alone."""
+    """Show the privacy spend and the noise of a run, from sizes alone."""
     from dpbilevel.cli.commands import show_plan
 
     show_plan(
@@ -145,21 +147,21 @@ def predict(
     delimiter: shared.Delimiter = None,
     decimal: shared.Decimal = ".",
     columns: shared.Columns = None,
-    invalid: Annotated[str, "refuse rows with missing numbers, or take them for zero."] = "refuse",
+    invalid: Annotated[str, "refuse rows with missing numbers, or replace missing numbers by zero."] = "refuse",
     force: Annotated[bool, "Replace an existing file."] = False,
     json: shared.Json = False,
     quiet: shared.Quiet = False,
 ) -> None:
-    """Predict the target of every row of a file with a run's model. Costs no budget."""
+    """Predict the target of every row of a file with the model of a run. Spends no budget."""
     from dpbilevel.cli.commands import write_predictions
 
     written = {"delimiter": delimiter, "decimal": decimal, "columns": columns}
-    write_predictions(run, data, out, written=written, invalid=invalid, force=force, speech=(json, quiet))
+    write_predictions(run, data, out, written=written, invalid=invalid, force=force, output=(json, quiet))
 
 
 @_added("dpbilevel report run")
 def report(run: Run, json: shared.Json = False, quiet: shared.Quiet = False) -> None:
-    """Show what a run released and spent, and write its report anew from run.json."""
+    """Show what a run released and spent, and write its report again from run.json."""
     from dpbilevel.cli.commands import show_report
 
     show_report(run, as_json=json, quiet=quiet)
@@ -167,15 +169,15 @@ def report(run: Run, json: shared.Json = False, quiet: shared.Quiet = False) -> 
 
 @_added("dpbilevel audit --epsilon 4 --runs 4000")
 def audit(
-    epsilon: Annotated[float, "What every run claims."] = 4.0,
-    delta: Annotated[float, "Of the claim; a small one hides all that few runs can show."] = 1e-2,
-    runs: Annotated[int, "On each of two neighbouring data sets, for every method."] = 2000,
-    confidence: Annotated[float, "With which all bounds hold together."] = 0.99,
+    epsilon: Annotated[float, "The claimed epsilon of every run."] = 4.0,
+    delta: Annotated[float, "The claimed delta; with a small one, few runs prove little."] = 1e-2,
+    runs: Annotated[int, "Number of runs on each of two neighbouring data sets, for every method."] = 2000,
+    confidence: Annotated[float, "Simultaneous confidence level of all bounds."] = 0.99,
     adjacency: shared.Adjacency = "replace-one",
     json: shared.Json = False,
     quiet: shared.Quiet = False,
 ) -> None:
-    """Attack every method on invented data, and show what that proves about epsilon (a few minutes)."""
+    """Attack every method on synthetic data, and show the lower bounds on epsilon (a few minutes)."""
     from dpbilevel.cli.commands import run_audits
 
     run_audits(
@@ -191,13 +193,13 @@ def audit(
 
 @_added("dpbilevel ledger create visits.db --dataset visits-2026 --epsilon 3", "create", ledgers)
 def ledger_create(
-    ledger: Annotated[str, Positional("A file to make, or the URL of a database.")],
-    dataset: Annotated[str, "The data set's name."],
-    epsilon: Annotated[float, "The total of all runs on the data set, for ever."],
-    delta: Annotated[float, "The total's delta."] = 1e-6,
+    ledger: Annotated[str, Positional("The file to create, or the URL of a database.")],
+    dataset: Annotated[str, "The name of the data set."],
+    epsilon: Annotated[float, "The total epsilon of all runs on the data set, permanently."],
+    delta: Annotated[float, "The total delta."] = 1e-6,
     adjacency: shared.Adjacency = "replace-one",
 ) -> None:
-    """Start the ledger of a data set."""
+    """Create the ledger of a data set."""
     from dpbilevel.cli.commands import create_ledger
 
     create_ledger(ledger, dataset, epsilon, delta, adjacency)
@@ -245,20 +247,22 @@ def root(
 
 
 def _command() -> str:
-    """What was typed, for the report, which may be published: without the password in the address of a ledger."""
+    """The command line for the report, without the password in the URL of a ledger: reports may be published."""
     typed = (re.sub(r"(?<=://)([^:@/]*):[^@]*(?=@)", r"\1:***", argument) for argument in sys.argv[1:])
     return shlex.join(["dpbilevel", *typed])
 
 
 def main() -> None:
-    """The entry point: runs a command, and turns every error into one line on stderr and an exit code."""
-    from dpbilevel.cli.ending import ended
+    """The entry point: runs a command, and converts every error into one line on stderr and an exit code."""
+    from dpbilevel.cli.ending import exit_code_of
     from dpbilevel.cli.signals import SIGNALS
 
-    called = SIGNALS.install()  # by Python: as a command, `dpbilevel.cli.entry` has done so, to the end of the process
+    called = (
+        SIGNALS.install()
+    )  # True if called from Python; for the command, `dpbilevel.cli.entry` has installed them for the whole process
     try:
-        code = ended(app)
-        SIGNALS.answer()  # one that came in a section which then failed
+        code = exit_code_of(app)
+        SIGNALS.answer()  # a signal that arrived in a protected section which then failed
     finally:
         if called:
             SIGNALS.uninstall()

@@ -1,4 +1,4 @@
-"""What each command does, and what it says about it."""
+"""The implementation of all commands, and their output."""
 
 import contextlib
 from collections.abc import Iterator
@@ -6,21 +6,21 @@ from pathlib import Path
 from typing import Any
 
 from dpbilevel.cli import ledger as ledger_files
-from dpbilevel.cli.console import Console, say_warnings_in_lines
+from dpbilevel.cli.console import Console, show_warnings_as_lines
 from dpbilevel.cli.demo import demonstrate
 from dpbilevel.cli.ending import Refuted, RunFailed
 from dpbilevel.cli.fit_command import FitCommand
 from dpbilevel.cli.forecast import Forecast, forecast, planned_for
 from dpbilevel.cli.job import prepared
 from dpbilevel.cli.layout import layout
-from dpbilevel.cli.options import check_invalid, check_options, remark_on
-from dpbilevel.cli.prediction import check_output, given_up, predict
+from dpbilevel.cli.options import check_invalid, check_options, warn_if_weak
+from dpbilevel.cli.prediction import check_output, predict, remove_unfinished
 from dpbilevel.cli.run_folder import PAGE, RUN, SOLUTION, check_free, write_pages
 from dpbilevel.cli.schema import template
 from dpbilevel.cli.signals import SIGNALS
 from dpbilevel.cli.table_file import open_table
 from dpbilevel.cli.tuning import run
-from dpbilevel.cli.wording import in_own_words
+from dpbilevel.cli.wording import for_command_line
 from dpbilevel.errors import InvalidArgument
 from dpbilevel.execution.progress import counted, displayed
 from dpbilevel.foundation.files import write_atomically
@@ -31,45 +31,45 @@ from dpbilevel.report.review import Review
 from dpbilevel.report.run_file import read_run
 from dpbilevel.solution.hyperparameters import hyperparameters
 
-_SHOWN = 15  # hyperparameters in the terminal; the report has all
+_SHOWN = 15  # maximum number of hyperparameters in the terminal; the report has all of them
 _ROLES = {"lower": "training (lower)", "upper": "validation (upper)", "both": "both"}
 
 
 @contextlib.contextmanager
-def _speaking(as_json: bool, quiet: bool) -> Iterator[Console]:
-    say_warnings_in_lines()
+def _console(as_json: bool, quiet: bool) -> Iterator[Console]:
+    show_warnings_as_lines()
     with displayed("none" if quiet else "lines"):
         yield Console(as_json, quiet)
 
 
 def fit(asked: FitCommand, command: str) -> None:
-    """Fit what an application asks for, or say what that would cost."""
+    """Fit the model of an application, or show its plan (``--dry-run``)."""
     out, rows = asked.out, asked.rows
-    with _speaking(asked.json, asked.quiet) as console:
+    with _console(asked.json, asked.quiet) as console:
         check_options(asked)
         if not asked.dry_run:
             check_free(out, force=asked.force)
-        keeper = _ledger(asked.ledger, asked.dataset, asked.adjacency)
+        run_ledger = _ledger(asked.ledger, asked.dataset, asked.adjacency)
         job = prepared(asked)
         if asked.dry_run:
             tables = (job.table, *([] if job.validation is None else [job.validation]))
             counts = [table.rows if rows is None or table is not job.table else rows for table in tables]
             if None in counts:
                 raise InvalidArgument(
-                    "--dry-run: reads no record and so cannot count the rows of a CSV; add --rows N (and plan with "
-                    "`dpbilevel plan` where --validation is a CSV)"
+                    "--dry-run: reads no records and cannot count the rows of a CSV; add --rows N (or use "
+                    "`dpbilevel plan` if --validation is a CSV)"
                 )
             validating = counts[1] if len(counts) > 1 else None
             _show_forecast(console, forecast(job.plan(counts[0] or 0, validating)))
             return
-        finished = run(job, out, force=asked.force, ledger=keeper, command=command)
+        finished = run(job, out, force=asked.force, ledger=run_ledger, command=command)
         try:
             _show_review(console, finished.review, finished.folder)
         except BrokenPipeError:
             raise
-        except OSError as error:  # of stdout, where it goes to a disk that is full
+        except OSError as error:  # of stdout, for example if it is redirected to a full disk
             raise RunFailed(
-                f"the run finished, and {out} has all that it released and its report; they could not be shown "
+                f"the run finished, and {out} contains all released values and the report; they could not be shown "
                 f"({error.strerror}). Show them with: dpbilevel report {out}"
             ) from None
 
@@ -84,10 +84,10 @@ def write_schema(
     force: bool,
     quiet: bool,
 ) -> None:
-    """Write or print a schema to fill in."""
+    """Write or print a schema template."""
     how = layout(**written)
     if out is not None and out.exists() and not force:
-        raise InvalidArgument(f"--out {out}: is there already; choose another name, or pass --force")
+        raise InvalidArgument(f"--out {out}: already exists; choose another name, or pass --force")
     table = open_table(data, how)
     for option, name in (("--target", target), ("--source", source)):
         if name is not None and name not in table.names:
@@ -103,13 +103,13 @@ def write_schema(
             write_atomically(out, text)
     except OSError:
         raise InvalidArgument(f"--out {out}: cannot be written; check the folder and permissions") from None
-    Console(quiet=quiet).say(f"Wrote {out} with {len(table.names)} columns; fill in what is publicly known of each.")
+    Console(quiet=quiet).print(f"Wrote {out} with {len(table.names)} columns; fill in the public facts about each.")
 
 
 def show_plan(sizes: dict[str, Any], settings: dict[str, Any], *, as_json: bool) -> None:
-    """Say what a run would cost."""
-    with _speaking(as_json, False) as console:
-        remark_on(settings["epsilon"])
+    """Show the plan of a run."""
+    with _console(as_json, False) as console:
+        warn_if_weak(settings["epsilon"])
         _show_forecast(console, forecast(planned_for(**sizes, settings=settings)))
 
 
@@ -121,60 +121,62 @@ def write_predictions(
     written: dict[str, Any],
     invalid: str,
     force: bool,
-    speech: tuple[bool, bool],
+    output: tuple[bool, bool],
 ) -> None:
-    """Predict with a run's model."""
-    with _speaking(*speech) as console:
+    """Predict with the model of a run."""
+    with _console(*output) as console:
         how = layout(**written)
         check_invalid(invalid)
         check_output(out, force=force)
-        SIGNALS.ending = lambda: given_up(out)
+        SIGNALS.ending = lambda: remove_unfinished(out)
         rows = predict(_review(folder), data, out, layout=how, invalid=invalid)
-        console.say(f"Wrote {rows:,} predictions to {out}. They are about the people in {data.name}: keep both alike.")
+        console.print(
+            f"Wrote {rows:,} predictions to {out}. They depend on the rows of {data.name}: protect both alike."
+        )
         console.result({"predictions": str(out), "rows": rows})
 
 
 def show_report(folder: Path, *, as_json: bool, quiet: bool) -> None:
-    """Write the report of a run anew and show it."""
-    with _speaking(as_json, quiet) as console:
+    """Write the report of a run again and show it."""
+    with _console(as_json, quiet) as console:
         review = _review(folder)
         try:
             with SIGNALS.held():
                 write_pages(review, folder)
         except OSError as error:
             raise InvalidArgument(
-                f"{folder}: its report could not be written ({error.strerror}); make room, or copy run.json to another "
-                "folder and report on that. Nothing of the run is lost"
+                f"{folder}: its report could not be written ({error.strerror}); free some space, or copy run.json to "
+                "another folder and run the command there. Nothing of the run is lost"
             ) from None
         _show_review(console, review, folder)
 
 
 def run_demo(out: Path, *, rows: int, force: bool, as_json: bool, quiet: bool, command: str) -> None:
-    """The demonstration."""
-    with _speaking(as_json, quiet) as console:
+    """Run the demonstration."""
+    with _console(as_json, quiet) as console:
         demonstrate(out, rows=rows, force=force, console=console, command=command)
 
 
 def run_audits(
     *, epsilon: float, delta: float, adjacency: str, runs: int, confidence: float, as_json: bool, quiet: bool
 ) -> None:
-    """Attack every method, and show what that proves."""
+    """Attack every method, and show the lower bounds on epsilon."""
     from dpbilevel.audit.auditing import audit
     from dpbilevel.audit.verdict import HEADER
     from dpbilevel.audit.worst_cases import standard_cases
 
-    with _speaking(as_json, quiet) as console:
+    with _console(as_json, quiet) as console:
         budget = Budget(epsilon, delta, adjacency)  # type: ignore[arg-type]
         if not 0 < confidence < 1:
-            raise InvalidArgument(f"--confidence {confidence:g}: must lie between 0 and 1 (try 0.99)")
+            raise InvalidArgument(f"--confidence {confidence:g}: must be between 0 and 1 (try 0.99)")
         cases, found = standard_cases(budget), []
-        each = 1 - (1 - confidence) / len(cases)  # so that all bounds hold together
+        each = 1 - (1 - confidence) / len(cases)  # union bound: all bounds hold simultaneously
         with counted("audits", len(cases), "audits") as advance:
             for case in cases:
                 found.append(audit(case, budget, runs=runs, confidence=each))
                 advance(1)
         console.table(
-            f"Audits at delta = {delta:g}, {adjacency}; all bounds hold together with {100 * confidence:.4g}%",
+            f"Audits at delta = {delta:g}, {adjacency}; simultaneous confidence of all bounds: {100 * confidence:.4g}%",
             HEADER,
             [one.row() for one in found],
         )
@@ -182,19 +184,19 @@ def run_audits(
         console.result({"audits": [one.to_json() for one in found], "confidence": confidence, "passed": not refuted})
         if refuted:
             raise Refuted(
-                f"more is proved than claimed, of {'; '.join(refuted)}: privacy is broken here, so please report it"
+                f"the lower bound exceeds the claim, for {'; '.join(refuted)}: this is a privacy bug; please report it"
             )
-        console.say("\nNo audit proves more than is claimed. That does not show that nothing more can be proved.")
+        console.print("\nNo lower bound exceeds the claim. This does not prove that no better attack exists.")
 
 
 def create_ledger(where: str, dataset: str, epsilon: float, delta: float, adjacency: str) -> None:
-    """Start the ledger of a data set."""
-    say_warnings_in_lines()
+    """Create the ledger of a data set."""
+    show_warnings_as_lines()
     total = Budget(epsilon, delta, adjacency)  # type: ignore[arg-type]
-    remark_on(epsilon)
+    warn_if_weak(epsilon)
     with SIGNALS.held():
         ledger = ledger_files.create(where, dataset, total)
-    Console().say(repr(ledger))
+    Console().print(repr(ledger))
 
 
 def show_ledger(where: str, dataset: str | None, *, as_json: bool) -> None:
@@ -203,7 +205,7 @@ def show_ledger(where: str, dataset: str | None, *, as_json: bool) -> None:
     views = ledger_files.show(where, dataset)
     for view in views:
         for name, text in view.facts:
-            console.say(f"{name}: {text}")
+            console.print(f"{name}: {text}")
         console.table("Charges", ledger_files.HEADERS, view.rows)
     console.result({"ledgers": [view.statement.to_json() for view in views]})
 
@@ -212,13 +214,13 @@ def export_ledger(where: str, dataset: str | None, out: Path) -> None:
     """Write a ledger to a file."""
     with SIGNALS.held():
         written = ledger_files.export(where, dataset, out)
-    Console().say(f"Wrote {written}.")
+    Console().print(f"Wrote {written}.")
 
 
 def _ledger(where: str | None, dataset: str | None, adjacency: str) -> Ledger | None:
     if where is None:
         if dataset is not None:
-            raise InvalidArgument("--dataset: goes with --ledger; `dpbilevel ledger create` makes one")
+            raise InvalidArgument("--dataset: requires --ledger; `dpbilevel ledger create` creates one")
         return None
     url = ledger_files.ledger_url(where)
     if dataset is None:
@@ -230,7 +232,7 @@ def _ledger(where: str | None, dataset: str | None, adjacency: str) -> Ledger | 
     if ledger.total.adjacency != adjacency:
         raise InvalidArgument(
             f"--adjacency {adjacency}: must be {ledger.total.adjacency}, the relation of the ledger; spends under "
-            "different relations do not add up"
+            "different relations cannot be added"
         )
     return ledger
 
@@ -242,8 +244,8 @@ def _review(folder: Path) -> Review:
         raise InvalidArgument(f"RUN {folder}: has no run.json; pass the folder that `dpbilevel tune` wrote (--out)")
     if (folder / SOLUTION).is_file():
         raise InvalidArgument(
-            f"RUN {folder}: the run failed after it had released everything, and has no report or model to predict "
-            f"with; its released values are in {folder / SOLUTION}, which dpb.Solution.load reads"
+            f"RUN {folder}: the run failed after everything was released, and has no report and no model to "
+            f"predict with; the released values are in {folder / SOLUTION}, which dpb.Solution.load reads"
         )
     return read_run(folder / RUN)
 
@@ -251,9 +253,9 @@ def _review(folder: Path) -> Review:
 def _show_review(console: Console, review: Review, folder: Path) -> None:
     solution = review.solution
     privacy = solution.privacy
-    console.say(f"\n{in_own_words(privacy.sentence())}")
+    console.print(f"\n{for_command_line(privacy.sentence())}")
     if solution.result:
-        console.say(f"\n{in_own_words(solution.result)}")
+        console.print(f"\n{for_command_line(solution.result)}")
     console.table(
         f"Spend at delta = {privacy.budget.delta:g}" if privacy.budget.delta else "Spend",
         ["role", "records", "epsilon"],
@@ -265,9 +267,9 @@ def _show_review(console: Console, review: Review, folder: Path) -> None:
     more = f", {_SHOWN} of {len(rows)}" if len(rows) > _SHOWN else ""
     console.table(f"Released{more}", ["name", found.quantity], rows[:_SHOWN])
     for remark in solution.remarks:
-        console.say(f"\nRemark: {remark}.")
-    console.say(f"\nModel and all released values: {folder / RUN}")
-    console.say(f"Report: {folder / PAGE}")
+        console.print(f"\nRemark: {remark}.")
+    console.print(f"\nModel and all released values: {folder / RUN}")
+    console.print(f"Report: {folder / PAGE}")
     console.result(
         {
             "run": str(folder / RUN),
@@ -283,26 +285,28 @@ def _show_review(console: Console, review: Review, folder: Path) -> None:
     )
 
 
-def _show_forecast(console: Console, told: Forecast) -> None:
-    privacy, sizes = told.planned.privacy, told.planned.sizes
-    console.say(f"A run would be {in_own_words(privacy.sentence())}")
+def _show_forecast(console: Console, shown: Forecast) -> None:
+    privacy, sizes = shown.planned.privacy, shown.planned.sizes
+    console.print(f"A run would be {for_command_line(privacy.sentence())}")
     console.table(
         "Spend (roles hold disjoint records)",
         ["role", "records", "epsilon"],
         [[_ROLES[role], f"{sizes.count(role):,}", f"{privacy.epsilon(role=role):.4g}"] for role in privacy.charges],
     )
     console.table(
-        "Numbers of the plan",
+        "Parameters of the plan",
         ["number", "value", "why"],
-        [[name, short(value), why] for name, (value, why) in told.planned.parameters.items()],
+        [[name, short(value), why] for name, (value, why) in shown.planned.parameters.items()],
     )
-    verdict = "noise will hardly matter" if told.noise_to_signal < 0.3 else "noise will rule"
-    console.say(f"\nNoise to signal of a training step: {told.noise_to_signal:.3g} ({verdict}; below 0.3 is good).")
-    console.say(f"For 0.3 at this epsilon and delta: about {told.rows_needed:,} rows.")
-    if told.theory is not None:
-        promise = f"a hypergradient of at most {told.theory.alpha:.3g} with probability 0.95"
-        empty = " That is larger than it can be: at this size they promise nothing." if told.theory.vacuous else ""
-        needed = "no data set is large enough" if told.theory_rows is None else f"{told.theory_rows:,} rows are needed"
-        console.say(f"The paper's theorems guarantee {promise}, for its algorithm.{empty} For 0.1, {needed}.")
-        console.say("The guarantee of privacy rests on none of that.")
-    console.result(told.to_json())
+    verdict = "noise is small" if shown.noise_to_signal < 0.3 else "noise dominates"
+    console.print(f"\nNoise to signal of a training step: {shown.noise_to_signal:.3g} ({verdict}; below 0.3 is good).")
+    console.print(f"For 0.3 at this epsilon and delta: about {shown.rows_needed:,} rows.")
+    if shown.theory is not None:
+        promise = f"a hypergradient norm of at most {shown.theory.alpha:.3g} with probability 0.95"
+        empty = " This bound is vacuous at these sizes: the norm is never larger." if shown.theory.vacuous else ""
+        needed = (
+            "no data set is large enough" if shown.theory_rows is None else f"{shown.theory_rows:,} rows are needed"
+        )
+        console.print(f"The paper's theorems guarantee {promise}, for its algorithm.{empty} For 0.1, {needed}.")
+        console.print("Privacy does not depend on these theorems.")
+    console.result(shown.to_json())

@@ -1,4 +1,4 @@
-"""What commands say: tables for people, JSON for machines, one line for whatever went wrong.
+"""Output of commands: tables for people, JSON for programs, one line per error or warning.
 
 Results go to stdout; warnings, progress and errors go to stderr.
 """
@@ -15,23 +15,23 @@ from dpbilevel.foundation.tables import text_table
 
 @dataclass(frozen=True)
 class Console:
-    """How a command speaks.
+    """Prints the output of a command.
 
     Args:
-        as_json: one JSON object on stdout instead of words.
-        quiet: nothing on stdout but what was asked for; warnings and errors are said all the same.
+        as_json: print one JSON object on stdout instead of text.
+        quiet: print no text on stdout; warnings and errors are still printed.
     """
 
     as_json: bool = False
     quiet: bool = False
 
-    def say(self, text: str) -> None:
-        """A line for people."""
+    def print(self, text: str) -> None:
+        """Print a line of text."""
         if not (self.as_json or self.quiet):
             print(text, flush=True)
 
     def table(self, title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        """A table for people: drawn on a terminal, plain where the output goes elsewhere."""
+        """Print a table: formatted on a terminal, as plain text otherwise."""
         if self.as_json or self.quiet:
             return
         if not sys.stdout.isatty():
@@ -47,26 +47,26 @@ class Console:
         Terminal().print("", drawn)
 
     def result(self, content: Mapping[str, Any]) -> None:
-        """What a machine reads."""
+        """Print the result as JSON, if asked for."""
         if self.as_json:
             print(json.dumps(content, indent=1, allow_nan=False), flush=True)
 
 
-def say_warnings_in_lines() -> None:
+def show_warnings_as_lines() -> None:
     """Show warnings of the library as one line each, without the file and line of the code that raised them."""
-    from dpbilevel.cli.wording import in_own_words
+    from dpbilevel.cli.wording import for_command_line
     from dpbilevel.errors import NotPrivateWarning, PrivacyLeakWarning, UtilityWarning
 
     ours = (NotPrivateWarning, PrivacyLeakWarning, UtilityWarning)
-    said = set[str]()
+    shown = set[str]()
 
     def show(message: Any, category: Any, *_: Any, **__: Any) -> None:
         # Warnings of other libraries may quote cells.
-        text = in_own_words(str(message))
-        # The command, its estimator and `solve` may all have a word on an option: the first one is enough.
+        text = for_command_line(str(message))
+        # The command, its estimator and `solve` may all warn about the same option: the first warning is enough.
         topic = text.split()[0].rstrip(":") if text.startswith("--") else text
-        if issubclass(category, ours) and topic not in said:
-            said.add(topic)
+        if issubclass(category, ours) and topic not in shown:
+            shown.add(topic)
             print(f"warning: {text}", file=sys.stderr, flush=True)
 
     warnings.showwarning = show

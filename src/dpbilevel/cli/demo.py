@@ -1,4 +1,4 @@
-"""The demonstration: will a flight from New York arrive late? Penalties tuned on private flights, within one budget."""
+"""The demonstration: tunes penalties on private flights within one budget. Will a flight from New York be late?"""
 
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ from dpbilevel import datasets, estimators
 from dpbilevel.cli.console import Console
 from dpbilevel.cli.rows import column_names
 from dpbilevel.cli.run_folder import PAGE, RunFolder, check_free, finished, now, running
-from dpbilevel.cli.wording import in_own_words
+from dpbilevel.cli.wording import for_command_line
 from dpbilevel.encoding.encoder import BoundedEncoder
 from dpbilevel.errors import InvalidArgument
 from dpbilevel.estimators.split import split
@@ -21,17 +21,17 @@ from dpbilevel.report.run_file import run_file_space
 
 BUDGET = Budget(1.0, 1e-6)
 _LATE = 15  # minutes: the usual definition of a late flight
-_TEST = 0.2  # of the flights, which are public here: they only measure
+_TEST = 0.2  # fraction of flights for testing, which are treated as public
 
 
 def demonstrate(out: Path, *, rows: int, force: bool, console: Console, command: str) -> None:
-    """Train untuned and tuned, both within one epsilon of 1, and write the report of the tuned run."""
+    """Train without and with tuning, each at a total epsilon of 1, and write the report of the tuned run."""
     check_free(out, force=force)
     if rows < 1000:
         raise InvalidArgument(f"--rows {rows}: must be at least 1,000")
     flights = datasets.load_flights()
     if rows > len(flights.target):
-        raise InvalidArgument(f"--rows {rows}: must be at most {len(flights.target):,}, which is all")
+        raise InvalidArgument(f"--rows {rows}: must be at most {len(flights.target):,}, the size of the data set")
     chosen = split(len(flights.target), rows / len(flights.target), 0)[0]
     table = {name: values[chosen] for name, values in flights.X.items()}  # type: ignore[union-attr]
     late = np.where(flights.target[chosen] > _LATE, "late", "on time")
@@ -40,9 +40,9 @@ def demonstrate(out: Path, *, rows: int, force: bool, console: Console, command:
     test, private = split(rows, _TEST, 1)
     names = list(flights.X)
     groups = [names[at] for at in encoder.group_of_column_]
-    console.say(
-        f"{len(private):,} private flights, {features.shape[1]} columns, a penalty for each of {len(names)} inputs; "
-        f"epsilon {BUDGET.epsilon:g}, delta {BUDGET.delta:g}, tuning included."
+    console.print(
+        f"{len(private):,} private flights, {features.shape[1]} columns, one penalty for each of {len(names)} inputs; "
+        f"epsilon {BUDGET.epsilon:g}, delta {BUDGET.delta:g}, including tuning."
     )
 
     def estimator(**settings: Any) -> estimators.DPLogisticRegressionCV:
@@ -102,7 +102,7 @@ def demonstrate(out: Path, *, rows: int, force: bool, console: Console, command:
         ["input", "penalty"],
         [[str(name), f"{value:.2g}"] for name, value in zip(tuned.groups_, tuned.penalties_, strict=True)],
     )
-    console.say(f"\n{in_own_words(tuned.solution_.result)}")
-    console.say(f"\nReport: {out / PAGE}")
+    console.print(f"\n{for_command_line(tuned.solution_.result)}")
+    console.print(f"\nReport: {out / PAGE}")
     scored = {name: list(pair) for name, pair in scores.items()}
     console.result({"report": str(out / PAGE), "result": tuned.solution_.result, "scores": scored})

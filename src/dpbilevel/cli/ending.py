@@ -1,6 +1,6 @@
-"""How commands end: one line that says what went wrong and what to do, and an exit code; never a traceback.
+"""How commands end: an exit code, and one line with the error and its remedy; never a traceback.
 
-An error that nobody foresaw is told by its kind and its place in the code. Its message may quote a record.
+Of an unexpected error, only the type and the place in the code are shown: its message may quote a record.
 """
 
 import errno
@@ -10,57 +10,59 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-from dpbilevel.cli.wording import in_own_words
+from dpbilevel.cli.wording import for_command_line
 from dpbilevel.errors import BudgetExceeded, DPBilevelError
 
 OK, INTERNAL_ERROR, WRONG_INPUT, NO_BUDGET, FAILED = 0, 1, 2, 3, 4  # and 130, of `dpbilevel.cli.signals`
 
 
 class RunFailed(DPBilevelError):
-    """A run ended badly after its charge."""
+    """A run failed after its charge."""
 
 
 class Refuted(DPBilevelError):
-    """An audit proved more about epsilon than is claimed."""
+    """An audit proved a lower bound on epsilon above the claim."""
 
 
-def ended(command: Callable[[], object]) -> int:
+def exit_code_of(command: Callable[[], object]) -> int:
     """Run a command and return its exit code."""
     try:
         command()
-    except SystemExit as ending:  # typer's own, for help and for wrong options
+    except SystemExit as ending:  # raised by typer, for help and invalid options
         return ending.code if isinstance(ending.code, int) else OK if ending.code is None else WRONG_INPUT
     except BudgetExceeded as error:
-        return _said(NO_BUDGET, str(error))
+        return _report(NO_BUDGET, str(error))
     except Refuted as error:
-        return _said(INTERNAL_ERROR, str(error))
+        return _report(INTERNAL_ERROR, str(error))
     except RunFailed as error:
-        return _said(FAILED, str(error))
-    except DPBilevelError as error:  # a ledger that cannot be used included: after a charge it would be RunFailed
-        return _said(WRONG_INPUT, str(error))
-    except BrokenPipeError:  # whoever read our output has gone: `dpbilevel plan … | head`
+        return _report(FAILED, str(error))
+    except (
+        DPBilevelError
+    ) as error:  # including ledgers that cannot be used: after a charge the error would be RunFailed
+        return _report(WRONG_INPUT, str(error))
+    except BrokenPipeError:  # the reader of our output has exited: `dpbilevel plan … | head`
         return OK
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            return _said(INTERNAL_ERROR, unforeseen(error))
-        return _said(WRONG_INPUT, f"output could not be written ({error.strerror}); make room, and try again")
+            return _report(INTERNAL_ERROR, describe_unexpected(error))
+        return _report(WRONG_INPUT, f"output could not be written ({error.strerror}); free some space, and try again")
     except Exception as error:
-        return _said(INTERNAL_ERROR, unforeseen(error))
+        return _report(INTERNAL_ERROR, describe_unexpected(error))
     finally:
-        _let_go_of_stdout()
+        _discard_stdout()
     return OK
 
 
-def unforeseen(error: BaseException) -> str:
-    """An error by its kind and place alone."""
+def describe_unexpected(error: BaseException) -> str:
+    """Describe an unexpected error by its type and place alone."""
     frames = traceback.extract_tb(error.__traceback__)
     ours = [frame for frame in frames if "dpbilevel" in Path(frame.filename).parts] or frames
     place = f" at {Path(ours[-1].filename).name}:{ours[-1].lineno}" if ours else ""
     return f"{type(error).__name__}{place}: this should not happen; please report it with the command"
 
 
-def _let_go_of_stdout() -> None:
-    """Drop what stdout could not take, of which the interpreter would complain at its end; it was said already."""
+def _discard_stdout() -> None:
+    """Discard buffered output that cannot be written; the interpreter would report it again at exit."""
     try:
         sys.stdout.flush()
     except OSError:
@@ -69,6 +71,6 @@ def _let_go_of_stdout() -> None:
         os.close(nowhere)
 
 
-def _said(code: int, message: str) -> int:
-    print(f"dpbilevel: {in_own_words(' '.join(message.split()))}", file=sys.stderr, flush=True)
+def _report(code: int, message: str) -> int:
+    print(f"dpbilevel: {for_command_line(' '.join(message.split()))}", file=sys.stderr, flush=True)
     return code

@@ -1,12 +1,12 @@
-"""The command `dpbilevel`: signals first, and then all that takes time to import."""
+"""The command `dpbilevel`: installs signal handlers first, before slow imports."""
 
 from dpbilevel.cli.signals import SIGNALS
 
-_NEEDED = ("typer", "pyarrow", "matplotlib")  # what the extra "cli" brings: options, tables in files, reports
+_NEEDED = ("typer", "pyarrow", "matplotlib")  # installed by the extra "cli": options, tables in files, reports
 
 
 def main() -> None:
-    """Run the command line, or say what it lacks before it has read anything."""
+    """Run the command line; if a package is missing, report that before anything is read."""
     SIGNALS.install()
     import importlib.util
     import sys
@@ -14,7 +14,7 @@ def main() -> None:
     missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
     if missing:
         sys.stderr.write(
-            f"dpbilevel: the command line needs {', '.join(missing)}, which the library alone does not; "
+            f"dpbilevel: the command line needs {', '.join(missing)}, not installed with the library alone; "
             'pip install "dpbilevel[cli]"\n'
         )
         sys.exit(2)

@@ -1,7 +1,7 @@
-"""A command that fits an estimator to a file: what all of them take. An application adds its own, and is a command.
+"""The base class of commands that fit an estimator to a file: common options. Each application is a subclass.
 
-Options are fields with a help text. Nothing heavy is imported here, nor by the modules of `dpbilevel.cli.applications`
-before a command is called: `dpbilevel --help` waits for none of it.
+Options are fields with a help text. Neither this module nor those of `dpbilevel.cli.applications` import slow modules
+before a command is called, so that `dpbilevel --help` is fast.
 """
 
 import inspect
@@ -17,38 +17,38 @@ if TYPE_CHECKING:
 
 
 class Positional(str):
-    """The help text of an argument that goes by its place."""
+    """The help text of a positional argument."""
 
 
-Data = Annotated[Path, Positional("A CSV or Parquet file, one row a record.")]
+Data = Annotated[Path, Positional("A CSV or Parquet file, one record per row.")]
 Target = Annotated[str, "The column to predict."]
-SchemaFile = Annotated[Path, "What is declared of the columns (TOML)."]
+SchemaFile = Annotated[Path, "The schema: declarations of the columns (TOML)."]
 Out = Annotated[Path, "The folder to write the run to."]
-Epsilon = Annotated[float, "Of everything together, tuning and training."]
-Delta = Annotated[float | None, "By default 1/n^1.1, rounded down; n is public."]
-Adjacency = Annotated[str, "Which data sets are neighbours: replace-one or zero-out."]
-Fraction = Annotated[float, "Part of the rows that validates; it trains the final model too."]
-Delimiter = Annotated[str | None, "Of a CSV file; a comma by default, a tab for .tsv."]
+Epsilon = Annotated[float, "The total epsilon of tuning and training."]
+Delta = Annotated[float | None, "The total delta; by default 1/n^1.1, rounded down; n is public."]
+Adjacency = Annotated[str, "The neighbouring relation: replace-one or zero-out."]
+Fraction = Annotated[float, "Fraction of rows for validation; the final model is trained on them too."]
+Delimiter = Annotated[str | None, "Delimiter of a CSV file; a comma by default, a tab for .tsv."]
 Decimal = Annotated[str, "The decimal mark of numbers in text: . or ,"]
-Columns = Annotated[str | None, "NAME,NAME,...: the columns of a CSV file that has no header."]
-Invalid = Annotated[str, "refuse rows with missing numbers (before the charge), or count them zero."]
-LedgerAddress = Annotated[str | None, "Where the data set's ledger is: a file or a URL."]
-Dataset = Annotated[str | None, "The data set's name in the ledger."]
-Noise = Annotated[str, "float, or exact for integer noise, which needs OpenDP."]
+Columns = Annotated[str | None, "NAME,NAME,...: the columns of a CSV file without a header."]
+Invalid = Annotated[str, "refuse rows with missing numbers (before the charge), or zero them out."]
+LedgerAddress = Annotated[str | None, "The ledger of the data set: a file or a URL."]
+Dataset = Annotated[str | None, "The name of the data set in the ledger."]
+Noise = Annotated[str, "float, or exact for integer noise (requires OpenDP)."]
 Seed = Annotated[int | None, "Fix the noise, for experiments. The run is then NOT private."]
-Force = Annotated[bool, "Replace what an earlier run wrote."]
+Force = Annotated[bool, "Replace the files of an earlier run."]
 Json = Annotated[bool, "Print JSON."]
-Quiet = Annotated[bool, "Say nothing but warnings and errors."]
+Quiet = Annotated[bool, "Print only warnings and errors."]
 
 
 @dataclass(frozen=True, kw_only=True)
 class FitCommand:
-    """What was asked for. Subclasses are applications; their docstring is the help of the command.
+    """The options of a command. Subclasses are applications; their docstring is the help text of the command.
 
     Attributes:
-        command: its name. example: of its use. title: of its report, before the name of the target.
-        places: options that name a column which is no feature, such as "source": its categories are declared to the
-            estimator as ``source_names``, and its cells are given to ``fit`` as ``sources``.
+        command: its name. example: an example call. title: the title of its report, before the name of the target.
+        places: options that name a column which is not a feature, such as "source": its categories are passed to the
+            estimator as ``source_names``, and its cells to ``fit`` as ``sources``.
     """
 
     data: Data
@@ -68,11 +68,11 @@ class FitCommand:
     noise: Noise = "float"
     seed: Seed = None
     force: Force = False
-    dry_run: Annotated[bool, "Plan and spend only; reads no record."] = False
-    rows: Annotated[int | None, "Rows of a CSV, for a dry run, which cannot count them."] = None
+    dry_run: Annotated[bool, "Show plan and spend only; reads no records."] = False
+    rows: Annotated[int | None, "Number of rows of a CSV, for a dry run, which does not count them."] = None
     json: Json = False
     quiet: Quiet = False
-    validation: Path | None = None  # an option of applications that give it a help text
+    validation: Path | None = None  # an option only of applications that give it a help text
 
     command: ClassVar[str]
     example: ClassVar[str]
@@ -81,33 +81,33 @@ class FitCommand:
 
     @classmethod
     def estimators(cls) -> Mapping[str, Any]:
-        """The class for a target that has "classes", and for one that has a "range"; either may be missing."""
+        """The estimator by kind of target, "classes" or "range"; either may be missing."""
         raise NotImplementedError
 
     def check(self) -> None:
-        """Raise where options cannot be, before a file is opened."""
+        """Raise for invalid options, before a file is opened."""
 
     def declared(self, schema: "Schema", encoder: "BoundedEncoder") -> dict[str, Any]:
-        """Settings of the estimator that follow from own options and the schema."""
+        """Settings of the estimator that follow from the application's options and the schema."""
         return {}
 
     def facts(self) -> dict[str, str]:
-        """What the report says of own options."""
+        """The application's options as facts for the report."""
         return {}
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Settings that all estimators have."""
+        """Settings shared by all estimators."""
         shared = ("epsilon", "delta", "adjacency", "validation_fraction", "invalid", "noise")
         return {name: getattr(self, name) for name in shared} | {"random_state": self.seed}
 
     @property
     def layout(self) -> dict[str, Any]:
-        """How a CSV file is written."""
+        """The format of a CSV file."""
         return {name: getattr(self, name) for name in ("delimiter", "decimal", "columns")}
 
     def place_columns(self) -> dict[str, str]:
-        """Options that name a place to the column that each names."""
+        """The column of each option in ``places``."""
         return {place: getattr(self, place) for place in self.places}
 
 
@@ -115,7 +115,7 @@ COMMANDS: dict[str, type[FitCommand]] = {}
 
 
 def options(kind: type[FitCommand]) -> Iterator[inspect.Parameter]:
-    """The fields that have a help text."""
+    """The fields with a help text."""
     fields = inspect.signature(kind).parameters
     for name, hint in typing.get_type_hints(kind, include_extras=True).items():
         if hasattr(hint, "__metadata__"):

@@ -1,4 +1,4 @@
-"""What a run would cost and how loud its noise would be, from sizes alone: the plan, the theorems, the rows needed."""
+"""The cost and noise of a run, from sizes alone: its plan, the bounds of the theorems, the number of rows needed."""
 
 import math
 from dataclasses import dataclass
@@ -15,21 +15,21 @@ from dpbilevel.paper.planner import TheoryPlan
 from dpbilevel.paper.planner import plan as theory_plan
 from dpbilevel.planning import Plan
 
-_FAILURE = 0.05  # probability with which the theorems' bound may fail
-_TARGET = 0.1  # the hypergradient's norm that a person may hope for; losses have gradients of about one
+_FAILURE = 0.05  # failure probability of the bound of the theorems
+_TARGET = 0.1  # a useful norm of the hypergradient; losses have gradients of norm about one
 
 
 @dataclass(frozen=True, eq=False)
 class Forecast:
-    """A plan and what follows from it.
+    """A plan, and numbers derived from it.
 
     Attributes:
         planned: the plan of the run.
-        noise_to_signal: of a training step, sigma sqrt(d)/(n C).
-        rows_needed: at which that would be `TRAINING_LIMIT`, for the same epsilon and delta; about, because tuning's
-            share of the budget depends on the number of rows.
-        theory: what the paper's theorems guarantee for its own algorithm at these sizes.
-        theory_rows: rows that they need to guarantee a hypergradient of at most 0.1; None beyond all data sets.
+        noise_to_signal: noise-to-signal ratio of a training step, sigma sqrt(d)/(n C).
+        rows_needed: number of rows at which that would be `TRAINING_LIMIT`, for the same epsilon and delta;
+            approximate, because the share of tuning depends on the number of rows.
+        theory: the guarantee of the paper's theorems for its own algorithm at these sizes.
+        theory_rows: number of rows at which they guarantee a hypergradient norm of at most 0.1; None if no number does.
     """
 
     planned: Plan
@@ -39,7 +39,7 @@ class Forecast:
     theory_rows: int | None
 
     def to_json(self) -> dict[str, Any]:
-        """For machines."""
+        """As plain JSON values."""
         privacy, sizes = self.planned.privacy, self.planned.sizes
         return {
             "guarantee": privacy.sentence(),
@@ -59,15 +59,15 @@ class Forecast:
 
 
 def forecast(planned: Plan) -> Forecast:
-    """What follows from a plan."""
+    """Compute the forecast from a plan."""
     rows = sum(map(planned.sizes.count, planned.sizes.roles))
-    ratio = float(planned.parameters.get("training: noise to signal", (0.0, ""))[0])  # none without noise
+    ratio = float(planned.parameters.get("training: noise to signal", (0.0, ""))[0])  # absent without noise
     theory = _theory(planned, rows)
     needed = None
     if theory is not None:
         try:
             needed = theory.records_needed(_TARGET)
-        except InvalidArgument:  # out of reach of any data set
+        except InvalidArgument:  # no number of rows is enough
             needed = None
     return Forecast(planned, ratio, max(2, math.ceil(rows * ratio / TRAINING_LIMIT)), theory, needed)
 
@@ -82,34 +82,34 @@ def planned_for(
     validation_rows: int | None,
     settings: dict[str, Any],
 ) -> Plan:
-    """The plan of an estimator of so many columns. No classes: numbers; no sources: penalties are tuned."""
+    """The plan of an estimator. Zero classes: a numeric target; zero sources: penalties are tuned."""
     for option, number, least in (("--columns", columns, 1), ("--sources", sources, 0)):
         if number < least:
             raise InvalidArgument(f"{option} {number}: must be a whole number >= {least}")
     if classes and classes < 2:
-        raise InvalidArgument(f"--classes {classes}: must be 0, for a target of numbers, or at least 2")
+        raise InvalidArgument(f"--classes {classes}: must be 0, for a numeric target, or at least 2")
     if not 1 <= penalties <= columns:
-        raise InvalidArgument(f"--penalties {penalties}: must lie between 1 and --columns {columns}")
+        raise InvalidArgument(f"--penalties {penalties}: must be between 1 and --columns {columns}")
     known: dict[str, Any] = {"classes": list(range(classes))} if classes else {"target_range": (0.0, 1.0)}
     if sources:
         kind: Any = estimators.DPSourceWeightedClassifier if classes else estimators.DPSourceWeightedRegressor
         return kind(**settings, **known, source_names=list(range(sources))).plan(rows, columns, validation_rows)
     if validation_rows is not None:
-        raise InvalidArgument("--validation-rows: goes with --sources; penalties are tuned on a part of the rows")
+        raise InvalidArgument("--validation-rows: requires --sources; penalties are tuned on a fraction of the rows")
     groups = [at * penalties // columns for at in range(columns)]
     kind = estimators.DPLogisticRegressionCV if classes else estimators.DPRidgeCV
     return kind(**settings, **known, groups=groups).plan(rows, columns)
 
 
 def _theory(planned: Plan, rows: int) -> TheoryPlan | None:
-    """The theorems' bound, for problems whose constants are certified."""
+    """The bound of the theorems, for problems with certified constants."""
     problem, budget = planned.problem, planned.budget
     if problem.constants is None or problem.start is None or not budget.is_private:
         return None
     d_x, d_y = (sum(int(np.size(leaf)) for leaf in jax.tree.leaves(tree)) for tree in problem.start)
     constants = problem.constants
-    # At y = 0 the losses are at most their value there, so that solutions have norm at most sqrt(2 value/mu), and the
-    # validation loss at a solution exceeds its least value, at least 0, by at most value + L0 times that norm.
+    # With losses of at most ``value`` at y = 0, solutions have norm at most sqrt(2 value/mu). The validation loss at a
+    # solution exceeds its minimum, which is at least 0, by at most value + L0 times that norm.
     value = max(math.log(max(2, d_y)), TARGET_BOUND**2 / 2) * d_x
     gap = value + constants.upper_lipschitz * math.sqrt(2 * value / constants.strong_convexity)
     return theory_plan(constants, rows, d_x, d_y, budget, _FAILURE, gap=gap)

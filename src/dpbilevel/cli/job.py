@@ -1,6 +1,6 @@
-"""What a run on a file will be, from its header and the schema alone: the encoder, the estimator, the groups.
+"""The preparation of a run on a file, from its header and the schema alone: the encoder, the estimator, the groups.
 
-No row is read here. A dry run ends here, and so does everything that is wrong with names and declarations.
+No row is read here. Errors in names and declarations are found here, and a dry run goes no further.
 """
 
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from dpbilevel.planning import Plan
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Job:
-    """Everything that is settled before a row is read."""
+    """Everything that is known before a row is read."""
 
     asked: FitCommand
     table: TableFile
@@ -30,20 +30,22 @@ class Job:
 
     @property
     def width(self) -> int:
-        """Columns of an encoded row."""
+        """The number of columns of an encoded row."""
         return len(self.encoder.group_of_column_)
 
     def plan(self, rows: int, validation_rows: int | None) -> Plan:
-        """The plan of a run on so many rows."""
-        if rows < 2:  # of the public number of rows
-            raise InvalidArgument(f"{self.table.path}: must have at least 2 rows, one to validate and one to train")
+        """The plan of a run with this number of rows."""
+        if rows < 2:  # the number of rows is public
+            raise InvalidArgument(
+                f"{self.table.path}: must have at least 2 rows, one for validation and one for training"
+            )
         apart = {} if validation_rows is None else {"validation_rows": validation_rows}
         planned: Plan = self.estimator.plan(rows, self.width, **apart)
         return planned
 
 
 def prepared(asked: FitCommand) -> Job:
-    """Check what is asked against the schema, and then against the header of the data."""
+    """Check the options against the schema, and then against the header of the data."""
     schema, where, how = read_schema(asked.schema), str(asked.schema), layout(**asked.layout)
     places = asked.place_columns()
     for option, name in {"target": asked.target, **places}.items():

@@ -1,7 +1,7 @@
-"""How a CSV file is written: its delimiter, its decimal mark, and the names of its columns where it has no header.
+"""The format of a CSV file: its delimiter, its decimal mark, and the names of its columns if it has no header.
 
-Nothing in a CSV says whether its first line names the columns or is a record. A line that cannot be a header is
-refused, and no message quotes one that can: names are shown only where a schema or a person has given them.
+A CSV file does not declare whether its first line is a header or a record. A line that cannot be a header is refused,
+and no message quotes the first line: names are shown only if they come from a schema or an option.
 """
 
 import csv
@@ -12,11 +12,11 @@ from pathlib import Path
 
 from dpbilevel.errors import InvalidArgument
 
-# What messages say to somebody whose file may have no header.
-NO_HEADER = "where its first line is a record, pass --columns NAME,NAME,..."
+# Remedy in messages about files that may have no header.
+NO_HEADER = "if its first line is a record, pass --columns NAME,NAME,..."
 
 _DECIMALS = (".", ",")
-# Words that stand for a value wherever they stand. "NA" is none of them: sodium is a column too.
+# Words that are always values, never names. "NA" is not among them: it may be the name of a column (sodium).
 _VALUES = frozenset({"nan", "null", "true", "false", "n/a", "#n/a", "<na>"})
 _DATE = re.compile(
     r"\d{4}[-/.]\d{1,2}[-/.]\d{1,2}.*"  # 2026-01-31, with or without a time
@@ -29,12 +29,12 @@ _DATE = re.compile(
 
 @dataclass(frozen=True)
 class Layout:
-    """What a person says about how a CSV is written.
+    """The format of a CSV file, as stated by options.
 
     Args:
-        delimiter: between cells; None takes that of the file's ending.
+        delimiter: the delimiter of cells; None takes that of the file extension.
         decimal: the decimal mark of numbers, a point or a comma.
-        columns: the names of the columns of a file without a header; None where the first line has them.
+        columns: the names of the columns of a file without a header; None if the first line has them.
     """
 
     delimiter: str | None = None
@@ -48,26 +48,26 @@ def layout(delimiter: str | None, decimal: str, columns: str | None) -> Layout:
     >>> layout(";", ",", "age, town")
     Layout(delimiter=';', decimal=',', columns=('age', 'town'))
     """
-    if delimiter == r"\t":  # what a shell makes of '\t'
+    if delimiter == r"\t":  # a shell passes '\t' as two characters
         delimiter = "\t"
     if delimiter is not None and (len(delimiter) != 1 or not delimiter.isascii() or delimiter in '"\r\n\0'):
-        raise InvalidArgument(f"--delimiter {delimiter!r}: must be one character, and no quote (try ',' or ';')")
+        raise InvalidArgument(f"--delimiter {delimiter!r}: must be one character other than a quote (try ',' or ';')")
     if decimal not in _DECIMALS:
         raise InvalidArgument(f"--decimal {decimal!r}: must be '.' or ',', the decimal mark of numbers")
     return Layout(delimiter, decimal, None if columns is None else _named(columns))
 
 
 def check_header(path: Path, names: Sequence[str]) -> None:
-    """Raise where the first line of a file cannot be a header. It may be a record: which cell told is not said."""
+    """Raise if the first line of a file cannot be a header. It may be a record: the message quotes no cell."""
     if len(set(names)) < len(names) or not all(map(is_name, names)):
         raise InvalidArgument(
-            f"{path}: its first line cannot be a header: every column needs a name, with a letter in it, that is no "
-            f"number or date, and that no other column has. Name the columns there; {NO_HEADER} (check --delimiter)"
+            f"{path}: its first line cannot be a header: every column needs a unique name, with a letter, that is "
+            f"neither a number nor a date. Name the columns there; {NO_HEADER} (check --delimiter)"
         )
 
 
 def is_name(text: str) -> bool:
-    """Whether a cell of a first line can be the name of a column.
+    """Whether a cell of the first line can be the name of a column.
 
     >>> [is_name(text) for text in ("age", "2nd visit", "größe", "34", "-1,5", "1e5", "2026-01-31", "nan", "")]
     [True, True, True, False, False, False, False, False, False]
@@ -83,11 +83,13 @@ def is_name(text: str) -> bool:
 
 
 def _named(columns: str) -> tuple[str, ...]:
-    """Names as a line of a CSV has them: one that has a comma is put in quotes."""
+    """Parse names as a line of a CSV file: a name that contains a comma is quoted."""
     try:
         names = tuple(name.strip() for name in next(csv.reader([columns], strict=True, skipinitialspace=True), []))
     except csv.Error:
         names = ()
     if not names or not all(names) or len(set(names)) < len(names):
-        raise InvalidArgument("--columns: must name every column of the file, each once (try --columns age,town,paid)")
+        raise InvalidArgument(
+            "--columns: must name every column of the file, without duplicates (try --columns age,town,paid)"
+        )
     return names

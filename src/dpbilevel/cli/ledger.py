@@ -1,4 +1,4 @@
-"""What `dpbilevel ledger` shows and exports: the data of its tables, without anything that prints them."""
+"""The content of `dpbilevel ledger show` and `export`; printing is elsewhere."""
 
 import math
 from dataclasses import dataclass
@@ -16,12 +16,12 @@ _SUFFIXES = (".db", ".sqlite", ".sqlite3")
 
 @dataclass(frozen=True)
 class LedgerView:
-    """The ledger of one data set, as a person is shown it.
+    """The ledger of one data set, formatted for display.
 
     Attributes:
-        statement: everything in it; ``statement.to_json()`` is for machines.
-        facts: pairs of a name and a text, to stand above the table.
-        rows: the cells of the table under `HEADERS`, oldest charge first.
+        statement: its entire content; ``statement.to_json()`` is for programs.
+        facts: pairs of a name and a text, shown above the table.
+        rows: the cells of the table with `HEADERS`, oldest charge first.
     """
 
     statement: Statement
@@ -30,7 +30,7 @@ class LedgerView:
 
 
 def ledger_url(text: str) -> str:
-    """The address of a ledger from what a person types: an address, or the path of a SQLite file.
+    """The URL of a ledger from the argument of a command: a URL, or the path of a SQLite file.
 
     >>> ledger_url("ledgers/hospital.db")
     'sqlite:///ledgers/hospital.db'
@@ -42,7 +42,7 @@ def ledger_url(text: str) -> str:
     path = Path(text).expanduser()
     if path.suffix not in _SUFFIXES:
         raise InvalidArgument(
-            f"ledger {text}: must be a file that ends in {', '.join(_SUFFIXES)}, or an address like "
+            f"ledger {text}: must be a file that ends in {', '.join(_SUFFIXES)}, or a URL like "
             "postgresql://user@server/database"
         )
     from sqlalchemy import URL
@@ -51,14 +51,14 @@ def ledger_url(text: str) -> str:
 
 
 def datasets(url: str) -> tuple[str, ...]:
-    """The names of the data sets in a database, in the order in which they were begun."""
+    """The names of the data sets in a database, in the order of their creation."""
     from dpbilevel.privacy.stores.database import dataset_names
 
     return dataset_names(ledger_url(url))
 
 
 def create(url: str, dataset: str, total: Budget) -> Ledger:
-    """Start the ledger of a data set; one that is there already must have the same total."""
+    """Create the ledger of a data set; if it exists, it must have the same total."""
     try:
         known = dataset in datasets(url)
     except InvalidArgument:  # there is no ledger yet
@@ -68,7 +68,7 @@ def create(url: str, dataset: str, total: Budget) -> Ledger:
         if there.total != total:
             fixed = f"epsilon {there.total.epsilon:g}, delta {there.total.delta or 0:g} and {there.total.adjacency}"
             raise InvalidArgument(
-                f"--dataset {dataset}: has a ledger there already, of {fixed}, which are fixed for its life; "
+                f"--dataset {dataset}: already has a ledger there, with {fixed}, which cannot be changed; "
                 "`dpbilevel ledger show` shows it"
             )
         return there
@@ -76,15 +76,15 @@ def create(url: str, dataset: str, total: Budget) -> Ledger:
 
 
 def show(url: str, dataset: str | None = None) -> tuple[LedgerView, ...]:
-    """What there is to show of one data set, or of all in the database; every line is checked first."""
+    """The views of one data set, or of all in the database; every entry is verified first."""
     names = datasets(url) if dataset is None else (dataset,)
     return tuple(_view(Ledger.open(ledger_url(url), dataset=name).statement()) for name in names)
 
 
 def export(url: str, dataset: str | None, path: str | Path) -> Path:
-    """Write the ledger of a data set as .json or .csv; it need not be named where it is the only one."""
+    """Write the ledger of a data set as .json or .csv; the name is optional if there is only one."""
     if Path(path).suffix not in (".json", ".csv"):
-        raise InvalidArgument(f"--out {path}: must end in .json or .csv; the ending says what is written")
+        raise InvalidArgument(f"--out {path}: must end in .json or .csv; the extension selects the format")
     names = datasets(url) if dataset is None else (dataset,)
     if len(names) != 1:
         raise InvalidArgument(f"--dataset: must name one of {', '.join(names)}; each has a ledger of its own")
@@ -99,28 +99,28 @@ def _view(statement: Statement) -> LedgerView:
         ("unit of privacy", dataset.unit),
         ("relation", dataset.total.adjacency),
         ("composition", statement.snapshot.composition or "decided by the first run"),
-        ("begun", f"{dataset.created} by {dataset.user}"),
+        ("created", f"{dataset.created} by {dataset.user}"),
         ("total", f"epsilon {dataset.total.epsilon:g}{delta}"),
         ("spent", f"epsilon {statement.spent:.6g}{delta}"),
         ("remaining", "nothing" if left is None else f"epsilon {left.epsilon:.6g} at delta {left.delta or 0:.6g}"),
-        *_why(statement),
+        *_note(statement),
         ("digest", statement.digest),
     )
     return LedgerView(statement, facts, tuple(_row(entry) for entry in statement.entries))
 
 
-def _why(statement: Statement) -> tuple[tuple[str, str], ...]:
-    """Why what was spent and what remains do not add up to the total, where they do not."""
+def _note(statement: Statement) -> tuple[tuple[str, str], ...]:
+    """The reason why spent and remaining epsilon do not add up to the total, if they do not."""
     total, entries = statement.dataset.total, statement.entries
     if statement.snapshot.composition != "gaussian" or not entries or not total.is_private:
         return ()
     spent = math.fsum((entry.mu or 0.0) ** 2 for entry in entries)
-    told = (
+    note = (
         f"spent and remaining do not add up to the total, because runs together cost less than the sum of their "
-        f"epsilons. What adds up is mu^2, of which {spent:.4g} of {total.mu**2:.4g} is spent; remaining is the epsilon "
-        "that one more run may have"
+        f"epsilons. mu^2 does add up: {spent:.4g} of {total.mu**2:.4g} is spent; remaining is the epsilon that one "
+        "more run may use"
     )
-    return (("note", told),)
+    return (("note", note),)
 
 
 def _row(entry: StoredEntry) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Predictions of a run's model for the rows of a file, streamed from file to file."""
+"""Predictions of the model of a run for the rows of a file, streamed from file to file."""
 
 import contextlib
 from collections.abc import Iterator
@@ -19,25 +19,25 @@ PARQUET = (".parquet", ".pq")
 
 
 def check_output(out: Path, *, force: bool) -> None:
-    """Raise where predictions may not be written to a file; the ending says in which format they are."""
+    """Raise if predictions cannot be written to a file; its extension selects the format."""
     if out.suffix.lower() not in (".csv", *PARQUET):
-        raise InvalidArgument(f"--out {out}: must end in .csv or .parquet; the ending says what is written")
+        raise InvalidArgument(f"--out {out}: must end in .csv or .parquet; the extension selects the format")
     if out.exists() and not force:
-        raise InvalidArgument(f"--out {out}: is there already; choose another name, or pass --force")
+        raise InvalidArgument(f"--out {out}: already exists; choose another name, or pass --force")
 
 
 def predict(review: Review, data: Path, out: Path, *, layout: Layout, invalid: str) -> int:
-    """Write a prediction for every row of a file, and return how many there are.
+    """Write a prediction for every row of a file, and return their number.
 
-    Predictions are functions of the released model and the row they are made for: they cost no budget of the rows that
-    trained the model, and they are as private as the file they are made from.
+    A prediction is a function of the released model and of one row. It spends no budget of the training rows, and must
+    be protected like the row itself.
     """
     model, encoder, schema = restored(review, invalid)
     table = open_table(data, layout)
     missing = [name for name in encoder.feature_names_in_ if name not in table.names]
     if missing:
         raise InvalidArgument(
-            f"{data}: has no column {missing[0]!r}, which the model reads; its rows need every one ({table.remedy})"
+            f"{data}: has no column {missing[0]!r}, which the model reads; it needs all its columns ({table.remedy})"
         )
     blocks = (_predicted(model, rows) for rows in encoded_blocks(table, encoder, schema))
     try:
@@ -50,19 +50,21 @@ def predict(review: Review, data: Path, out: Path, *, layout: Layout, invalid: s
 
 
 def restored(review: Review, invalid: str) -> tuple[Any, BoundedEncoder, Any]:
-    """The estimator of a run, ready to predict, with its encoder and schema."""
+    """The fitted estimator of a run, with its encoder and schema."""
     model, declared = review.model, review.schema
     if model is None or declared is None:
         raise InvalidArgument("RUN: has no model to predict with; pass the folder of `dpbilevel tune` or `reweight`")
     found = estimator_named(model.estimator)
     if found is None:
-        raise InvalidArgument(f"RUN: has a model of {model.estimator}, which no command of this version fits")
+        raise InvalidArgument(
+            f"RUN: has a model of {model.estimator}, unknown to this version; use the version that wrote it"
+        )
     (command, kind), schema = found, parsed(declared, "RUN")
     places = (review.facts.get(place) for place in command.places)
     encoder = fitted_encoder(schema.features(model.target, *places), invalid)
     target = schema.columns[model.target]
     if target.kind == "classes":
-        # Outputs say whose coefficients those are: of two classes the second one's.
+        # ``outputs`` are the classes of the coefficients: of two classes, the second.
         first = [value for value in target.values if value not in model.outputs]
         weights: Any = model.coefficients, model.intercepts
         known = {"classes": [*first, *model.outputs]}
@@ -79,8 +81,8 @@ def _predicted(model: Any, rows: Any) -> dict[str, Any]:
     return columns
 
 
-def given_up(out: Path) -> str:
-    """Remove what was written so far, where a signal ends the command; returns what is said then."""
+def remove_unfinished(out: Path) -> str:
+    """Remove the unfinished file if a signal ends the command; returns the message."""
     with contextlib.suppress(OSError):
         _unfinished(out).unlink(missing_ok=True)
     return NOTHING_SPENT
@@ -91,7 +93,7 @@ def _unfinished(out: Path) -> Path:
 
 
 def _written(blocks: Iterator[dict[str, Any]], out: Path) -> int:
-    """Write blocks as they come, to a file that has its name only once it is whole."""
+    """Write blocks to a temporary file, which is renamed once it is complete."""
     import pyarrow
     from pyarrow import csv, parquet
 

@@ -1,6 +1,6 @@
-"""Rows of a file as an estimator takes them: encoded by the schema, a block at a time.
+"""Reads rows of a file for an estimator: encoded by the schema, one block at a time.
 
-What is made of a row depends on that row and the schema alone.
+The encoding of a row depends on that row and the schema alone.
 """
 
 from collections.abc import Iterator, Mapping
@@ -24,9 +24,9 @@ class Rows:
     """All rows of a file.
 
     Args:
-        features: encoded.
+        features: encoded features.
         target: labels as text, or numbers.
-        places: what `fit` calls the places that rows come from, to those of each row.
+        places: further columns by the name of the argument of `fit`, such as "sources".
     """
 
     features: EncodedRows
@@ -35,10 +35,10 @@ class Rows:
 
 
 def fitted_encoder(features: Schema, invalid: str) -> BoundedEncoder:
-    """The encoder of declared columns. It is fitted to an invented row: nothing of a file is looked at."""
+    """The encoder of declared columns. It is fitted to a made-up row: no file is read."""
     if not features.columns:
-        raise InvalidArgument("schema: declares no column to learn from; give some column a range or categories")
-    # Classes of a column that is not the target are categories like others.
+        raise InvalidArgument("schema: declares no features; give at least one column a range or categories")
+    # Classes of a column that is not the target are treated as categories.
     categories = features.of_kind("categories") | features.of_kind("classes")
     encoder = BoundedEncoder(ranges=features.of_kind("range"), categories=categories, invalid=invalid)
     row = {name: np.array([column.values[0]], dtype=object) for name, column in features.columns.items()}
@@ -46,7 +46,7 @@ def fitted_encoder(features: Schema, invalid: str) -> BoundedEncoder:
 
 
 def column_names(encoder: BoundedEncoder) -> tuple[str, ...]:
-    """Names of encoded columns, as people read them: "age", "town = Oslo"."""
+    """Readable names of encoded columns: "age", "town = Oslo"."""
     names: list[str] = []
     for name in encoder.feature_names_in_:
         values = encoder.categories_.get(name)
@@ -57,7 +57,7 @@ def column_names(encoder: BoundedEncoder) -> tuple[str, ...]:
 def read_rows(
     table: TableFile, encoder: BoundedEncoder, schema: Schema, target: str, places: Mapping[str, str]
 ) -> Rows:
-    """Read a whole file, in memory for its encoded rows and one block."""
+    """Read an entire file; memory holds its encoded rows and one block."""
     features: list[EncodedRows] = []
     listed: dict[str, list[Array]] = {name: [] for name in (target, *places.values())}
     columns = [*encoder.feature_names_in_, *listed]
@@ -67,13 +67,13 @@ def read_rows(
         for name, cells in listed.items():
             cells.append(_listed(name, schema, block, decimal))
     if not features:
-        raise InvalidRecords(f"{table.path}: has no rows; a model needs rows to learn from")
+        raise InvalidRecords(f"{table.path}: has no rows; training needs at least 2")
     whole = {name: np.concatenate(cells) for name, cells in listed.items()}
     return Rows(_joined(features), whole[target], {f"{place}s": whole[name] for place, name in places.items()})
 
 
 def cells_of(block: Mapping[str, Any], schema: Schema, encoder: BoundedEncoder, decimal: str) -> dict[str, Array]:
-    """The cells of a block that an encoder takes: numbers, or words."""
+    """The cells of a block for the encoder: numbers, or words."""
     cells: dict[str, Array] = {}
     for name in encoder.feature_names_in_:
         column = schema.columns[name]
@@ -83,7 +83,7 @@ def cells_of(block: Mapping[str, Any], schema: Schema, encoder: BoundedEncoder, 
 
 
 def encoded_blocks(table: TableFile, encoder: BoundedEncoder, schema: Schema) -> Iterator[EncodedRows]:
-    """The encoded rows of a file, a block at a time."""
+    """The encoded rows of a file, one block at a time."""
     for block in table.blocks(list(encoder.feature_names_in_)):
         yield encoder.transform(cells_of(block, schema, encoder, table.layout.decimal))
 
@@ -95,16 +95,16 @@ def _listed(name: str, schema: Schema, block: Mapping[str, Any], decimal: str) -
         return numbers(name, block[name], decimal)
     listed = listed_words(block[name], column.values, other=column.kind == "categories")
     if listed is None:
-        hint = 'or list "other", which takes every value that is not listed' if column.kind == "categories" else ""
+        hint = 'or list "other", which stands for every unlisted value' if column.kind == "categories" else ""
         raise InvalidRecords(
-            f"column {name!r}: has a cell that {column.kind} in the schema does not list; list all that there can be"
+            f"column {name!r}: has a cell that {column.kind} in the schema does not list; list all possible values"
             + (f", {hint}" if hint else "")
         )
     return listed
 
 
 def _joined(blocks: list[EncodedRows]) -> EncodedRows:
-    """One array of all blocks. Each is let go once it is copied: memory is touched twice for one block alone."""
+    """Concatenate all blocks. Each block is freed once it is copied, so that only one is in memory twice."""
     first = blocks[0]
     rows = np.empty((sum(map(len, blocks)), first.shape[1]), first.dtype)
     start = 0

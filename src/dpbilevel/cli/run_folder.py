@@ -1,11 +1,11 @@
-"""The folder that a run leaves behind: made before the charge, and never without saying how the run ended.
+"""The output folder of a run: created before the charge, and always with the state of the run.
 
-`run.json` says "running" from before the charge on; it becomes the finished run, or says "aborted". Whoever finds it
-"running" and nobody running it knows that the epsilon counts as spent.
+`run.json` has the status "running" from before the charge. It is replaced by the finished run, or by the status
+"aborted". If it says "running" and no process runs it, its epsilon counts as spent.
 
-Nothing that was paid for is lost where that can be helped. Space for `run.json` is taken before the charge, and
-released values are written to it first; pages come after it, and `dpbilevel report` can write them at any time. Where
-the folder fails all the same, released values go to a temporary folder, and the command says where they are.
+Released values are paid for and must not be lost. Disk space for `run.json` is reserved before the charge, and released
+values are written to it first. Reports are written afterwards, and `dpbilevel report` can write them again at any time.
+If writing to the folder still fails, released values are saved in a temporary folder, and the command prints its path.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from dpbilevel.cli.ending import RunFailed, unforeseen
+from dpbilevel.cli.ending import RunFailed, describe_unexpected
 from dpbilevel.cli.signals import NOTHING_SPENT, SIGNALS
 from dpbilevel.errors import DPBilevelError, InvalidArgument
 from dpbilevel.foundation.files import Reserved, write_atomically
@@ -31,20 +31,20 @@ from dpbilevel.solution.solution import Solution
 
 RUN, PAGE, TEXT, SOLUTION = "run.json", "report.html", "report.md", "solution.json"
 _SPACE, _BEFORE = ".run.json.space", ".run.json.before"
-_OURS = (RUN, PAGE, TEXT, SOLUTION, _SPACE, _BEFORE)
+_FILES = (RUN, PAGE, TEXT, SOLUTION, _SPACE, _BEFORE)
 _SPENT = "its epsilon is charged and counts as spent"
 
 
 @dataclass
 class RunFolder:
-    """Where a run writes, and what is said of it in every state.
+    """The output folder of a run, and its state.
 
     Attributes:
         path: the folder.
-        budget: what the run may spend.
+        budget: the budget of the run.
         facts, command, created: as in `Review`.
-        space: bytes that the finished run file may need, at most.
-        solution: what the run released, from the moment that it is known.
+        space: maximum size of the finished run file, in bytes.
+        solution: the released values, once they are known.
     """
 
     path: Path
@@ -58,9 +58,9 @@ class RunFolder:
     _made: bool = field(default=False, init=False, repr=False)
 
     def begin(self) -> None:
-        """Make the folder, take its space, and say that the run is running; raises and leaves all as it was otherwise.
+        """Create the folder, reserve space, and write the status "running"; restores everything if that fails.
 
-        An earlier run that is to be replaced is only put aside: this one may yet be refused.
+        An earlier run that will be replaced is only moved aside: this run may still be refused.
         """
         self._made = not self.path.exists()
         try:
@@ -73,11 +73,11 @@ class RunFolder:
             self.withdraw()
             raise InvalidArgument(
                 f"--out {self.path}: cannot be written ({error.strerror}); a run needs {self.space / 1e6:.1f} MB "
-                "there, so make room or choose another folder"
+                "there; free some space or choose another folder"
             ) from None
 
     def withdraw(self) -> str:
-        """Undo what `begin` did: nothing was charged."""
+        """Undo `begin`: nothing was charged."""
         with contextlib.suppress(OSError):
             if self._made:
                 shutil.rmtree(self.path)
@@ -88,12 +88,12 @@ class RunFolder:
         return NOTHING_SPENT
 
     def replace_earlier(self) -> None:
-        """Remove what an earlier run left: this one is charged, and the folder is its own."""
+        """Remove the files of an earlier run: this run is charged now."""
         with contextlib.suppress(OSError):
             self._remove(_BEFORE, PAGE, TEXT, SOLUTION)
 
     def abort(self) -> str:
-        """Say that the run was cut off after its charge, and return that for people."""
+        """Write that the run was interrupted after its charge; returns the message."""
         try:
             self._write(self._unfinished("aborted"))
         except OSError as error:
@@ -103,7 +103,7 @@ class RunFolder:
         return f"{_SPENT}; {marked}"
 
     def finish(self, review: Review) -> None:
-        """Write the run file, which makes it a finished run, and then its pages."""
+        """Write the run file, which completes the run, and then its reports."""
         text = run_text(review)
         try:
             self._write(text)
@@ -113,18 +113,18 @@ class RunFolder:
             write_pages(review, self.path)
         except Exception as error:
             raise RunFailed(
-                f"the run finished, and {self.path / RUN} holds all that it released, the model included; its report "
+                f"the run finished, and {self.path / RUN} contains all released values and the model; its report "
                 f"could not be written ({_reason(error)}). Write it with: dpbilevel report {self.path}"
             ) from None
 
     def save_solution(self) -> str:
-        """Write what was released where the run file cannot be made of it; returns where it is, for people."""
+        """Save the released values if the run file cannot be created; returns the message."""
         if self.solution is None:
             return ""
         for make in (lambda: self.path, _elsewhere):
             with contextlib.suppress(OSError):
                 path = self.solution.save(make() / SOLUTION)
-                return f"; all that it released is in {path}, which dpb.Solution.load reads"
+                return f"; all released values are in {path}, which dpb.Solution.load reads"
         return ""
 
     def _remove(self, *names: str) -> None:
@@ -132,7 +132,7 @@ class RunFolder:
             (self.path / name).unlink(missing_ok=True)
 
     def _write(self, text: str) -> None:
-        """Put a text into the run file: into the space that was taken for it, or else by the usual way."""
+        """Write the run file: into the reserved space, or as a new file if that fails."""
         reserved, self._reserved = self._reserved, None
         if reserved is not None:
             with contextlib.suppress(OSError):
@@ -146,9 +146,9 @@ class RunFolder:
         try:
             other = write_atomically(_elsewhere() / RUN, text)
         except OSError:
-            raise RunFailed(f"{failed}, but there is no folder to save its results in") from None
+            raise RunFailed(f"{failed}, but no folder could be found to save its results in") from None
         raise RunFailed(
-            f"{failed}. All that it released, the model included, is in {other}: copy it to {self.path / RUN}, then "
+            f"{failed}. All released values and the model are in {other}: copy that file to {self.path / RUN}, then "
             f"write its report with: dpbilevel report {self.path}"
         )
 
@@ -159,28 +159,30 @@ class RunFolder:
 
 
 def write_pages(review: Review, folder: Path) -> None:
-    """The report as a page and as text."""
+    """Write the report as HTML and as Markdown."""
     write_report(review, folder / PAGE)
     write_report(review, folder / TEXT)
 
 
 def check_free(path: Path, *, force: bool) -> None:
-    """Raise where a run may not be written to a folder; nothing is made yet."""
+    """Raise if a run cannot be written to a folder; nothing is created yet."""
     if path.is_file():
         raise InvalidArgument(f"--out {path}: is a file; name a folder for the run")
     if path.is_dir() and any(path.iterdir()):
         if not force:
-            raise InvalidArgument(f"--out {path}: is there already; choose another folder, or pass --force")
-        strangers = sorted(entry.name for entry in path.iterdir() if entry.name not in _OURS)
-        if strangers:
-            raise InvalidArgument(f"--out {path}: has {strangers[0]!r}, which no run wrote; choose another folder")
+            raise InvalidArgument(f"--out {path}: already exists; choose another folder, or pass --force")
+        others = sorted(entry.name for entry in path.iterdir() if entry.name not in _FILES)
+        if others:
+            raise InvalidArgument(
+                f"--out {path}: contains {others[0]!r}, which is not a file of a run; choose another folder"
+            )
     parent = next(folder for folder in (path, *path.absolute().parents) if folder.is_dir())
     if not os.access(parent, os.W_OK | os.X_OK):
-        raise InvalidArgument(f"--out {path}: may not be written; choose a folder of your own")
+        raise InvalidArgument(f"--out {path}: is not writable; choose another folder")
 
 
 class _RunLedger(Ledger):
-    """The ledger of a run on the command line: a signal does not cut its charge, and finds the run charged after it."""
+    """The ledger of a run on the command line: a signal never interrupts its charge, and is handled after it."""
 
     def __init__(self, ledger: Ledger, folder: RunFolder) -> None:
         self._store, self._folder = ledger._store, folder
@@ -188,16 +190,16 @@ class _RunLedger(Ledger):
     def charge(self, *arguments: Any, **options: Any) -> Receipt:
         with SIGNALS.held():
             receipt = super().charge(*arguments, **options)
-            SIGNALS.ending = lambda: f"The run had begun: {self._folder.abort()}."
+            SIGNALS.ending = lambda: f"The run had started: {self._folder.abort()}."
             self._folder.replace_earlier()
         return receipt
 
 
 @contextlib.contextmanager
 def running(folder: RunFolder, ledger: Ledger) -> Iterator[Ledger]:
-    """Make the folder and keep its state right: nothing is left where nothing was charged, "aborted" otherwise.
+    """Create the folder and maintain its state: removed if nothing was charged, "aborted" if the run fails later.
 
-    Yields the ledger to charge. What is done within must end with `finished`.
+    Yields the ledger to charge. The body must end with `finished`.
     """
     before = len(ledger.entries)
     with SIGNALS.held():
@@ -205,7 +207,7 @@ def running(folder: RunFolder, ledger: Ledger) -> Iterator[Ledger]:
         SIGNALS.ending = folder.withdraw
     try:
         yield _RunLedger(ledger, folder)
-    except RunFailed:  # by `finished`, which has said what there is
+    except RunFailed:  # raised by `finished`, with a complete message
         raise
     except BaseException as error:
         with SIGNALS.held():
@@ -216,23 +218,25 @@ def running(folder: RunFolder, ledger: Ledger) -> Iterator[Ledger]:
                 raise
             stands = folder.abort() + folder.save_solution()
             if charged is None:
-                stands += ". Its ledger cannot be asked whether that is so: look at it with `dpbilevel ledger show`"
-            SIGNALS.ending = lambda: f"The run had begun: {stands}."
+                stands += ". The ledger could not be read to confirm this: check it with `dpbilevel ledger show`"
+            SIGNALS.ending = lambda: f"The run had started: {stands}."
         raise RunFailed(f"the run failed ({_reason(error)}); {stands}") from None
 
 
 def finished(folder: RunFolder, made: Callable[[], Review]) -> Review:
-    """Make the review of a run that has released everything, and write it; a signal waits until that is done."""
+    """Create and write the review of a finished run; a signal is handled after that."""
     with SIGNALS.held():
         review = made()
         SIGNALS.ending = lambda: "The run had finished; its epsilon is spent."
         folder.finish(review)
-        SIGNALS.ending = lambda: f"The run had finished: {folder.path} has what it released; its epsilon is spent."
+        SIGNALS.ending = lambda: (
+            f"The run had finished: {folder.path} contains the released values; its epsilon is spent."
+        )
     return review
 
 
 def _charged(ledger: Ledger, before: int) -> bool | None:
-    """Whether a ledger has more entries than before; None where it cannot be asked, and then it counts as charged."""
+    """Whether a ledger has more entries than before; None if it cannot be read, which counts as charged."""
     try:
         return len(ledger.entries) > before
     except DPBilevelError:
@@ -240,10 +244,10 @@ def _charged(ledger: Ledger, before: int) -> bool | None:
 
 
 def _reason(error: BaseException) -> str:
-    """Why a run failed: in our words or the system's, which hold no record; other errors by kind and place alone."""
+    """Why a run failed: messages of ours or the system's, without records; other errors by type and place alone."""
     if isinstance(error, DPBilevelError):
         return str(error)
-    return error.strerror or "no reason given" if isinstance(error, OSError) else unforeseen(error)
+    return error.strerror or "no reason given" if isinstance(error, OSError) else describe_unexpected(error)
 
 
 def _elsewhere() -> Path:
@@ -251,7 +255,7 @@ def _elsewhere() -> Path:
 
 
 def now() -> str:
-    """The time in UTC, to the second; SOURCE_DATE_EPOCH fixes it, as in other tools that make files."""
+    """The time in UTC, to the second; SOURCE_DATE_EPOCH overrides it, as in other tools."""
     fixed = os.environ.get("SOURCE_DATE_EPOCH")
     time = datetime.fromtimestamp(int(fixed), UTC) if fixed else datetime.now(UTC)
     return time.isoformat(timespec="seconds").replace("+00:00", "Z")

@@ -1,7 +1,7 @@
-"""What a person declares of the columns of a file, as TOML: ranges, categories, classes, columns to leave out.
+"""Declarations of the columns of a file, as TOML: ranges, categories, classes, columns to ignore.
 
-Declarations are public facts, from the form, the law or the instrument. A template has names (and types where the file
-declares them), never a value: ranges that were read off the data would be a leak that nobody pays for.
+Declarations are public facts, for example from a form, a law or an instrument. A template contains names (and types if
+the file declares them), never values: ranges computed from the data would be a leak that is not charged.
 """
 
 import json
@@ -20,14 +20,14 @@ FORMAT = "dpbilevel.schema/1"
 _KEYS = ("range", "categories", "classes", "ignore", "group")
 _LARGEST = sys.float_info.max
 _INTRODUCTION = """\
-# What is publicly known of the columns of {name}. Fill in one line for every column, from the form, the law or the
-# instrument that the data came from; never by looking at the data, which would leak what the guarantee does not cover.
+# Public facts about the columns of {name}. Fill in one line for every column, from the form, the law or the
+# instrument that the data came from. Do not look at the data: the guarantee does not cover what that reveals.
 # {origin}
 #
-#   range = [0, 120]                  numbers, of a column or of the target; values beyond are clamped, silently
-#   categories = ["F", "M", "other"]  words; "other" takes every value that is not listed
-#   classes = ["no", "yes"]           of the target: every label that there can be
-#   ignore = true                     leave the column out
+#   range = [0, 120]                  numbers, of a feature or of the target; other values are clamped, silently
+#   categories = ["F", "M", "other"]  words; "other" stands for every unlisted value
+#   classes = ["no", "yes"]           of the target: every possible label
+#   ignore = true                     do not use the column
 #   group = "body"                    optional: columns of one group share a penalty with --groups schema
 
 format = "{format}"
@@ -36,12 +36,12 @@ format = "{format}"
 
 @dataclass(frozen=True)
 class Column:
-    """What is declared of a column.
+    """The declaration of a column.
 
     Args:
         kind: "range", "categories", "classes" or "ignore".
-        values: (low, high), or the texts that cells can have.
-        group: the name of its group, None where it has none.
+        values: (low, high), or the possible texts of cells.
+        group: the name of its group, if any.
     """
 
     kind: str
@@ -56,15 +56,15 @@ class Schema:
     columns: Mapping[str, Column]
 
     def of_kind(self, kind: str) -> dict[str, tuple[Any, ...]]:
-        """The declared values of all columns of a kind."""
+        """The declared values of all columns of one kind."""
         return {name: column.values for name, column in self.columns.items() if column.kind == kind}
 
     def features(self, *others: str | None) -> "Schema":
-        """The columns that a model reads: all but ignored ones and ``others``, the target and the source."""
+        """The features of a model: all columns except ignored ones and ``others`` (target and source)."""
         return Schema({name: c for name, c in self.columns.items() if c.kind != "ignore" and name not in others})
 
     def to_json(self) -> dict[str, Any]:
-        """As a TOML file has it; `parsed` reads it back."""
+        """As the content of a TOML file; `parsed` reads it."""
         columns: dict[str, dict[str, Any]] = {}
         for name, column in self.columns.items():
             columns[name] = {column.kind: True if column.kind == "ignore" else list(column.values)}
@@ -73,7 +73,7 @@ class Schema:
 
 
 def template(table: TableFile, target: str | None = None, source: str | None = None) -> str:
-    """A schema to fill in, from the header of a file.
+    """A schema template, from the header of a file.
 
     >>> from dpbilevel.cli.layout import Layout
     >>> table = TableFile(Path("people.csv"), ("age", "paid"), ("age", "paid"), None, None, Layout())
@@ -89,18 +89,20 @@ def template(table: TableFile, target: str | None = None, source: str | None = N
     kinds = table.kinds or ("unknown",) * len(table.names)
     parts = [_INTRODUCTION.format(name=table.path.name, format=FORMAT, origin=_origin(table))]
     for name, kind in zip(table.names, kinds, strict=True):
-        note = "  # the target" if name == target else "  # where rows come from" if name == source else ""
+        note = "  # the target" if name == target else "  # the source of rows" if name == source else ""
         parts.append(f"[columns.{_key(name)}]{note}\n{_blank(kind, name == target, name == source)}\n")
     return "\n".join(parts)
 
 
 def _origin(table: TableFile) -> str:
-    """Where the names of the columns come from: a first line is taken for a header, and nobody else can tell."""
+    """A comment on the origin of the names: the first line is assumed to be a header, which only the user can check."""
     if table.layout.columns is not None:
         return "The file has no header; the names are those of --columns."
     if table.kinds is not None:
         return "The names are those of the file."
-    return "The names are those of the first line: were that a record, delete this and pass --columns NAME,NAME,..."
+    return (
+        "The names are those of the first line. If that is a record, delete this file and pass --columns NAME,NAME,..."
+    )
 
 
 def _blank(kind: str, target: bool, source: bool) -> str:
@@ -111,46 +113,46 @@ def _blank(kind: str, target: bool, source: bool) -> str:
     blanks = {
         "number": "# range = [,]  (the file has numbers)",
         "text": "# categories = []  (the file has text)",
-        "other": "ignore = true  # dates and nested values: turn them into numbers or words to use them",
+        "other": "ignore = true  # dates and nested values: convert them to numbers or words to use them",
     }
     return blanks.get(kind, "# range = [,]  or  categories = []  or  ignore = true")
 
 
 def _key(name: str) -> str:
-    """A TOML key: bare where it may be, otherwise quoted, for which JSON's quotes serve."""
+    """A TOML key: bare if possible, otherwise quoted, as in JSON."""
     bare = name.isascii() and name.replace("_", "").replace("-", "").isalnum()
     return name if bare else json.dumps(name)
 
 
 def read_schema(path: Path) -> Schema:
-    """The schema in a TOML file, or an error that says what is wrong with it."""
+    """Read a schema from a TOML file."""
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise InvalidArgument(
-            f"{path}: there is no such schema; `dpbilevel schema DATA --out {path}` writes one to fill in"
+            f"{path}: does not exist; `dpbilevel schema DATA --out {path}` writes a template"
         ) from None
     except (OSError, UnicodeDecodeError):
         raise InvalidArgument(f"{path}: cannot be read; a schema is a TOML file in UTF-8") from None
-    except tomllib.TOMLDecodeError as error:  # quotes a line of the schema, which is public
-        raise InvalidArgument(f"{path}: is not TOML: {error}; fill in the brackets, or take a blank line out") from None
+    except tomllib.TOMLDecodeError as error:  # may quote a line of the schema, which is public
+        raise InvalidArgument(f"{path}: is not TOML: {error}; fill in the brackets, or delete the line") from None
     return parsed(content, str(path))
 
 
 def parsed(content: Mapping[str, Any], where: str) -> Schema:
-    """The schema in what a TOML file or a run file holds."""
+    """Parse the content of a TOML file or of a run file."""
     if content.get("format") != FORMAT:
         raise InvalidArgument(f'{where}: is not a schema of this version; its first entry must be format = "{FORMAT}"')
     unknown = sorted(set(content) - {"format", "columns"})
     columns = content.get("columns")
     if unknown or not isinstance(columns, Mapping) or not columns:
-        raise InvalidArgument(f"{where}: must have format = ... and a table [columns.NAME] for every column alone")
+        raise InvalidArgument(f"{where}: must contain only format = ... and one table [columns.NAME] per column")
     return Schema({name: _column(where, name, given) for name, given in columns.items()})
 
 
 def check_columns(schema: Schema, where: str, table: TableFile, needed: Sequence[str]) -> None:
-    """Raise unless the schema declares every column of a file, and the file has every column that is ``needed``."""
-    # Names that nobody has declared are not shown: they may be cells of a record, in a file without a header.
+    """Raise unless the schema declares every column of a file, and the file has every ``needed`` column."""
+    # Undeclared names are not shown: in a file without a header they may be cells of a record.
     undeclared = [at for at, name in enumerate(table.names, 1) if name not in schema.columns]
     if len(undeclared) == len(table.names):
         raise InvalidArgument(f"{table.path}: has none of the columns that {where} declares; {table.remedy}")
@@ -173,9 +175,9 @@ def _column(where: str, name: str, given: Any) -> Column:
         raise InvalidArgument(f"{where}: column {name!r} has {unknown[0]!r}; must be one of {', '.join(_KEYS)}")
     kinds = [key for key in _KEYS if key != "group" and given.get(key, False) is not False]
     if len(kinds) != 1:
-        said = "nothing is declared" if not kinds else f"has {' and '.join(kinds)}"
+        problem = "nothing is declared" if not kinds else f"has {' and '.join(kinds)}"
         raise InvalidArgument(
-            f"{where}: column {name!r}: {said}; must have one of range, categories, classes or ignore = true"
+            f"{where}: column {name!r}: {problem}; must have one of range, categories, classes or ignore = true"
         )
     kind, group = kinds[0], given.get("group")
     if group is not None and (not isinstance(group, str) or not group):
@@ -188,7 +190,7 @@ def _column(where: str, name: str, given: Any) -> Column:
 
 def _range(where: str, name: str, given: Any) -> tuple[float, float]:
     numeric = isinstance(given, list) and all(isinstance(n, int | float) and not isinstance(n, bool) for n in given)
-    finite = numeric and all(-_LARGEST <= number <= _LARGEST for number in given)  # not so of NaN
+    finite = numeric and all(-_LARGEST <= number <= _LARGEST for number in given)  # False for NaN
     if not finite or len(given) != 2 or given[0] >= given[1]:
         raise InvalidArgument(
             f"{where}: column {name!r} has range = {given!r}; must be two numbers, the smaller first (try [0, 100])"
@@ -197,11 +199,13 @@ def _range(where: str, name: str, given: Any) -> tuple[float, float]:
 
 
 def _listed(where: str, name: str, kind: str, given: Any) -> tuple[str, ...]:
-    """Values as the text that a file has for them: 1 as "1", true as "true"."""
+    """Values as text, as in the file: 1 as "1", true as "true"."""
     listed = given if isinstance(given, list) else []
     usable = bool(listed) and all(isinstance(value, str | int | float) for value in listed)
     texts = tuple(str(value).lower() if isinstance(value, bool) else str(value).strip() for value in listed)
     if not usable or len(set(texts)) < len(texts) or (kind == "classes" and len(texts) < 2):
         least = "two or more labels" if kind == "classes" else "one or more values"
-        raise InvalidArgument(f'{where}: column {name!r}: {kind} must list {least}, each once (try ["no", "yes"])')
+        raise InvalidArgument(
+            f'{where}: column {name!r}: {kind} must list {least}, without duplicates (try ["no", "yes"])'
+        )
     return texts

@@ -1,11 +1,11 @@
-"""Ctrl-C and SIGTERM: noticed at whatever moment they come, and answered with one line and exit code 130.
+"""Ctrl-C and SIGTERM: end the process at any moment, with one line of output and exit code 130.
 
-Python makes an exception of Ctrl-C, wherever the program happens to be. One that lands in a callback of another library
-is printed and forgotten, and a run goes on, is charged and finishes. So nothing is raised here. A signal ends the
-process there and then, after what `SIGNALS.ending` says is to be done at this moment; or, within a section that must be
-whole, such as a charge or the writing of results, right after it. A second signal changes nothing.
+Python raises an exception for Ctrl-C, wherever the program is. If it is raised in a callback of another library, it is
+printed and ignored, and the run continues, is charged and finishes. Therefore nothing is raised here. A signal ends the
+process immediately, after calling `SIGNALS.ending`, which cleans up; or, within a protected section, such as a charge
+or the writing of results, right after it. A second signal has no effect.
 
-Nothing is imported here that the interpreter has not loaded: this comes first, and `signal` itself would load more.
+This module only imports what the interpreter has already loaded: it runs first, and `signal` itself would load more.
 """
 
 import _signal  # type: ignore[import-not-found]
@@ -25,9 +25,9 @@ def _nothing_to_do() -> str:
 
 
 class Held:
-    """A section that signals do not cut: one that comes within it is answered at its end.
+    """A protected section: a signal that arrives within it is handled at its end.
 
-    Where the section ends with an error, the error goes first: it decides what is to be said.
+    If the section ends with an error, the error is handled first, because it determines the message.
     """
 
     def __init__(self, signals: "Signals") -> None:
@@ -43,12 +43,12 @@ class Held:
 
 
 class Signals:
-    """What a signal means to this process.
+    """The signal handlers of this process.
 
     Attributes:
-        ending: does what must be done where the process ends now, and returns what is said then.
-        depth: how many sections are open that must be whole.
-        pending: whether a signal waits for the end of such a section.
+        ending: cleans up before the process ends, and returns the message to print.
+        depth: number of open protected sections.
+        pending: whether a signal is waiting for the end of a protected section.
     """
 
     def __init__(self) -> None:
@@ -58,7 +58,7 @@ class Signals:
         self._before: dict[int, Any] = {}
 
     def install(self) -> bool:
-        """Take over SIGINT and SIGTERM, unless whoever started the process had it ignore them; False if we had them."""
+        """Install handlers for SIGINT and SIGTERM, unless they are ignored; returns False if already installed."""
         took = False
         for number in (_signal.SIGINT, _signal.SIGTERM):
             before = _signal.getsignal(number)
@@ -69,31 +69,31 @@ class Signals:
         return took
 
     def uninstall(self) -> None:
-        """Give the signals back to who had them before."""
+        """Restore the previous handlers."""
         while self._before:
             _signal.signal(*self._before.popitem())
         self.ending, self.pending = _nothing_to_do, False
 
     def held(self) -> Held:
-        """A section that must be whole."""
+        """A protected section."""
         return Held(self)
 
     def receive(self, *_: object) -> None:
-        """What happens when a signal comes."""
+        """Handle a signal."""
         self.pending = True
         self.answer()
 
     def answer(self) -> None:
-        """End the process where a signal has come and no section is open; the next one then finds a section open."""
+        """End the process if a signal is pending and no section is open; further signals are then ignored."""
         if self.pending and not self.depth:
             self.depth += 1
             try:
-                said = self.ending()
-                # Not by print: the signal may have come in the middle of one. A bar may have hidden the cursor.
+                message = self.ending()
+                # Not print: the signal may have interrupted a print. A progress bar may have hidden the cursor.
                 clear = "\x1b[?25h\n" if os.isatty(2) else ""
-                os.write(2, f"{clear}dpbilevel: interrupted. {said}\n".encode())
+                os.write(2, f"{clear}dpbilevel: interrupted. {message}\n".encode())
             finally:
-                # XLA's threads may be in the middle of a round; to take the interpreter down under them crashes.
+                # XLA's threads may still be running; a normal exit of the interpreter would crash.
                 os._exit(INTERRUPTED)
 
 

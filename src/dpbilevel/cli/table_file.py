@@ -1,7 +1,7 @@
-"""Tables in files, CSV and Parquet: their header, and their rows as text a block at a time, in bounded memory.
+"""Tables in CSV and Parquet files: reads the header, and rows as text, one block at a time, in bounded memory.
 
-Cells are private and messages of readers quote them: every error of theirs is replaced by one that names the file, the
-rule and the remedy.
+Cells are private, and error messages of readers quote them. Every such error is replaced by one that names the file,
+the rule and the remedy.
 """
 
 import contextlib
@@ -25,28 +25,27 @@ Block = dict[str, Any]
 
 _SEPARATED = {".csv": ",", ".tsv": "\t", ".txt": ","}
 _PARQUET = (".parquet", ".pq")
-_BLOCK = 2**24  # bytes of a file that are read at a time
-_ROWS = 2**16  # the same in rows, of a Parquet file
-_LINE = 2**20  # characters: no header is longer
-# What people take for a number, with either decimal mark.
+_BLOCK = 2**24  # bytes of a file per block
+_ROWS = 2**16  # rows of a Parquet file per block
+_LINE = 2**20  # maximum length of a header, in characters
+# Numbers with either decimal mark.
 _NUMBERS = {mark: rf"^[+-]?(\d+[{mark}]?\d*|[{mark}]\d+)([eE][+-]?\d+)?$" for mark in ".,"}
 _OTHER_MARK = {".": "pass --decimal , for 2,5", ",": "leave --decimal out for 2.5"}
-# Words in a column of numbers that are no text: cells without a number, and numbers that are not finite.
+# Words allowed in a column of numbers: missing and infinite values.
 _NO_NUMBERS = sorted(MISSING | {f"{sign}{word}" for sign in ("", "+", "-") for word in ("inf", "infinity")})
 
 
 @dataclass(frozen=True)
 class TableFile:
-    """A file of rows.
+    """A table in a file.
 
     Args:
-        path: of the file.
-        names: of its columns, without blanks around them.
-        headings: the same as the file has them.
-        kinds: "number", "text" or "other" for each column where the file declares types, as Parquet does; otherwise
-            None.
-        rows: how many there are, where the file declares it; otherwise None.
-        layout: how a CSV file is written; its delimiter is that of the file.
+        path: the path of the file.
+        names: the names of its columns, without surrounding blanks.
+        headings: the names as in the file.
+        kinds: "number", "text" or "other" for each column if the file declares types, as Parquet does; otherwise None.
+        rows: the number of rows if the file declares it; otherwise None.
+        layout: the format of a CSV file, with its delimiter.
     """
 
     path: Path
@@ -58,14 +57,14 @@ class TableFile:
 
     @property
     def remedy(self) -> str:
-        """What to try where the file lacks a column: its first line may be a record, and is not quoted."""
+        """The remedy for a missing column; the first line may be a record and is not quoted."""
         if self.kinds is not None:
             return "check the names"
         return NO_HEADER if self.layout.columns is None else "check the names in --columns"
 
     def blocks(self, columns: Sequence[str]) -> Iterator[Block]:
-        """Some columns of all rows, in order, as Arrow arrays of text."""
-        # Files without a row are refused by whoever needs rows: how many there are is known at the end only.
+        """The given columns of all rows, in order, as Arrow arrays of text."""
+        # Callers that need rows refuse empty files: the number of rows is known only at the end.
         headings = [self.headings[self.names.index(name)] for name in columns]
         with _without_cells(self.path), counted(f"Reading {self.path.name}", 100, "percent") as advance:
             read = 0
@@ -76,7 +75,7 @@ class TableFile:
                 read = int(100 * part)
 
     def _separated(self, headings: Sequence[str]) -> Iterator[tuple[Any, float]]:
-        """Batches of rows, each with the part of the file that has been read."""
+        """Batches of rows, each with the fraction of the file read so far."""
         import pyarrow
         from pyarrow import csv as arrow_csv
 
@@ -84,9 +83,9 @@ class TableFile:
         with self.path.open("rb") as file:
             if layout.columns is None:
                 _first_line(file, layout.delimiter or ",")
-            if not file.read(1):  # which Arrow takes for an error
+            if not file.read(1):  # an error for Arrow
                 return
-        # Every cell is read as text: no type is inferred from cells, and none fails to convert.
+        # Every cell is read as text: no types are inferred from cells, and no conversion can fail.
         text = dict.fromkeys(self.headings, pyarrow.string())
         with pyarrow.OSFile(str(self.path)) as source:
             reader = arrow_csv.open_csv(
@@ -109,14 +108,14 @@ class TableFile:
 
 
 def open_table(path: Path, layout: Layout | None = None) -> TableFile:
-    """A file by its header alone; no row is read, but for the number of its cells where a file has no header."""
+    """Open a file and read its header. No row is read, except to count cells if there is no header."""
     layout = layout or Layout()
     suffix = path.suffix.lower()
     if suffix not in _SEPARATED and suffix not in _PARQUET:
         known = ", ".join([*_SEPARATED, *_PARQUET])
         raise InvalidArgument(f"{path}: must be a CSV or Parquet file; its name must end in one of {known}")
     if not path.exists():
-        raise InvalidArgument(f"{path}: there is no such file; check the path")
+        raise InvalidArgument(f"{path}: does not exist; check the path")
     if not path.is_file():
         raise InvalidArgument(f"{path}: is a folder; pass a CSV or Parquet file")
     with _without_cells(path):
@@ -124,7 +123,7 @@ def open_table(path: Path, layout: Layout | None = None) -> TableFile:
 
 
 def numbers(name: str, cells: Any, decimal: str = ".") -> npt.NDArray[np.float64]:
-    """Cells of a column as numbers; NaN where a cell has none. Text is refused: it is no missing number.
+    """Cells of a column as numbers; NaN for missing ones. Other text is refused.
 
     >>> import pyarrow
     >>> numbers("age", pyarrow.array(["1", "2.5e3", "", "NA", None, "-inf"])).tolist()
@@ -141,29 +140,29 @@ def numbers(name: str, cells: Any, decimal: str = ".") -> npt.NDArray[np.float64
         known = pyarrow.array(_NO_NUMBERS, pyarrow.string())
         if not compute.all(compute.is_in(compute.utf8_lower(others), known), min_count=0).as_py():
             raise InvalidRecords(
-                f"column {name!r}: the schema declares a range, and a cell is no number. Numbers are written like "
-                f"2{decimal}5 ({_OTHER_MARK[decimal]}), empty cells and NA are missing, and all else is refused: turn "
-                "dates into numbers, and declare categories for words"
+                f"column {name!r}: the schema declares a range, but a cell is not a number. Numbers are written like "
+                f"2{decimal}5 ({_OTHER_MARK[decimal]}); empty cells and NA are missing values; other text is refused: "
+                "convert dates to numbers, and declare categories for words"
             )
         cells = compute.replace_substring(compute.if_else(numeric, cells, None), decimal, ".")
     return np.asarray(compute.cast(cells, pyarrow.float64()).to_numpy(zero_copy_only=False), np.float64)
 
 
 def words(cells: Any, values: Sequence[str] = ()) -> npt.NDArray[np.object_]:
-    """Cells of text as strings, spelt as ``values`` are; empty where a cell is missing."""
+    """Cells as strings, in the spelling of ``values``; empty for missing cells."""
     import pyarrow
     import pyarrow.compute as compute
 
-    cells = compute.cast(cells, pyarrow.string())  # numbers of a Parquet file, where the schema lists them as words
+    cells = compute.cast(cells, pyarrow.string())  # for numbers in a Parquet file that the schema lists as words
     for spelling, value in _spellings(values).items():
         cells = compute.if_else(compute.fill_null(compute.equal(cells, spelling), False), value, cells)
     return np.asarray(compute.fill_null(cells, "").to_numpy(zero_copy_only=False), dtype=object)
 
 
 def listed_words(cells: Any, values: Sequence[str], *, other: bool) -> npt.NDArray[np.object_] | None:
-    """Cells as the listed values that they are, or None where one is not listed.
+    """Cells as listed values, or None if a cell is not listed.
 
-    With ``other``, the value "other" takes cells that are not listed. All cells of a value share one string.
+    With ``other``, unlisted cells become "other" if that is listed. Equal cells share one string.
 
     >>> import pyarrow
     >>> listed_words(pyarrow.array(["F", None]), ["F", "other"], other=True).tolist()
@@ -185,14 +184,14 @@ def listed_words(cells: Any, values: Sequence[str], *, other: bool) -> npt.NDArr
 
 
 def _spellings(values: Sequence[str]) -> dict[str, str]:
-    """Other spellings of listed truth values: a Parquet file has true, TOML as well, and Python writes True."""
+    """Alternative spellings of listed booleans: Parquet and TOML have true, Python writes True."""
     truths = [value for value in values if value.lower() in ("true", "false")]
     spellings = {style(value): value for value in truths for style in (str.lower, str.capitalize, str.upper)}
     return {spelling: value for spelling, value in spellings.items() if spelling not in values}
 
 
 def _text(cells: Any) -> Any:
-    """A column as text without blanks around it, or as it is where it holds numbers or truth values."""
+    """A column as text without surrounding blanks; unchanged if it holds numbers or booleans."""
     import pyarrow
     import pyarrow.compute as compute
 
@@ -208,7 +207,7 @@ def _opened_separated(path: Path, layout: Layout) -> TableFile:
         first = _first_line(file, delimiter)
     names = tuple(cell.strip() for cell in first)
     if not any(names):
-        raise InvalidArgument(f"{path}: is empty, or its first line is; it must name the columns")
+        raise InvalidArgument(f"{path}: is empty, or its first line is; the first line must name the columns")
     if len(names) == 1 != len(layout.columns or ()):
         others = [other for other in (";", "\t", "|", ",") if other in names[0]]
         if others:
@@ -222,13 +221,13 @@ def _opened_separated(path: Path, layout: Layout) -> TableFile:
     if len(names) != len(layout.columns):
         raise InvalidArgument(
             f"--columns: names {len(layout.columns)} columns, and {path} has {len(names)} when split at {delimiter!r}; "
-            "name all of them, in their order"
+            "name all of them, in order"
         )
     return TableFile(path, layout.columns, layout.columns, None, None, layout)
 
 
 def _first_line(file: BinaryIO, delimiter: str) -> list[str]:
-    """The first row of a file, line by line from its bytes: what comes after it is not even decoded."""
+    """The first row of a file; bytes after it are not decoded."""
     lines = (line.decode("utf-8-sig") for line in iter(lambda: file.readline(_LINE), b""))
     return next(csv.reader(lines, delimiter=delimiter, strict=True), [])
 
@@ -238,12 +237,12 @@ def _opened_parquet(path: Path, layout: Layout) -> TableFile:
 
     if layout.columns is not None:
         raise InvalidArgument(f"--columns: is for CSV files without a header; {path} names its columns, leave it out")
-    # The footer: names, types and the number of rows. It may hold extremes of columns as well, which nobody looks at.
+    # The footer has names, types and the number of rows. It may also have extremes of columns, which are not used.
     with parquet.ParquetFile(path) as file:
         fields, rows = file.schema_arrow, file.metadata.num_rows
     names = tuple(name.strip() for name in fields.names)
     if len(set(names)) < len(names) or not all(names):
-        raise InvalidArgument(f"{path}: has columns without a name, or with the same name; rename them")
+        raise InvalidArgument(f"{path}: has columns without a name, or with duplicate names; rename them")
     return TableFile(path, names, tuple(fields.names), tuple(_kind(field.type) for field in fields), rows, layout)
 
 
@@ -259,19 +258,19 @@ def _kind(kind: Any) -> str:
 
 @contextlib.contextmanager
 def _without_cells(path: Path) -> Iterator[None]:
-    """Replace errors of readers, which quote cells, by what may be said."""
+    """Replace errors of readers, which may quote cells."""
     import pyarrow
 
     try:
         yield
     except PermissionError:
-        raise InvalidArgument(f"{path}: may not be read; check its permissions") from None
+        raise InvalidArgument(f"{path}: cannot be read; check its permissions") from None
     except UnicodeDecodeError:
         raise InvalidRecords(f"{path}: is not UTF-8 text; convert it (iconv -f latin1 -t utf-8)") from None
     except (pyarrow.ArrowException, csv.Error):
         raise InvalidRecords(
             f"{path}: cannot be read: a row must have as many cells as there are columns, quotes must be closed, and "
-            "the text must be UTF-8 (check --delimiter; a Parquet file must be whole)"
+            "the text must be UTF-8 (check --delimiter; a Parquet file must be complete)"
         ) from None
     except OSError:
         raise InvalidArgument(f"{path}: cannot be read; check the file and its disk") from None

@@ -1,4 +1,4 @@
-"""A run on a file: read, charge, tune and train, write what was released."""
+"""A run on a file: read, charge, tune and train, write the released values."""
 
 import warnings
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from dpbilevel.report.run_file import run_file_space
 
 @dataclass(frozen=True, eq=False)
 class Finished:
-    """A run that ended well."""
+    """A successful run."""
 
     review: Review
     folder: Path
@@ -26,18 +26,18 @@ class Finished:
 def run(job: Job, out: Path, *, force: bool, ledger: Ledger | None, command: str) -> Finished:
     """Read the files, charge the ledger, fit, and write the folder.
 
-    Everything that can be wrong with the input is found before the folder is made and anything is charged.
+    All errors in the input are found before the folder is created and anything is charged.
     """
     check_free(out, force=force)
     rows = _read(job)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the fit says the same, once
+        warnings.simplefilter("ignore")  # the fit issues the same warnings
         planned = job.plan(len(rows[0].target), None if rows[1] is None else len(rows[1].target))
-    keeper = Ledger(planned.budget) if ledger is None else ledger
+    run_ledger = Ledger(planned.budget) if ledger is None else ledger
     facts, declared = _facts(job, *rows), job.schema.to_json()
     space = run_file_space(planned, facts, declared, column_names(job.encoder), command)
     folder = RunFolder(out, planned.budget, facts, command, now(), space)
-    with running(folder, keeper) as charged:
+    with running(folder, run_ledger) as charged:
         model = job.estimator.set_params(ledger=charged)
         _fit(model, *rows)
         folder.solution = model.solution_
@@ -70,7 +70,7 @@ def _fit(model: Any, rows: Rows, validation: Rows | None) -> None:
 
 
 def _facts(job: Job, rows: Rows, validation: Rows | None) -> dict[str, str]:
-    """What is public about the run, in words."""
+    """Public facts about the run, for the report."""
     asked = job.asked
     validated = f"{job.estimator.validation_fraction:g} of the rows, by position"
     if validation is not None and asked.validation is not None:

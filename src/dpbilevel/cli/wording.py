@@ -1,14 +1,14 @@
-"""What the library says, in the words of the command line: its options for Python's arguments.
+"""Rewrites messages of the library for the command line: options instead of Python arguments.
 
-Errors and warnings of the library name arguments, as ``epsilon=-1.0: must be > 0``. Whoever typed ``--epsilon -1`` has
-never seen that argument, and some of them have another name here.
+Errors and warnings of the library name arguments, such as ``epsilon=-1.0: must be > 0``. A user who typed
+``--epsilon -1`` does not know this argument, and some arguments have another name on the command line.
 """
 
 import re
 
 from dpbilevel.cli.fit_command import COMMANDS, FitCommand, options
 
-# Arguments and what a command calls them. An empty name leaves the value alone, as for a file.
+# Arguments and their names on the command line. With an empty name only the value is shown, as for a file.
 _NAMES = {
     "classes": "classes in the schema",
     "composition": "composition",
@@ -22,7 +22,7 @@ _NAMES = {
     "url": "--ledger",
     "validation_rows": "--validation-rows",
 }
-# Remedies that are written in Python, and what does the same here.
+# Remedies in Python, and their equivalents on the command line.
 _REMEDIES = {
     r"data=None: ": "",
     r"try (Tracking\(steps=\d+\))": r"try \1, from Python",
@@ -39,16 +39,16 @@ _REMEDIES = {
     r"^url: ": "--ledger: ",
     r"^schema: ": "--schema: ",
 }
-_START = r"(?<![\w/.=?&-])"  # not inside of a path, an address or an option
+_START = r"(?<![\w/.=?&-])"  # not inside a path, a URL or an option
 _ARGUMENT = re.compile(_START + r"([a-z_]+)=(\([^()]*\)|'[^']*'|\"[^\"]*\"|[^\s:;,()'\"]+)?")
 
 
-def in_own_words(message: str) -> str:
-    """A message of the library as the command line says it.
+def for_command_line(message: str) -> str:
+    """A message of the library, rewritten for the command line.
 
-    >>> in_own_words("epsilon=-1.0: must be > 0; it bounds the privacy loss (try 1.0)")
+    >>> for_command_line("epsilon=-1.0: must be > 0; it bounds the privacy loss (try 1.0)")
     '--epsilon -1.0: must be > 0; it bounds the privacy loss (try 1.0)'
-    >>> in_own_words('clean it, or pass invalid="zero" to encode such cells')
+    >>> for_command_line('clean it, or pass invalid="zero" to encode such cells')
     'clean it, or pass --invalid zero to encode such cells'
     """
     for pattern, words in _REMEDIES.items():
@@ -68,7 +68,7 @@ def in_own_words(message: str) -> str:
 
 
 def _options() -> dict[str, str]:
-    """Options of commands that fit, and the names of places, which the schema declares."""
+    """Options of commands that fit a model, and arguments that the schema declares."""
     names: dict[str, str] = {}
     kinds: list[type[FitCommand]] = [FitCommand, *COMMANDS.values()]
     for kind in kinds:

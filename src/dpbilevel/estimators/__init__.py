@@ -2,15 +2,15 @@
 
 | estimator | what is tuned | application |
 | --- | --- | --- |
-| `DPLogisticRegressionCV` | L2 penalties, one or one for each group of columns | `regularization` |
-| `DPRidgeCV` | the same, for numbers | `regularization` |
-| `DPSourceWeightedClassifier` | a weight for each source of rows | `source_weights` |
-| `DPSourceWeightedRegressor` | the same, for numbers | `source_weights` |
+| `DPLogisticRegressionCV` | L2 penalties, one in total or one per group of columns | `regularization` |
+| `DPRidgeCV` | the same, for regression | `regularization` |
+| `DPSourceWeightedClassifier` | a weight per source of rows | `source_weights` |
+| `DPSourceWeightedRegressor` | the same, for regression | `source_weights` |
 | `DPMultiTaskRidge` | a representation that all tasks share | `shared_representation` |
 
-Everything that ``fit`` leaves behind, tuning included, satisfies one (epsilon, delta). What must be known of the data
-(``data_norm``, ``classes``, ``target_range``, names of sources and tasks) is declared; what is not is discovered, with
-a `PrivacyLeakWarning` and a caveat on the result.
+Everything that ``fit`` returns, including the result of tuning, satisfies one (epsilon, delta). You declare the public
+facts about the data (``data_norm``, ``classes``, ``target_range``, names of sources and tasks). Undeclared facts are
+read from the data, with a `PrivacyLeakWarning` and a caveat on the result.
 """
 
 from dpbilevel.estimators.logistic import DPLogisticRegressionCV

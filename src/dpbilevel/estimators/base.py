@@ -1,7 +1,7 @@
-"""What all estimators share: their settings, how they read rows, what they may spend, and the one call of `solve`.
+"""The base class of all estimators: settings, reading of rows, budget, and the only call of `solve`.
 
-Each has a ``_prepare`` with the arguments of its ``fit``, which reads them and states the problem (`Prepared`). A fit
-solves it, a plan is that of the same problem with sizes in place of data, an audit attacks it.
+Each estimator has a method ``_prepare`` with the arguments of its ``fit``. It reads the data and defines the problem
+(`Prepared`). A fit solves the problem, a plan uses the same problem with shapes instead of data, an audit attacks it.
 """
 
 import math
@@ -42,21 +42,22 @@ Tree = Any
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class PrivateEstimator(CountedCopies):
-    """Settings that all estimators share.
+    """Settings shared by all estimators.
 
     Args:
-        epsilon: of everything together; ``float("inf")`` runs without noise or clipping.
+        epsilon: the total epsilon of a fit; ``float("inf")`` runs without noise or clipping.
         delta: None takes 1/n^1.1, rounded down to one digit; n, the number of rows, is public. The guarantee states it.
         adjacency: "replace-one" or "zero-out".
-        data_norm: declared: every row of X has at most this Euclidean norm. Longer rows are shortened to it. Rows of
-            `BoundedEncoder` bring theirs along.
-        bounds: declared instead: (low, high), numbers or one for each column. Columns are clamped to them.
-        validation_fraction: of the rows, for tuning; they train the final model too.
-        split_seed: which rows those are, by a public permutation of positions.
-        method: what tunes; None takes `Tracking`, the default of `solve`.
-        ledger: of the data set; without one each fit stands alone.
-        invalid: "refuse" (default) raises for missing or infinite cells, before anything is charged; with "zero" rows
-            that have one count for nothing, and predictions take such cells for zero (or the middle of bounds).
+        data_norm: declared bound on the Euclidean norm of every row of X. Longer rows are scaled down to it. Rows from
+            `BoundedEncoder` include their own bound.
+        bounds: declared instead of ``data_norm``: (low, high), two numbers or two arrays with one number per column.
+            Columns are clamped to them.
+        validation_fraction: the fraction of rows used for tuning; the final model is trained on them too.
+        split_seed: the seed of the public permutation of positions that selects them.
+        method: the tuning method; None takes `Tracking`, the default of `solve`.
+        ledger: the ledger of the data set; without one, every fit has a budget of its own.
+        invalid: "refuse" (default) raises for missing or infinite cells, before anything is charged. With "zero", rows
+            with such cells contribute nothing, and predictions replace such cells by zero (or the middle of bounds).
         random_state: an integer fixes the noise for experiments. The result is then NOT private, and every fit warns.
         noise: "float", or "exact" for integer noise, as in `solve`.
     """
@@ -81,14 +82,14 @@ class PrivateEstimator(CountedCopies):
         cls.__doc__ = with_inherited_settings(cls.__doc__, PrivateEstimator.__doc__)
 
     def _read(self, X: Any, *, reset: bool, fitted: bool = True) -> Table:
-        """A table with the columns that fit has seen."""
+        """Read a table and check its columns; except in ``fit`` they must be those of the fit."""
         if not reset and fitted:
             check_is_fitted(self, "solution_")
-        one_of("invalid", self.invalid, ("refuse", "zero"), "it says what happens to rows with missing cells")
+        one_of("invalid", self.invalid, ("refuse", "zero"), "it defines how rows with missing cells are treated")
         if is_dictionary(X):
             raise InvalidRecords("X: must be a matrix or a data frame; dpb.BoundedEncoder takes dictionaries")
         table = read_table(X)
-        if table.shape[0] < (2 if reset else 1) or table.shape[1] < 1:  # in scikit-learn's words
+        if table.shape[0] < (2 if reset else 1) or table.shape[1] < 1:  # with scikit-learn's wording
             noun, least = ("feature", 1) if table.shape[1] < 1 else ("sample", 2 if reset else 1)
             found = table.shape[1] if table.shape[1] < 1 else table.shape[0]
             raise InvalidRecords(
@@ -98,9 +99,9 @@ class PrivateEstimator(CountedCopies):
         return table
 
     def _rows(self, X: Any, *more: Any, like: Rows | None = None) -> Rows:
-        """Rows to fit, with their caveats and those of ``more``; their shape alone where X is `Unread`.
+        """Scaled rows with their caveats and those of ``more``; only their shape if X is `Unread`.
 
-        Rows ``like`` others have the columns of those, and are scaled as those were.
+        With ``like``, the rows must have the same columns as those, and are scaled in the same way.
         """
         if isinstance(X, Unread):
             return Rows(jax.ShapeDtypeStruct((X.rows, X.columns), np.float32))
@@ -116,14 +117,14 @@ class PrivateEstimator(CountedCopies):
         return levels(upper, lower, self.validation_fraction, self.split_seed)
 
     def _fit(self, prepared: Prepared) -> Self:
-        """Tune and train within the budget."""
+        """Plan, warn, solve, and set the attributes of the fitted estimator."""
         seed = self._checked_seed()
         check_noise(self.noise, seed, "random_state")
         problem, legend = prepared.problem, prepared.legend
         records = Records(**prepared.records, invalid=self.invalid)
         planned = self._planned(problem, records.sizes)
         budget, method = planned.budget, planned.method
-        # Warnings come before the charge: where one is made an error, nothing has been spent.
+        # Warnings come before the charge: if a filter turns one into an error, nothing has been spent.
         for caveat in prepared.caveats:
             warnings.warn(caveat, PrivacyLeakWarning, stacklevel=3)
         self._warn_of_copies(stacklevel=3)
@@ -131,8 +132,9 @@ class PrivateEstimator(CountedCopies):
         warn_beforehand(planned.privacy, planned.remarks, stacklevel=3)
         warn_if_not_private(budget, KeySchedule(seed), "random_state", stacklevel=4)
         with warnings.catch_warnings():
-            for said in (NotPrivateWarning, PrivacyLeakWarning, UtilityWarning):  # by us, at the caller's line
-                warnings.simplefilter("ignore", said)
+            # Already issued above, at the caller's line.
+            for category in (NotPrivateWarning, PrivacyLeakWarning, UtilityWarning):
+                warnings.simplefilter("ignore", category)
             solution = solve(
                 problem,
                 records,
@@ -154,20 +156,20 @@ class PrivateEstimator(CountedCopies):
         return self._fitted(solution, prepared.finish(solution.x, solution.y))
 
     def _fitted(self, solution: Solution, attributes: Mapping[str, Any]) -> Self:
-        """This estimator with what a fit released."""
+        """Set the attributes of a fitted estimator."""
         self.solution_, self.privacy_ = solution, solution.privacy
         for name, value in attributes.items():
             setattr(self, name, value)
         return self
 
     def _plan(self, prepared: Prepared) -> Plan:
-        """The plan of a fit, with the warnings that a fit begins with; for ``plan`` of every estimator."""
+        """The plan of a fit, with the same warnings; for ``plan`` of every estimator."""
         planned = self._planned(prepared.problem, prepared.sizes)
         warn_beforehand(planned.privacy, planned.remarks, stacklevel=3)
         return planned
 
     def _planned(self, problem: BilevelProblem, sizes: RecordShapes) -> Plan:
-        """The plan of a fit, of which `solve` makes the same again."""
+        """The plan of a fit; `solve` makes the same plan again."""
         rows = sum(map(sizes.count, sizes.roles))
         budget = self._budget(rows)
         method = DEFAULT_METHOD if self.method is None else self.method
@@ -191,7 +193,7 @@ class PrivateEstimator(CountedCopies):
         return None if seed is None else int(seed)
 
     def _repr_html_inner(self) -> str:
-        # scikit-learn's diagram, and below it what was spent and found, once there is something.
+        # scikit-learn's diagram, followed by the summary of the solution after a fit.
         return str(super()._repr_html_inner()) + self._card()
 
     def _repr_mimebundle_(self, **options: Any) -> dict[str, str]:
@@ -217,6 +219,6 @@ def default_delta(rows: int) -> float:
     >>> default_delta(32_561), default_delta(1000)
     (1e-05, 0.0005)
     """
-    exact = Decimal(rows**-1.1)  # a logarithm in floats is wrong by one where this is a power of ten
+    exact = Decimal(rows**-1.1)  # a logarithm in floating point is off by one if this is a power of ten
     power = exact.adjusted()
     return float(f"{int(exact.scaleb(-power))}e{power}")

@@ -1,11 +1,11 @@
-"""Copies of an estimator, as cross-validation and searches make them: a copy knows that it is one of several.
+"""Counts the clones of an estimator that cross-validation and searches make, to warn of uncovered releases.
 
-Each fit of such a copy spends an epsilon of its own, and what is done with the scores of copies on private rows, a
-choice above all, is covered by none of them. No ledger changes that: it counts fits, not scores.
+Each fit of a clone spends its own epsilon. Using the scores of clones on private rows, in particular to choose among
+them, is covered by none of these guarantees. A ledger does not change that: it counts fits, not scores.
 
-What a copy knows is part of its state, not of a process: it travels with a pickle into the workers of ``n_jobs``, and
-the copies of a copy have it too. Where copies are made by the workers themselves, nobody can count them: there the
-first one already counts as one of several.
+The count is part of the state of an estimator, not of the process: it is pickled along with it to the workers of
+``n_jobs``, and clones of a clone inherit it. Clones made by the workers themselves cannot be counted; there the first
+one already counts as one of several.
 """
 
 import os
@@ -19,9 +19,9 @@ from sklearn.base import BaseEstimator
 from dpbilevel.errors import PrivacyLeakWarning
 
 PRIVATE_WAY = (
-    "fit tunes by itself: fit once, on all training rows, and score held-out rows with dpb.evaluate; ledger= keeps the "
-    "total where several fits are meant. A split must go by position alone (KFold(shuffle=True, random_state=...)), "
-    "never be stratified, and never follow a sort by content"
+    "fit tunes by itself: fit once, on all training rows, and score held-out rows with dpb.evaluate; for several fits, "
+    "ledger= tracks the total. Splits must depend on positions alone (KFold(shuffle=True, random_state=...)): never "
+    "stratify, and never sort by content first"
 )
 
 _LOCK = threading.Lock()
@@ -29,7 +29,7 @@ _STARTED = time.time_ns()
 
 
 class CountedCopies(BaseEstimator):
-    """An estimator whose clones know how many there are."""
+    """An estimator whose clones store how many there are."""
 
     def __sklearn_clone__(self) -> Any:
         copy = super().__sklearn_clone__()
@@ -41,21 +41,21 @@ class CountedCopies(BaseEstimator):
 
     def __getstate__(self) -> dict[str, Any]:
         state = dict(super().__getstate__())
-        if not hasattr(self, "solution_"):  # it is still to be fitted, perhaps by a worker whose warnings nobody sees
+        if not hasattr(self, "solution_"):  # not fitted yet: a worker may fit it, and its warnings may not be shown
             self._warn_of_copies(stacklevel=3)
             state["_pickled_in"] = _process()
         return state
 
     def _copies_caveat(self) -> str | None:
-        """What the guarantee of one fit does not cover, from the second copy on."""
+        """The caveat of a fit, from the second clone on."""
         number = getattr(self, "_copy_number", 1)
-        # Where noise is fixed the result is not private at all, and says so.
+        # With fixed noise the result is not private at all, and is marked so.
         if number == 1 or getattr(self, "random_state", None) is not None:
             return None
         return (
-            f"this is copy number {number}, or a later one, of an estimator, as cross-validation and searches make "
-            "them, and the guarantee covers its own fit alone: neither the fits of other copies, nor scores on private "
-            "rows and a choice by them, nor a split that looks at content"
+            f"this is at least clone number {number} of an estimator, as made by cross-validation and searches, and "
+            "the guarantee covers this fit alone: not the fits of other clones, not scores on private rows or choices "
+            "based on them, and not splits that depend on content"
         )
 
     def _warn_of_copies(self, stacklevel: int) -> None:
@@ -65,5 +65,5 @@ class CountedCopies(BaseEstimator):
 
 
 def _process() -> tuple[int, int]:
-    """This process, among those of this machine and of others: identifiers alone are used again."""
+    """Identifies this process, also across machines: process identifiers alone are reused."""
     return os.getpid(), _STARTED

@@ -11,7 +11,7 @@ from dpbilevel.evaluation.heldout import labels
 
 
 def numbered_groups(groups: Any, columns: int) -> tuple[npt.NDArray[Any], tuple[int, ...]]:
-    """Labels of groups in order, and for each column and the intercept the number of its group.
+    """Sorted labels of groups, and the group index of each column and of the intercept (-1).
 
     >>> names, numbers = numbered_groups(["size", "size", "age"], 3)
     >>> names.tolist(), numbers
@@ -22,8 +22,8 @@ def numbered_groups(groups: Any, columns: int) -> tuple[npt.NDArray[Any], tuple[
     given = labels(groups)
     if given is None or len(given) != columns or given.dtype.kind not in "biuU":
         raise InvalidArgument(
-            f"groups: must give one label for each of the {columns} columns, whole numbers alone or strings alone, so "
-            "that every column is in exactly one group"
+            f"groups: must have one label for each of the {columns} columns, all integers or all strings, so that "
+            "every column is in exactly one group"
         )
     names, numbers = np.unique(given, return_inverse=True)
     return names, (*(int(number) for number in numbers), UNTUNED)

@@ -1,4 +1,4 @@
-"""Linear models: one row of coefficients for each output, trained on rows with an intercept."""
+"""Linear models: one row of coefficients per output, trained on rows with an intercept."""
 
 from abc import abstractmethod
 from dataclasses import dataclass
@@ -19,13 +19,13 @@ from dpbilevel.solution.solution import Solution
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class LinearEstimator(PrivateEstimator):
-    """An estimator that predicts by linear scores."""
+    """An estimator that predicts from linear scores."""
 
     @classmethod
     def restored(
         cls, solution: Solution, coefficients: Any, intercepts: Any, *, data_norm: float = 1.0, classes: Any = None
     ) -> Self:
-        """A fitted estimator from what an earlier fit released: it predicts as that one did.
+        """A fitted estimator from the released values of an earlier fit; it makes the same predictions.
 
         Coefficients and intercepts are its ``coef_`` and ``intercept_``; a classifier needs its ``classes_`` too.
         """
@@ -36,11 +36,11 @@ class LinearEstimator(PrivateEstimator):
 
     @abstractmethod
     def _targets(self, y: Any, rows: Rows) -> Labels | Numbers:
-        """The targets of rows."""
+        """Encode the targets of rows."""
 
     @staticmethod
     def _model(rows: Rows, targets: Labels | Numbers, weights: npt.ArrayLike) -> dict[str, Any]:
-        """Attributes from the coefficients of rows with an intercept."""
+        """Attributes of the fitted model, from coefficients that include the intercept."""
         assert rows.scaling is not None
         return {"_scaling_": rows.scaling} | targets.attributes(*rows.scaling.unscaled(*split_intercept(weights)))
 
@@ -52,17 +52,17 @@ class LinearEstimator(PrivateEstimator):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class PrivateClassifier(ClassifierMixin, LinearEstimator):
-    """Prediction by linear scores, one for two classes, otherwise one for each class."""
+    """Classification by linear scores: one score for two classes, otherwise one per class."""
 
     classes: Any = None
 
     def decision_function(self, X: Any) -> npt.NDArray[np.float64]:
-        """Scores: of the second class for two classes, otherwise one column for each class."""
+        """Scores: of the second class for two classes, otherwise one column per class."""
         scores = self._scores(X)
         return scores[:, 0] if len(self.classes_) == 2 else scores
 
     def predict(self, X: Any) -> npt.NDArray[Any]:
-        """The likeliest class of each row."""
+        """The most likely class of each row."""
         scores = self._scores(X)
         best = (scores[:, 0] > 0).astype(int) if len(self.classes_) == 2 else scores.argmax(axis=1)
         return np.asarray(self.classes_[best])
@@ -80,7 +80,7 @@ class PrivateClassifier(ClassifierMixin, LinearEstimator):
             return np.log(self.predict_proba(X))
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Accuracy on *public* rows; `dpb.evaluate` is for private ones."""
+        """Accuracy on *public* rows; use `dpb.evaluate` for private rows."""
         predicted = self.predict(X)
         targets = column("y", y, len(predicted))
         check_kind(targets, self.classes_)
@@ -88,7 +88,7 @@ class PrivateClassifier(ClassifierMixin, LinearEstimator):
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.classifier_tags.poor_score = True  # scores are checked on a few dozen rows, where noise rules
+        tags.classifier_tags.poor_score = True  # scikit-learn checks scores on a few dozen rows, where noise dominates
         return tags
 
     def _targets(self, y: Any, rows: Rows) -> Labels:
@@ -97,7 +97,7 @@ class PrivateClassifier(ClassifierMixin, LinearEstimator):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class PrivateRegressor(RegressorMixin, LinearEstimator):
-    """Prediction by one linear score, in units of the target."""
+    """Regression by one linear score, in units of the target."""
 
     target_range: Any = None
 
@@ -106,13 +106,13 @@ class PrivateRegressor(RegressorMixin, LinearEstimator):
         return self._scores(X)[:, 0]
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """R squared on *public* rows; `dpb.evaluate` is for private ones."""
+        """R squared on *public* rows; use `dpb.evaluate` for private rows."""
         predicted = self.predict(X)
         return float(r2_score(numbers("y", y, len(predicted)), predicted, sample_weight=sample_weight))
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.regressor_tags.poor_score = True  # scores are checked on a few dozen rows, where noise rules
+        tags.regressor_tags.poor_score = True  # scikit-learn checks scores on a few dozen rows, where noise dominates
         return tags
 
     def _targets(self, y: Any, rows: Rows) -> Numbers:

@@ -11,17 +11,18 @@ class DPLogisticRegressionCV(PenaltyEstimator, PrivateClassifier):
     """Logistic regression whose L2 penalties are tuned on private rows, under one (epsilon, delta) for everything.
 
     Args:
-        classes: declared labels, in an order of your choice: of two classes, coefficients are those of the last. None
-            discovers them, sorted, with a `PrivacyLeakWarning`.
-        groups: one label for each column; columns of one label share a penalty (``range(columns)``: a penalty each,
-            `BoundedEncoder.group_of_column_`: one for each encoded column). None: one penalty. The intercept has none.
+        classes: declared labels, in any order: with two classes, coefficients refer to the second. None reads them from
+            the data, sorted, with a `PrivacyLeakWarning`.
+        groups: one label per column; columns with the same label share a penalty (``range(columns)``: one penalty per
+            column, `BoundedEncoder.group_of_column_`: one per column before encoding). None: one penalty for all. The
+            intercept is not penalised.
 
-    Settings that all estimators share are those of `dpbilevel.estimators.base.PrivateEstimator`.
+    Settings shared by all estimators are those of `dpbilevel.estimators.base.PrivateEstimator`.
 
     Attributes:
         coef_, intercept_, classes_: as in scikit-learn.
-        penalties_: released, one for each of ``groups_``, of the mean loss on rows scaled to norm one.
-        privacy_: what was spent. solution_: all that was released, with `report` and `save`.
+        penalties_: released, one for each of ``groups_``, relative to the mean loss on rows scaled to norm one.
+        privacy_: the privacy spend. solution_: everything that was released, with `report` and `save`.
 
     >>> import numpy as np
     >>> from dpbilevel.estimators import DPLogisticRegressionCV

@@ -1,4 +1,4 @@
-"""Ridge regression of many tasks on a representation that they share, learnt privately."""
+"""Ridge regression for many tasks on a shared representation, learned privately."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
@@ -20,31 +20,34 @@ from dpbilevel.solution.solution import Legend
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class DPMultiTaskRidge(RegressorMixin, PrivateEstimator):
-    """One linear model for each task, on a few features that all tasks share and learn together.
+    """One linear model per task, on a few features that all tasks share and that are learned from all of them.
 
-    The representation is tuned on private validation rows, the heads are trained on it; one (epsilon, delta) covers
-    both. It pays where there are many columns, few rows for each task, and the same few directions matter to all.
+    The representation is tuned on private validation rows, and the heads are trained on it; one (epsilon, delta) covers
+    both. It helps if there are many columns, few rows per task, and the same few directions matter to all tasks.
 
     Args:
-        dimension: how many features the tasks share (at most the number of columns).
-        task_names: declared names of tasks; None discovers them, with a `PrivacyLeakWarning`. Rows of a task that is
-            not listed are those of "other", where that is listed. Otherwise fit refuses them, and predictions for them
-            take the mean of all heads.
-        target_range: declared (low, high); targets are clamped to it. None discovers it likewise.
+        dimension: the number of shared features (at most the number of columns).
+        task_names: declared names of tasks; None reads them from the data, with a `PrivacyLeakWarning`. Rows of an
+            unlisted task belong to "other" if that is listed. Otherwise fit refuses them, and predictions for them use
+            the mean of all heads.
+        target_range: declared (low, high); targets are clamped to it. None reads it from the data, with the same
+            warning.
 
-    Settings that all estimators share are those of `dpbilevel.estimators.base.PrivateEstimator`. Half of mu^2 goes to
-    the representation: it has far more numbers than a few penalties.
+    Settings shared by all estimators are those of `dpbilevel.estimators.base.PrivateEstimator`. Half of mu^2 is spent
+    on the representation, which has many more parameters than a few penalties.
 
     Attributes:
-        representation_: released, the map from columns (as given) to features.
-        coef_, intercept_: of each of ``task_names_``, in units of the columns and of the target.
-        privacy_: what was spent. solution_: all that was released, with `report` and `save`.
+        representation_: released, the map from the columns of X to features.
+        coef_, intercept_: one per task in ``task_names_``, in units of the columns and of the target.
+        privacy_: the privacy spend. solution_: everything that was released, with `report` and `save`.
 
     >>> import numpy as np
     >>> from dpbilevel.estimators import DPMultiTaskRidge
     >>> draws = np.random.default_rng(0)
     >>> X, tasks = draws.normal(size=(20_000, 5)) / 4, draws.integers(0, 4, 20_000)
-    >>> y = (X @ [1, 1, 0, 0, 0]) * np.array([1.0, -1.0, 2.0, 0.5])[tasks]  # one direction matters, to each its own way
+    >>> y = (X @ [1, 1, 0, 0, 0]) * np.array([1.0, -1.0, 2.0, 0.5])[
+    ...     tasks
+    ... ]  # one shared direction, one coefficient per task
     >>> model = DPMultiTaskRidge(dimension=1, data_norm=1.0, task_names=range(4), target_range=(-2, 2))
     >>> bool(model.fit(X, y, tasks=tasks).score(X, y, tasks=tasks) > 0.8)
     True
@@ -57,7 +60,7 @@ class DPMultiTaskRidge(RegressorMixin, PrivateEstimator):
     _refit: ClassVar[Refit | str] = Refit(share=0.5)
 
     def fit(self, X: Any, y: Any, tasks: Any = None) -> Self:
-        """Tune and train. The whole spend is charged before the first step.
+        """Tune and train. The total cost is charged before the first step.
 
         Args:
             X, y: rows and targets.
@@ -74,7 +77,9 @@ class DPMultiTaskRidge(RegressorMixin, PrivateEstimator):
         targets = Numbers.of(y, rows, self.target_range)
         names = Names.of("task", tasks, rows, self.task_names)
         columns = rows.values, targets.values, names.values
-        dimension = min(count("dimension", self.dimension, "it is how many features tasks share"), rows.shape[1])
+        dimension = min(
+            count("dimension", self.dimension, "it is the number of features that tasks share"), rows.shape[1]
+        )
         entries = (f"column {at}, feature {feature}" for at in range(rows.shape[1]) for feature in range(dimension))
         return Prepared(
             problem=shared_representation(
@@ -88,7 +93,7 @@ class DPMultiTaskRidge(RegressorMixin, PrivateEstimator):
 
     @staticmethod
     def _model(rows: Rows, targets: Numbers, x: npt.ArrayLike, y: npt.ArrayLike) -> dict[str, Any]:
-        """Attributes from a representation of scaled rows and heads on it."""
+        """Attributes of the fitted model, from a representation of scaled rows and the heads on it."""
         assert rows.scaling is not None
         features, heads = np.asarray(x, np.float64), np.asarray(y, np.float64)
         linear = rows.scaling.unscaled(heads[:, :-1] @ features.T, heads[:, -1])
@@ -96,7 +101,7 @@ class DPMultiTaskRidge(RegressorMixin, PrivateEstimator):
         return model | {"_scaling_": rows.scaling, "representation_": features / rows.scaling.size[:, None]}
 
     def predict(self, X: Any, tasks: Any = None) -> npt.NDArray[np.float64]:
-        """The predicted target of each row, by the head of its task (their mean where the task is unknown)."""
+        """The predicted target of each row, by the head of its task (the mean of all heads for unknown tasks)."""
         table = self._read(X, reset=False)
         codes = np.full(table.shape[0], 0 if len(self.task_names_) == 1 else -1)
         if tasks is not None:
@@ -110,10 +115,10 @@ class DPMultiTaskRidge(RegressorMixin, PrivateEstimator):
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.regressor_tags.poor_score = True  # scores are checked on a few dozen rows, where noise rules
+        tags.regressor_tags.poor_score = True  # scikit-learn checks scores on a few dozen rows, where noise dominates
         return tags
 
     def score(self, X: Any, y: Any, tasks: Any = None) -> float:
-        """R squared on *public* rows; `dpb.evaluate` is for private ones."""
+        """R squared on *public* rows; use `dpb.evaluate` for private rows."""
         predicted = self.predict(X, tasks)
         return float(r2_score(numbers("y", y, len(predicted)), predicted))

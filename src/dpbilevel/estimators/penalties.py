@@ -1,10 +1,10 @@
-"""How far penalties may rise: to the end of their range, or to its middle where validation rows cannot be heard.
+"""Upper limit of penalties: the end of their range, or its middle if the signal of validation rows is too weak.
 
-A penalty that is too small costs little: noise and the number of steps limit the model as well. One that is too large
-leaves no model at all, and all larger ones are as bad, so that tuning that strays there finds no way back. It does
-stray, now and then, where the planned noise of a validation pass is louder than what all rows can say
-(test_penalties.py shows it). There it starts and stays in the lower half of the range, and the worst that it can
-find is the penalty that untuned models have. These are public numbers: sizes and budget decide, never a record.
+A penalty that is too small costs little, because noise and the number of steps regularise the model as well. One that
+is too large shrinks the model to zero, and so do all larger ones, so that the hypergradient vanishes and tuning cannot
+recover. This happens occasionally if the planned noise of a validation pass exceeds the largest possible signal
+(test_penalties.py shows it). Tuning then starts and stays in the lower half of the range, so that its worst result is
+the penalty of untuned models. The rule uses public numbers only, sizes and budget, and no records.
 """
 
 import math
@@ -36,11 +36,11 @@ class PenaltyEstimator(LinearEstimator):
     groups: Any = None
 
     def fit(self, X: Any, y: Any) -> Self:
-        """Tune and train. The whole spend is charged before the first step."""
+        """Tune and train. The total cost is charged before the first step."""
         return self._fit(self._prepare(X, y))
 
     def plan(self, rows: int, columns: int) -> Plan:
-        """Plan a fit from sizes alone: what it will spend, and how large its noise will be. Classes must be declared.
+        """Plan a fit from sizes alone: its privacy spend and its noise. Classes must be declared.
 
         >>> from dpbilevel.estimators import DPLogisticRegressionCV
         >>> DPLogisticRegressionCV(epsilon=1.0, classes=["no", "yes"]).plan(rows=5000, columns=3)
@@ -67,7 +67,7 @@ class PenaltyEstimator(LinearEstimator):
         )
 
     def _in_reach(self, problem_within: Callable[[Range], BilevelProblem], records: Any) -> BilevelProblem:
-        """The problem with as large penalties as can be told from too large ones."""
+        """The problem with the full range of penalties, or its lower half if noise exceeds the signal."""
         whole = problem_within(PENALTIES)
         planned = super()._planned(whole, RecordShapes(**records))
         ratio = planned.parameters.get("validation pass: noise to signal", (0.0, ""))[0]
@@ -76,9 +76,9 @@ class PenaltyEstimator(LinearEstimator):
     def _planned(self, problem: BilevelProblem, sizes: RecordShapes) -> Plan:
         planned = super()._planned(problem, sizes)
         largest = math.exp(float(problem.domain.upper))
-        reason = "a model of next to nothing: the end of the range"
+        reason = "the end of the range, where the model is close to zero"
         if not math.isclose(largest, PENALTIES[1]):
             reason = (
-                "the middle of the range: a validation pass has more noise than signal, which may mislead it further"
+                "the middle of the range: a validation pass has more noise than signal, so that larger ones are risky"
             )
         return replace(planned, parameters={**planned.parameters, "largest penalty": (largest, reason)})

@@ -1,7 +1,8 @@
-"""What a fit is before anything is charged: a problem, its records, and what becomes of the released values.
+"""What an estimator prepares before anything is charged: a problem, its records, and the use of released values.
 
-Reading comes first, then the problem, then the finish. A fit reads a table, a plan reads sizes in place of it (`Unread`
-for a table, shapes for arrays), an audit reads two tables; from there on all three are the same.
+First the data are read, then the problem is defined, then the function that computes attributes from released values. A
+fit reads a table, a plan uses sizes instead (`Unread` for a table, shapes for arrays), an audit reads two tables. All
+three share the rest.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -24,24 +25,24 @@ Tree = Any
 
 @dataclass(frozen=True)
 class Unread:
-    """The size of a table that is yet to come: what a plan has in place of one."""
+    """The size of a table, for a plan without data."""
 
     rows: int
     columns: int
 
     def __post_init__(self) -> None:
         count("columns", self.columns, "it is the number of columns of X")
-        count("rows", self.rows, "it is the number of rows that a fit will have")
+        count("rows", self.rows, "it is the number of rows of X")
 
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Rows of a table as records hold them.
+    """Rows of a table as stored in records.
 
     Args:
-        values: (rows, columns) of norm at most one; shapes alone where nothing was read.
-        caveats: what the guarantee does not cover about them.
-        scaling: how the table became the values; None where nothing was read.
+        values: (rows, columns), each row of norm at most one; only a shape if nothing was read.
+        caveats: limits of the guarantee because of undeclared facts.
+        scaling: the scaling of the table; None if nothing was read.
     """
 
     values: Any
@@ -50,16 +51,16 @@ class Rows:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Rows and columns."""
+        """The number of rows and of columns."""
         rows, columns = self.values.shape
         return rows, columns
 
     def column(self, kind: type) -> jax.ShapeDtypeStruct:
-        """The shape of one number of a type for each row."""
+        """The shape of an array of this type with one number per row."""
         return jax.ShapeDtypeStruct(self.shape[:1], kind)
 
     def with_intercept(self) -> "Rows":
-        """The same with one more column, which is constant."""
+        """The same rows with an additional constant column."""
         if self.scaling is None:
             return Rows(jax.ShapeDtypeStruct((self.shape[0], self.shape[1] + 1), np.float32))
         return Rows(with_intercept(self.values), self.caveats, self.scaling)
@@ -67,14 +68,14 @@ class Rows:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Prepared:
-    """All that a run needs, and what it leaves behind.
+    """The inputs of a run, and the function that computes the attributes of the fitted estimator.
 
     Args:
-        problem: to be solved.
-        records: role to a pytree of arrays; of shapes for a plan.
-        caveats: what was not declared, in sentences.
-        legend: what the numbers of x mean.
-        finish: attributes of the fitted estimator, from the released x and y and public facts alone.
+        problem: the problem to solve.
+        records: a pytree of arrays by role; of shapes for a plan.
+        caveats: sentences about facts that were not declared.
+        legend: the meaning of the entries of x.
+        finish: (x, y) -> attributes of the fitted estimator, from released values and public facts alone.
     """
 
     problem: BilevelProblem
@@ -85,12 +86,12 @@ class Prepared:
 
     @property
     def sizes(self) -> RecordShapes:
-        """What is public about the records."""
+        """The public shapes of the records."""
         return RecordShapes(**self.records)
 
 
 def levels(upper: Sequence[Any], lower: Sequence[Any], validation_fraction: float, split_seed: int) -> dict[str, Tree]:
-    """Records of both levels: a public part of the rows of ``upper`` columns, and the rest of those of ``lower``."""
+    """Records of both levels: ``upper`` columns of a public selection of rows, and ``lower`` columns of the others."""
     rows = int(lower[0].shape[0])
     if rows < 2:
         raise InvalidArgument(f"rows={rows}: must be at least 2, one to validate and one to train")

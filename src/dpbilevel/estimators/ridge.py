@@ -11,17 +11,18 @@ class DPRidgeCV(PenaltyEstimator, PrivateRegressor):
     """Ridge regression whose penalties are tuned on private rows, under one (epsilon, delta) for everything.
 
     Args:
-        target_range: declared (low, high); targets are clamped to it. None discovers it, with a `PrivacyLeakWarning`.
-        groups: one label for each column; columns of one label share a penalty (``range(columns)``: a penalty each).
-            None: one penalty. The intercept has none.
+        target_range: declared (low, high); targets are clamped to it. None reads it from the data, with a
+            `PrivacyLeakWarning`.
+        groups: one label per column; columns with the same label share a penalty (``range(columns)``: one penalty per
+            column). None: one penalty for all. The intercept is not penalised.
 
-    Settings that all estimators share are those of `dpbilevel.estimators.base.PrivateEstimator`.
+    Settings shared by all estimators are those of `dpbilevel.estimators.base.PrivateEstimator`.
 
     Attributes:
         coef_, intercept_: as in scikit-learn.
-        penalties_: released, one for each of ``groups_``, of half the mean squared error, with targets scaled to
-            [-3, 3] and rows to norm one.
-        privacy_: what was spent. solution_: all that was released, with `report` and `save`.
+        penalties_: released, one for each of ``groups_``, relative to half the mean squared error, with targets
+            scaled to [-3, 3] and rows to norm one.
+        privacy_: the privacy spend. solution_: everything that was released, with `report` and `save`.
 
     >>> import numpy as np
     >>> from dpbilevel.estimators import DPRidgeCV

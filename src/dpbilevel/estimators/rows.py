@@ -1,7 +1,7 @@
-"""Rows of a table as a model is trained on them: within a declared norm or declared bounds, scaled to norm one.
+"""Scaling of rows for training: by a declared norm or declared bounds, to norm at most one.
 
-Each row is scaled by itself, from declared numbers alone: what is done to one row tells nothing of another. How many
-rows were beyond what was declared is not counted anywhere.
+Each row is scaled separately, from declared numbers alone, so that the result for one row does not depend on another.
+The number of rows outside the declared range is not counted.
 """
 
 import math
@@ -17,18 +17,18 @@ from dpbilevel.foundation.arguments import positive
 
 Floats = npt.NDArray[np.float64]
 
-# Of a row's norm: a constant column takes part in every record's gradient, and clips and noise are shared with it.
+# Share of a row's norm: the constant column is part of every record's gradient, and shares its clip norm and noise.
 _CONSTANT = 0.3
 _OTHERS = math.sqrt(1 - _CONSTANT**2)
 
 
 @dataclass(frozen=True, eq=False)
 class Scaling:
-    """Rows to (row - middle)/size, of norm at most one.
+    """Maps rows to (row - middle)/size, with norm at most one.
 
     Args:
-        middle, size: of each column.
-        clamped: whether each column is clamped to its declared bounds; otherwise each row is shortened to norm one.
+        middle, size: one number per column.
+        clamped: whether each column is clamped to its declared bounds; otherwise long rows are scaled down to norm one.
     """
 
     middle: Floats
@@ -36,11 +36,11 @@ class Scaling:
     clamped: bool
 
     def rows(self, table: Table, *, refuse: bool = False) -> npt.NDArray[np.float32]:
-        """All rows, for training. Rows with missing cells raise, or stay so: `Records` decides what becomes of them."""
+        """Scaled rows for training. Missing cells raise if refused; otherwise `Records` handles them."""
         scaled = np.empty(table.shape, np.float32)
         unit_norm = not self.clamped and bool((self.size == 1).all())
         for chosen, chunk in table.chunks():
-            with np.errstate(all="ignore"):  # a NumPy warning would reveal that a row is far out
+            with np.errstate(all="ignore"):  # a NumPy warning would reveal an outlier
                 if unit_norm and isinstance(chunk, np.ndarray) and chunk.dtype == np.float32:
                     scaled[chosen] = _within_unit_norm(chunk, refuse=refuse)
                     continue
@@ -51,19 +51,19 @@ class Scaling:
     def _clamped(self, cells: Floats) -> Floats:
         bound = 1 / math.sqrt(cells.shape[1])
         clamped = np.clip((cells - self.middle) / self.size, -bound, bound)
-        return np.where(np.isfinite(cells), clamped, np.nan)  # an infinite cell is missing, and not at its bound
+        return np.where(np.isfinite(cells), clamped, np.nan)  # an infinite cell counts as missing; it is not clamped
 
     def _shortened(self, cells: Floats) -> Floats:
-        # Directions first, from entries of at most one: squares of large numbers overflow, those of tiny ones vanish.
+        # Normalised to entries of at most one first: squares of large numbers overflow, those of tiny ones underflow.
         largest = np.abs(cells).max(axis=1, keepdims=True)
         directions = cells / np.where(largest > 0, largest, 1.0)
         lengths = np.maximum(np.linalg.norm(directions, axis=1, keepdims=True), 1.0)
         return directions * np.minimum(largest / self.size[0], 1 / lengths)
 
     def scores(self, table: Table, coefficients: Floats, intercepts: Floats, *, refuse: bool = False) -> Floats:
-        """Linear scores of all rows, for prediction; coefficients are those of the columns as they are given.
+        """Linear scores of all rows, for prediction; coefficients are in units of the original columns.
 
-        Cells that are missing or infinite raise, or are taken for the middle.
+        Missing or infinite cells raise if refused, and are otherwise replaced by the middle.
         """
         scores = np.empty((table.shape[0], len(coefficients)))
         for chosen, chunk in table.chunks():
@@ -73,21 +73,23 @@ class Scaling:
         return scores
 
     def unscaled(self, coefficients: Floats, intercepts: Floats) -> tuple[Floats, Floats]:
-        """Coefficients of scaled rows as coefficients of the columns as they are given."""
+        """Convert coefficients of scaled rows to coefficients of the original columns."""
         own = coefficients / self.size
         return own, intercepts - own @ self.middle
 
 
 def norm_scaling(columns: int, data_norm: float) -> Scaling:
-    """The scaling of rows of a declared norm."""
+    """The scaling for a declared norm of rows."""
     return Scaling(np.zeros(columns), np.full(columns, data_norm), False)
 
 
 def scaling(table: Table, data_norm: Any, bounds: Any) -> tuple[Scaling, str | None]:
-    """The scaling by what is declared, and a caveat where nothing is: the norm is then taken from the data."""
+    """The scaling for the declared norm or bounds; if neither is declared, for the norm of the data, with a caveat."""
     columns = table.shape[1]
     if data_norm is not None and bounds is not None:
-        raise InvalidArgument("data_norm, bounds: must not both be given; declare a norm of rows, or bounds of columns")
+        raise InvalidArgument(
+            "data_norm, bounds: must not both be given; declare the norm of rows, or bounds of columns"
+        )
     if bounds is not None:
         return Scaling(*_middle_and_size(bounds, columns), True), None
     caveat = None
@@ -97,28 +99,28 @@ def scaling(table: Table, data_norm: Any, bounds: Any) -> tuple[Scaling, str | N
             "data_norm was not declared and is the largest norm of the data, which the guarantee does not cover "
             "(declare data_norm= or bounds=, or encode with dpb.BoundedEncoder)"
         )
-    norm = positive("data_norm", data_norm, "it bounds the norm of every row; longer rows are shortened (try 1.0)")
+    norm = positive("data_norm", data_norm, "it bounds the norm of every row; longer rows are scaled down (try 1.0)")
     return norm_scaling(columns, norm), caveat
 
 
 def with_intercept(rows: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """Rows with one more column, which is constant, of norm at most one again."""
+    """Rows with an additional constant column, rescaled to norm at most one."""
     constant = np.full((len(rows), 1), _CONSTANT, np.float32)
     return np.concatenate([rows * np.float32(_OTHERS), constant], axis=1, dtype=np.float32)
 
 
 def split_intercept(y: npt.ArrayLike) -> tuple[Floats, Floats]:
-    """Coefficients (one row for each output) and intercepts of a model of rows `with_intercept`."""
+    """Coefficients (one row per output) and intercepts of a model of rows `with_intercept`."""
     weights = np.asarray(y, np.float64)
     weights = weights.reshape(len(weights), -1).T
     return _OTHERS * weights[:, :-1], _CONSTANT * weights[:, -1]
 
 
 def _within_unit_norm(chunk: npt.NDArray[np.float32], *, refuse: bool) -> Floats:
-    """Rows of float32 columns, as encoders make them; rows of norm at most one keep every bit.
+    """Scale float32 rows, such as those of encoders; rows of norm at most one are unchanged, bit for bit.
 
-    Squares of float32 numbers neither overflow nor vanish in float64. All rows take the same operations: the time must
-    not depend on whether one of them is too long.
+    Squares of float32 numbers neither overflow nor underflow in float64. All rows take the same operations: the run
+    time must not depend on whether one of them is too long.
     """
     norms = np.sqrt(np.einsum("ij,ij->j", chunk, chunk, dtype=np.float64))
     if refuse and not np.isfinite(norms).all():
@@ -128,7 +130,7 @@ def _within_unit_norm(chunk: npt.NDArray[np.float32], *, refuse: bool) -> Floats
 
 
 def _numbers(chunk: Chunk, table: Table, *, refuse: bool = False) -> Floats:
-    """A chunk as float64; cells that are missing or infinite raise where they are refused."""
+    """A chunk as float64; missing or infinite cells raise if refused."""
     cells = numbers_of(chunk, list(range(table.shape[1])), table.labels)
     if refuse and not np.isfinite(cells).all():
         raise _unusable()
@@ -138,7 +140,7 @@ def _numbers(chunk: Chunk, table: Table, *, refuse: bool = False) -> Floats:
 def _unusable() -> InvalidRecords:
     return InvalidRecords(
         "X: contains NaN, infinity or missing cells; clean it, encode categories with dpb.BoundedEncoder, or "
-        'pass invalid="zero" to let such rows count for nothing'
+        'pass invalid="zero" to let such rows contribute nothing'
     )
 
 
@@ -154,7 +156,7 @@ def _largest_norm(table: Table) -> float:
 
 def _middle_and_size(bounds: Any, columns: int) -> tuple[Floats, Floats]:
     problem = InvalidArgument(
-        f"bounds: must be a pair (low, high) of finite numbers, or of one for each of the {columns} columns, low < high"
+        f"bounds: must be a pair (low, high) of finite numbers, or of one number per column ({columns}), low < high"
     )
     if not isinstance(bounds, tuple | list | np.ndarray) or len(bounds) != 2:
         raise problem
@@ -163,7 +165,7 @@ def _middle_and_size(bounds: Any, columns: int) -> tuple[Floats, Floats]:
     except (TypeError, ValueError, OverflowError):
         raise problem from None
     with np.errstate(all="ignore"):
-        # Halves first: the difference of two large bounds may overflow.
+        # Halved before subtracting: the difference of two large bounds may overflow.
         middle, size = low / 2 + high / 2, (high / 2 - low / 2) * math.sqrt(columns)
     if not (np.isfinite(middle).all() and np.isfinite(size).all() and (size > 0).all()):
         raise problem

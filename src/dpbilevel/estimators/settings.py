@@ -1,6 +1,6 @@
-"""Settings that estimators share, explained once and shown by the ``help`` of each.
+"""Documentation of the settings shared by all estimators: written once, shown in the docstring of each.
 
-Classes write down what is their own; what they inherit is added to their ``Args`` when they are made.
+An estimator documents its own settings. Those that it inherits are appended to its ``Args`` when the class is created.
 """
 
 import inspect
@@ -10,7 +10,7 @@ _ENTRY = re.compile(r"    (\w+(?:, \w+)*): ")
 
 
 def with_inherited_settings(own: str | None, inherited: str | None) -> str | None:
-    """The docstring of a class whose Args have, after its own entries, those of its base that it leaves out.
+    """The docstring of a class, with those entries of the Args of its base class appended that it does not have.
 
     >>> base = "Base.\\n\\nArgs:\\n    epsilon: of everything\\n        together.\\n    noise: how it is drawn.\\n"
     >>> print(with_inherited_settings("Mine.\\n\\nArgs:\\n    noise: of mine.\\n\\nMore.\\n", base))
@@ -33,7 +33,7 @@ def with_inherited_settings(own: str | None, inherited: str | None) -> str | Non
 
 
 def _section(text: str) -> tuple[int, int]:
-    """Where the entries of Args begin and end; an empty stretch before the last line where there are none."""
+    """Start and end of the entries of Args; an empty range before the last line if there are none."""
     begin = re.search(r"^Args:\n", text, re.MULTILINE)
     if begin is None:
         return len(text), len(text)
@@ -42,7 +42,7 @@ def _section(text: str) -> tuple[int, int]:
 
 
 def _entries(section: str) -> dict[str, str]:
-    """Names of settings to their entries, whole."""
+    """The complete entries by name of the setting."""
     entries: dict[str, str] = {}
     name = ""
     for line in section.splitlines(keepends=True):

@@ -1,4 +1,4 @@
-"""Models of rows that come from several sources, with a privately tuned weight for each source."""
+"""Models for rows from several sources, with a privately tuned weight per source."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,18 +18,18 @@ from dpbilevel.solution.solution import Legend
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class SourceWeighted(LinearEstimator):
-    """An estimator that weighs sources."""
+    """An estimator with a weight per source."""
 
     source_names: Any = None
 
     def fit(self, X: Any, y: Any, sources: Any = None, validation: Any = None) -> Self:
-        """Tune and train. The whole spend is charged before the first step.
+        """Tune and train. The total cost is charged before the first step.
 
         Args:
             X, y: rows and targets.
             sources: the source of each row; None for one source.
-            validation: a pair (X, y) of rows to tune on, none of which is among the others (the guarantee counts every
-                record once); by default a part of the rows (``validation_fraction``).
+            validation: a pair (X, y) of separate rows for tuning, none of which is also a training row (the guarantee
+                assumes that each record occurs once); by default a fraction of the rows (``validation_fraction``).
         """
         return self._fit(self._prepare(X, y, sources, validation))
 
@@ -38,11 +38,11 @@ class SourceWeighted(LinearEstimator):
 
         Args:
             rows, columns: of X.
-            validation_rows: of validation rows that are given apart; None for a part of the rows.
+            validation_rows: the number of separate validation rows; None for a fraction of the rows.
         """
         validation = None
         if validation_rows is not None:
-            count("validation_rows", validation_rows, "it is the number of rows that are given apart")
+            count("validation_rows", validation_rows, "it is the number of separate validation rows")
             validation = Unread(validation_rows, columns), None
         return self._plan(self._prepare(Unread(rows, columns), validation=validation))
 
@@ -66,7 +66,7 @@ class SourceWeighted(LinearEstimator):
         )
 
     def _validation(self, pair: Sequence[Any], table: Rows, targets: Labels | Numbers) -> tuple[Any, Any]:
-        """Rows that are given apart, and their targets."""
+        """Separate validation rows, and their targets."""
         rows = self._rows(pair[0], like=table).with_intercept()
         if rows.scaling is None:
             return rows.values, rows.column(targets.values.dtype)
@@ -74,32 +74,32 @@ class SourceWeighted(LinearEstimator):
 
 
 def _pair(validation: Any) -> Sequence[Any]:
-    """The pair (X, y) of validation rows, empty where none are given."""
+    """The pair (X, y) of separate validation rows; empty if none are given."""
     if validation is None:
         return ()
     if not isinstance(validation, tuple | list) or len(validation) != 2:
-        raise InvalidArgument("validation: must be a pair (X, y) of rows that were held out, or None")
+        raise InvalidArgument("validation: must be a pair (X, y) of held-out rows, or None")
     return validation
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class DPSourceWeightedClassifier(SourceWeighted, PrivateClassifier):
-    """Logistic regression on rows of several sources, each with a weight that is tuned on private validation rows.
+    """Logistic regression on rows from several sources, whose weights are tuned on private validation rows.
 
-    It pays where sources differ in quality and validation rows are good, or come from where the model will be used.
+    It helps if sources differ in quality and validation rows are clean, or come from where the model will be used.
 
     Args:
-        classes: declared labels, in an order of your choice: of two classes, coefficients are those of the last. None
-            discovers them, sorted, with a `PrivacyLeakWarning`.
-        source_names: declared names of sources; None discovers them likewise. Rows of a source that is not listed are
-            those of "other", where that is listed, and refused otherwise.
+        classes: declared labels, in any order: with two classes, coefficients refer to the second. None reads them from
+            the data, sorted, with a `PrivacyLeakWarning`.
+        source_names: declared names of sources; None reads them from the data, with the same warning. Rows of an
+            unlisted source belong to "other" if that is listed, and are refused otherwise.
 
-    Settings that all estimators share are those of `dpbilevel.estimators.base.PrivateEstimator`.
+    Settings shared by all estimators are those of `dpbilevel.estimators.base.PrivateEstimator`.
 
     Attributes:
         coef_, intercept_, classes_: as in scikit-learn.
         source_weights_: released, one for each of ``source_names_``; they sum to one.
-        privacy_: what was spent. solution_: all that was released, with `report` and `save`.
+        privacy_: the privacy spend. solution_: everything that was released, with `report` and `save`.
 
     >>> import numpy as np
     >>> from dpbilevel.estimators import DPSourceWeightedClassifier
@@ -117,19 +117,20 @@ class DPSourceWeightedClassifier(SourceWeighted, PrivateClassifier):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class DPSourceWeightedRegressor(SourceWeighted, PrivateRegressor):
-    """Least squares on rows of several sources, each with a weight that is tuned on private validation rows.
+    """Least squares on rows from several sources, whose weights are tuned on private validation rows.
 
     Args:
-        target_range: declared (low, high); targets are clamped to it. None discovers it, with a `PrivacyLeakWarning`.
-        source_names: declared names of sources; None discovers them likewise. Rows of a source that is not listed are
-            those of "other", where that is listed, and refused otherwise.
+        target_range: declared (low, high); targets are clamped to it. None reads it from the data, with a
+            `PrivacyLeakWarning`.
+        source_names: declared names of sources; None reads them from the data, with the same warning. Rows of an
+            unlisted source belong to "other" if that is listed, and are refused otherwise.
 
-    Settings that all estimators share are those of `dpbilevel.estimators.base.PrivateEstimator`.
+    Settings shared by all estimators are those of `dpbilevel.estimators.base.PrivateEstimator`.
 
     Attributes:
         coef_, intercept_: as in scikit-learn.
         source_weights_: released, one for each of ``source_names_``; they sum to one.
-        privacy_: what was spent. solution_: all that was released, with `report` and `save`.
+        privacy_: the privacy spend. solution_: everything that was released, with `report` and `save`.
 
     >>> import numpy as np
     >>> from dpbilevel.estimators import DPSourceWeightedRegressor
@@ -140,6 +141,6 @@ class DPSourceWeightedRegressor(SourceWeighted, PrivateRegressor):
     >>> model = DPSourceWeightedRegressor(data_norm=1.0, target_range=(-15, 15), source_names=["new", "old"])
     >>> model.fit(X[3000:], given[3000:], sources=sources[3000:], validation=(X[:3000], y[:3000]))
     DPSourceWeightedRegressor(...)
-    >>> bool(model.source_weights_[0] > 0.6)  # the old one counts for less, or for nothing
+    >>> bool(model.source_weights_[0] > 0.6)  # the old instrument gets less weight, or none
     True
     """

@@ -1,6 +1,6 @@
-"""Which rows validate and which train: by a public permutation of their positions, never by what is in them.
+"""The split into validation and training rows: by a public permutation of positions, independent of content.
 
-The one place of the estimators that draws random numbers. They are public: a seed is given, and none is secret.
+This is the only module of the estimators that draws random numbers. They are public and follow from a given seed.
 """
 
 import numpy as np
@@ -26,13 +26,15 @@ def split(rows: int, validation_fraction: float, split_seed: int) -> tuple[Posit
 
 
 def validation_rows(rows: int, validation_fraction: float) -> int:
-    """How many rows validate: at least one, and at least one is left to train.
+    """The number of validation rows: at least one, and at least one row remains for training.
 
     >>> validation_rows(10, 0.2)
     2
     """
     if isinstance(validation_fraction, bool) or not isinstance(validation_fraction, int | float | np.number):
-        raise InvalidArgument(f"validation_fraction={validation_fraction!r}: must be a number, between 0 and 1")
+        raise InvalidArgument(
+            f"validation_fraction={validation_fraction!r}: must be a number between 0 and 1 (try 0.2)"
+        )
     if not 0 < validation_fraction < 1:
         raise InvalidArgument(f"validation_fraction={validation_fraction!r}: must lie between 0 and 1 (try 0.2)")
     return min(max(1, round(rows * validation_fraction)), rows - 1)

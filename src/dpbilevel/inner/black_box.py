@@ -1,13 +1,13 @@
-"""A private trainer from elsewhere as the solver of the lower level (the paper's application: tuning a regulariser).
+"""An external private trainer as the solver of the lower level (the paper's application: tuning a regulariser).
 
-The paper tunes a penalty around any private training algorithm. Such a trainer is not written as gradient steps on
-records: it is a function that takes records and returns a model. It declares beforehand what one call costs, the ledger
-charges all calls before the first, and the outer step is free wherever the penalty's gradient reads no record. With
-R(theta) the regulariser and omega its weight, the outer step of `DPBilevel` then is
+The paper tunes a penalty around any private training algorithm. Such a trainer is a function that takes records and
+returns a model, not a sequence of gradient steps on records. It declares the privacy cost of one call, the ledger
+charges all calls before the first one, and the outer step is free if the gradient of the penalty reads no record. With
+a regulariser R(theta) of weight omega, the outer step of `DPBilevel` is
 
     omega <- max{0, omega - step_size * penalty * (R(theta^lambda) - R(theta))}
 
-(the paper prints + for the first -, which climbs).
+(the paper prints + for the first -, which would ascend).
 """
 
 from collections.abc import Callable, Mapping
@@ -33,15 +33,15 @@ Train = Callable[[Tree, Tree, Tree, float], Tree]
 
 @dataclass(frozen=True, kw_only=True)
 class BlackBox(InnerSolver):
-    """A private trainer that declares what one call of it costs.
+    """A private trainer that declares the privacy cost of one call.
 
     Args:
         train: (x, lower, upper, upper_weight) -> y. It returns a private, approximate minimiser over y of g(x, y) +
-            upper_weight f(x, y), data-free terms included, with ``lower`` and ``upper`` the records of the levels as
-            NumPy arrays (``upper`` is None, and its weight 0, in the plain training run).
-        event: what one call costs each record that it reads, `GaussianDP(mu)` or `ApproximateDP(epsilon, delta)`. The
-            guarantee of the run rests on this word.
-        adjacency: the relation that the event refers to; it must be that of the budget.
+            upper_weight f(x, y), including data-free terms. ``lower`` and ``upper`` are the records of the two levels
+            as NumPy arrays (in the solve of g alone, ``upper`` is None and its weight is 0).
+        event: the privacy cost of one call to each record that it reads, `GaussianDP(mu)` or
+            `ApproximateDP(epsilon, delta)`. The guarantee of the run relies on this declaration.
+        adjacency: the neighbouring relation of the event; it must be that of the budget.
 
     >>> import numpy as np, dpbilevel as dpb
     >>> def train(x, lower, upper, upper_weight):  # output perturbation of a mean that is shrunk by x
@@ -61,13 +61,13 @@ class BlackBox(InnerSolver):
             raise InvalidArgument("train: must be a function (x, lower, upper, upper_weight) -> y")
         if not isinstance(self.event, GaussianDP | ApproximateDP):
             raise InvalidArgument(
-                f"event={self.event!r}: must be dpb.GaussianDP(mu) or dpb.ApproximateDP(epsilon, delta), what one "
-                "call of the trainer costs; without it nothing can be charged"
+                f"event={self.event!r}: must be dpb.GaussianDP(mu) or dpb.ApproximateDP(epsilon, delta), the privacy "
+                "cost of one call of the trainer; without it nothing can be charged"
             )
-        one_of("adjacency", self.adjacency, ADJACENCIES, "it says which data sets count as neighbours")
+        one_of("adjacency", self.adjacency, ADJACENCIES, "it defines which data sets are neighbours")
 
     def declare(self, problem: InnerProblem, declare: Declare) -> DeclaredRelease:
-        """One call per round, at the declared cost, on the records of the levels that it reads."""
+        """One call per round, at the declared cost, on the records of each level that it reads."""
         context, sizes = problem.context, problem.context.sizes
         roles = {sizes.role_of(level) for level in problem.levels if context.problem.loss(level) is not None}
         counts = {role: sizes.count(role) for role in sizes.roles if role in roles}
@@ -76,7 +76,7 @@ class BlackBox(InnerSolver):
         )
 
     def stage(self, problem: InnerProblem, release: DeclaredRelease) -> tuple[Call, Parameters]:
-        """The call of a round."""
+        """The call in each round."""
         sizes, domain = problem.context.sizes, problem.context.problem.lower_domain
 
         def run(state: State, arrays: Mapping[str, Tree]) -> State:
@@ -84,46 +84,48 @@ class BlackBox(InnerSolver):
             records = {level: arrays[role] for level, role in role_of.items() if role is not None and role in arrays}
             return problem.end(state, self.solve(state["x"], state["y"], records, problem.upper_weight, domain))
 
-        reason = "declared by the black box for each call"
+        reason = "declared by the black box, for each call"
         return Call(release=release, run=run), {f"{problem.name}: event": (repr(self.event), reason)}
 
     def solve(self, x: Tree, y: Tree, records: Mapping[str, Tree], upper_weight: float, domain: Domain) -> Tree:
-        """One call: a model of the structure and shapes of ``y``, in ``domain``.
+        """Call the trainer once; returns a model with the structure and shapes of ``y``, projected to ``domain``.
 
         Args:
             x: hyperparameters.
-            y: any model, for its structure.
-            records: level ("upper", "lower") to the arrays of its records.
-            upper_weight: of f beside g.
-            domain: Y.
+            y: any model with the required structure.
+            records: the arrays of records by level ("upper", "lower").
+            upper_weight: the weight of f relative to g.
+            domain: the domain of y.
         """
         model = _guarded(self.train, jax.tree.map(np.array, x), records["lower"], records.get("upper"), upper_weight)
-        # What a private trainer returns is released: to look at it costs nothing.
+        # The output of a private trainer is released, so that checking it costs nothing.
         if _structure(model) != _structure(y):
-            raise TrainerFailed("train: returned another structure than y0; return the pytree that start=(x0, y0) has")
+            raise TrainerFailed(
+                "train: returned another structure than y0; return the same pytree as in start=(x0, y0)"
+            )
         model = jax.tree.map(_real_numbers, model)
         for given, expected in zip(jax.tree.leaves(model), jax.tree.leaves(y), strict=True):
             if np.shape(given) != np.shape(expected):
                 raise TrainerFailed(
                     f"train: returned a leaf of shape {np.shape(given)} where y0 has {np.shape(expected)}; return the "
-                    "shapes of start=(x0, y0)"
+                    "same shapes as in start=(x0, y0)"
                 )
             if not np.all(np.isfinite(given)):
-                raise TrainerFailed("train: returned a value that is not finite; the run stops, its charge stands")
+                raise TrainerFailed("train: returned a value that is not finite; the run stops and remains charged")
         typed = jax.tree.map(lambda given, expected: jnp.asarray(given, dtype=expected.dtype), model, y)
         return project(domain, typed)
 
 
 def _guarded(train: Train, *arguments: Any) -> Tree:
-    """Call a trainer, and keep what it may say about records out of its errors."""
+    """Call a trainer without passing on its exceptions, which may contain values of records."""
     try:
         return train(*arguments)
     except (Exception, SystemExit):
         pass
-    # Raised here and not above: an exception that is raised while another is handled carries that one along.
+    # Not raised in the except clause: the exception would carry the original one as its context.
     raise TrainerFailed(
-        "train: raised an error; its kind and message are withheld, for both may tell of records. Try the trainer on "
-        "synthetic records"
+        "train: raised an error; its type and message are withheld, because both may depend on records. Try the "
+        "trainer on synthetic records"
     )
 
 
@@ -131,15 +133,15 @@ def _structure(model: Tree) -> str:
     try:
         return str(jax.tree.structure(model))
     except ValueError:  # keys that cannot be sorted
-        return "no pytree"
+        return "not a pytree"
 
 
 def _real_numbers(leaf: Any) -> npt.NDArray[Any]:
-    """A leaf of a model as an array. What NumPy says of one that is none may quote it, so that it is not passed on."""
+    """A leaf of a model as an array. NumPy's own errors may quote its values and are not passed on."""
     try:
         array = np.asarray(leaf)
         if array.dtype.kind in "biuf" or jnp.issubdtype(array.dtype, jnp.floating):
             return array
     except Exception:
         pass
-    raise TrainerFailed("train: returned a leaf that is no real number; return what start=(x0, y0) has")
+    raise TrainerFailed("train: returned a leaf that is not an array of real numbers; return what start=(x0, y0) has")

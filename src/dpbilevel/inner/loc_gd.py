@@ -1,15 +1,16 @@
 """DP-Loc-GD (Algorithm 2 of the paper): localised noisy gradient descent for strongly convex objectives.
 
-M rounds; round m takes T_GD projected noisy gradient steps in the ball of radius R_m around its starting point, with
-step sizes 1/(mu (t + 1)), and hands its averaged iterate to the next round. With the statistical scale
+There are M rounds. Round m takes T_GD projected noisy gradient steps in the ball of radius R_m around its starting
+point, with step sizes 1/(mu (t + 1)). The next round starts at its averaged iterate. With the statistical scale
 A = Delta / (mu mu_solve) (Delta: sensitivity of one gradient, mu_solve: GDP budget of one solve),
 
     R_m = c (sqrt(R_{m-1} A) + A sqrt(d_y)),      M = max(1, ceil(log2 log2(R_0 / A))).
 
-Three departures from the page of the paper. Its M = log2 log(1/A) depends on the units of y and may be undefined. Its
-T_GD = n^2 steps, which make optimisation error negligible, are not affordable: A is floored by the optimisation error
-C / (mu sqrt(T_GD)) of the averaged iterate, so that the balls never shrink faster than T_GD steps can follow. And the
-average is that of y_1, ..., y_T: with y_0, ..., y_{T-1} the last answer of a round would be paid for and thrown away.
+This differs from the paper in three ways. Its M = log2 log(1/A) depends on the units of y and may be undefined. Its
+T_GD = n^2 steps, which make the optimisation error negligible, are not affordable; A is therefore at least the
+optimisation error C / (mu sqrt(T_GD)) of the averaged iterate, so that the balls never shrink faster than T_GD steps
+can follow. The average is over y_1, ..., y_T: with y_0, ..., y_{T-1} the last gradient of a round would be charged but
+not used.
 """
 
 import math
@@ -55,14 +56,14 @@ class DPLocGD(InnerSolver):
 
     Args:
         strong_convexity: mu_g, public; from ``problem.constants`` by default.
-        radius: R_0, the distance within which the solution lies of any starting point, public;
-            2 * clip_norm / mu_g by default (Remark 1 of the paper, with the clip as Lipschitz constant).
-        clip_norm: bound on each record's lower gradient; the Lipschitz constant L0g takes this part in the paper.
-        upper_clip_norm: bound on each record's upper gradient in the penalised solve; ``clip_norm`` by default.
-        smoothness: L1g, public, where known: caps the first step sizes at 1/L1g, which the paper leaves to the ball.
+        radius: R_0, an upper bound on the distance of the solution from any starting point, public;
+            2 * clip_norm / mu_g by default (Remark 1 of the paper, with the clip norm as Lipschitz constant).
+        clip_norm: bound on the norm of each record's lower gradient; the paper uses the Lipschitz constant L0g.
+        upper_clip_norm: bound for each record's upper gradient in the penalised solve; ``clip_norm`` by default.
+        smoothness: L1g, public, if known: caps the first step sizes at 1/L1g, where the paper relies on the ball alone.
         steps: T_GD, gradient steps per round.
-        rounds: M; by the formula above by default.
-        radius_factor: c, the factor of the radii that the paper's O(.) hides.
+        rounds: M; from the formula above by default.
+        radius_factor: c, the constant hidden in the O(.) of the paper's radii.
     """
 
     strong_convexity: float | None = None
@@ -85,15 +86,15 @@ class DPLocGD(InnerSolver):
                 positive(name, getattr(self, name), "it is a public bound of the lower level")
 
     def gradient_sampling(self) -> Sampling:
-        """Who takes part in a gradient: everybody."""
+        """The sampling scheme of a gradient: the full batch."""
         return FullBatch()
 
     def missing(self) -> dict[str, str]:
-        """mu_g, unless it was given."""
+        """mu_g, if it was not given."""
         return {} if self.strong_convexity is not None else {"strong_convexity": _CONVEXITY}
 
     def convexity(self, constants: Constants | None) -> float:
-        """mu_g, as given or from certified constants."""
+        """mu_g, given or from certified constants."""
         if self.strong_convexity is not None:
             return self.strong_convexity
         if constants is None:
@@ -108,14 +109,14 @@ class DPLocGD(InnerSolver):
         smoothness: float | None,
         rounds: int | None = None,
     ) -> Localisation:
-        """Radii and rounds.
+        """The radii of all rounds.
 
         Args:
-            strong_convexity: of the objective that is solved.
+            strong_convexity: of the objective.
             noise_to_convexity: Delta / (mu mu_solve), zero without privacy.
             dimension: d_y.
-            smoothness: of the objective, where known.
-            rounds: M, where it is settled already.
+            smoothness: of the objective, if known.
+            rounds: M, if already determined.
         """
         radius = self.radius if self.radius is not None else 2 * self.clip_norm / strong_convexity
         floor = min(radius / 2, self.clip_norm / (strong_convexity * math.sqrt(self.steps)))
@@ -137,14 +138,14 @@ class DPLocGD(InnerSolver):
 
     def declare(self, problem: InnerProblem, declare: Declare) -> Release:
         """All gradient steps of all rounds."""
-        # One use per solve: its noise at the solve's share of the budget is what the localisation goes by.
+        # The noise of one use per solve, at the share of the budget of a solve, determines the radii.
         private, sampling = problem.context.budget.is_private, self.gradient_sampling()
         noise = declare(problem.rounds, sampling).noise_std if private else 0.0
         return declare(problem.rounds * self._schedule(problem, noise).total_steps, sampling)
 
     def stage(self, problem: InnerProblem, release: Release) -> tuple[Stage, Parameters]:
-        """One solve as a stage, and the numbers of its schedule."""
-        # With the noise known, amplification included, the radii are settled; the number of steps is as declared.
+        """One solve as a stage, and the parameters of its schedule."""
+        # The radii follow from the calibrated noise, including amplification; the number of steps is as declared.
         uses = release.uses // problem.rounds
         noise = release.noise_std / math.sqrt(uses)
         schedule = self._schedule(problem, noise, uses // self.steps)
@@ -160,7 +161,7 @@ class DPLocGD(InnerSolver):
                 needed = 2 * constants.upper_smoothness / self.convexity(constants)
                 raise InvalidArgument(
                     f"penalty_weight={weight!r}: f/penalty + g is not strongly convex; must exceed "
-                    f"L1f/mu_g (Algorithm 1 asks for 2 L1f/mu_g = {needed!r})"
+                    f"L1f/mu_g (Algorithm 1 requires 2 L1f/mu_g = {needed!r})"
                 )
             smoothness = None if smoothness is None else smoothness + constants.upper_smoothness / weight
         return self.localise(convexity, noise / convexity, problem.context.y_dimension, smoothness, rounds)
@@ -172,13 +173,13 @@ class DPLocGD(InnerSolver):
             convexity = (
                 "mu_g - L1f/penalty, of f/penalty + g; steps 1/(mu (t+1))"
                 if problem.context.problem.constants
-                else "mu_g, taking f as convex in y (declare constants where it is not); steps 1/(mu (t+1))"
+                else "mu_g, assuming f convex in y (otherwise declare constants); steps 1/(mu (t+1))"
             )
         name = problem.name
         return {
             f"{name}: rounds": (len(schedule.radii), formula if self.rounds is None else "M, as given"),
             f"{name}: steps per round": (schedule.steps, "T_GD, as given"),
-            f"{name}: radii": (schedule.radii, "R_m = c (sqrt(R_{m-1} A) + A sqrt(d_y)), never growing"),
+            f"{name}: radii": (schedule.radii, "R_m = c (sqrt(R_{m-1} A) + A sqrt(d_y)), non-increasing"),
             f"{name}: strong convexity": (schedule.strong_convexity, convexity),
         }
 
@@ -199,7 +200,7 @@ class DPLocGD(InnerSolver):
             gradient = optax.tree.add(answer, problem.free_gradient(state, carry["y"]))
             moved = project(domain, _descend(carry["y"], gradient, size))
             moved = into_ball(moved, carry["centre"], radii[step // schedule.steps])
-            # The paper averages y_0, ..., y_{T-1}, which pays for the last answer without using it.
+            # The paper averages y_0, ..., y_{T-1}: the last gradient would be charged but not used.
             summed = optax.tree.add(carry["sum"], moved)
             last = inside == schedule.steps - 1
             average = optax.tree.scale(1 / schedule.steps, summed)
@@ -223,9 +224,9 @@ class DPLocGD(InnerSolver):
 class DPLocSGD(DPLocGD):
     """DP-Loc-SGD, the paper's mini-batch solver for the lower level (Algorithm 4).
 
-    The same schedule and arguments as `DPLocGD`, with gradients on random batches. A batch adds sampling noise to the
-    privacy noise: it pays where a pass over the data is expensive, never in accuracy at equal steps. The paper draws
-    with replacement, which is by far the most expensive to account for; `Poisson` is the cheapest.
+    Same schedule and arguments as `DPLocGD`, with gradients on random batches. A batch adds sampling noise to the
+    privacy noise: it saves time if a pass over the data is expensive, and never improves accuracy at the same number of
+    steps. The paper samples with replacement, which costs by far the most privacy; `Poisson` costs the least.
 
     Args:
         sampling: `Poisson(rate)`, `WithoutReplacement(size)` or `WithReplacement(size)`.
@@ -238,7 +239,7 @@ class DPLocSGD(DPLocGD):
         check_sampling(self.sampling)
 
     def gradient_sampling(self) -> Sampling:
-        """Who takes part in a gradient."""
+        """The sampling scheme of a gradient."""
         return self.sampling
 
 

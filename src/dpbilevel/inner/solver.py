@@ -1,7 +1,7 @@
-"""The contract of a private solver of the lower level, and the minimisation that it is handed.
+"""The interface of private solvers of the lower level, and the minimisation problem that they solve.
 
-A round of `DPBilevel` asks for two approximate minimisers over y, at a released x: of g(x, y), and of the penalised
-f(x, y)/penalty + g(x, y). Each is an `InnerProblem`; an `InnerSolver` says how it is solved and what that costs.
+Each round of `DPBilevel` needs two approximate minimisers over y, at a released x: of g(x, y), and of the penalised
+f(x, y)/penalty + g(x, y). Each is an `InnerProblem`. An `InnerSolver` defines how it is solved and what that costs.
 """
 
 from abc import ABC, abstractmethod
@@ -19,21 +19,21 @@ from dpbilevel.privacy.release import Contribution, Release
 from dpbilevel.privacy.sampling import Sampling
 
 Tree = Any
-Parameters = dict[str, tuple[Any, str]]  # name -> (value, why it is what it is)
+Parameters = dict[str, tuple[Any, str]]  # name -> (value, reason)
 Declare = Callable[[int, Sampling], Release]  # (uses in the whole run, ...) -> a release with its share of the budget
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class InnerProblem:
-    """One minimisation over y of each round, in public facts.
+    """One minimisation over y in each round, described by public facts.
 
     Attributes:
-        name: of its release, in the ledger and in the report.
+        name: the name of its release, in the ledger and in the report.
         context: the public facts of the run.
-        rounds: solves in the whole run, one per round.
+        rounds: the number of solves in the run, one per round.
         penalty_weight: lambda, for f/lambda + g; None for g alone.
-        start: state -> where a solve may begin, released; it has the structure of every y.
-        end: (state, solution) -> state; how a stage hands its solution over.
+        start: state -> a released starting point, with the structure of y.
+        end: (state, solution) -> the state with the solution stored.
     """
 
     name: str
@@ -45,23 +45,23 @@ class InnerProblem:
 
     @property
     def upper_weight(self) -> float:
-        """What f counts beside g: zero, or one over the penalty."""
+        """The weight of f relative to g: zero, or one over the penalty weight."""
         return 0.0 if self.penalty_weight is None else 1 / self.penalty_weight
 
     @property
     def levels(self) -> tuple[str, ...]:
-        """The levels whose losses it has."""
+        """The levels whose losses are part of the objective."""
         return ("lower",) if self.penalty_weight is None else ("lower", "upper")
 
     def gradients(self, clip: float, upper_clip: float) -> dict[str, Contribution]:
-        """Per-record gradients in y at points (x, y), by role; clips are of one lower and one upper record."""
+        """Per-record gradients in y at points (x, y), by role; ``upper_clip`` is for upper records."""
         if self.penalty_weight is None:
             return by_role(lower_gradients(self.context, clip), self.context)
         levels = penalised_gradients(self.context, self.penalty_weight, clip, upper_clip)
         return by_role(levels, self.context)
 
     def free_gradient(self, state: State, y: Tree) -> Tree:
-        """The gradient in y of the data-free terms, which costs nothing and is added to a noisy answer."""
+        """The gradient in y of the data-free terms, to be added to a noisy gradient; it costs no privacy."""
         problem = self.context.problem
 
         def terms(x: Tree, y: Tree) -> Any:
@@ -71,43 +71,42 @@ class InnerProblem:
 
 
 class InnerSolver(ABC):
-    """A private solver of the lower level: public numbers in a frozen dataclass, and three functions of them.
+    """A private solver of the lower level: a frozen dataclass of public settings with three functions.
 
-    Obligations, in the order in which `DPBilevel` asks:
+    Requirements, in the order in which `DPBilevel` calls the functions:
 
-    * `contributions` and `declare` run **before any record is read**, on public facts alone: what one record adds to an
-      answer, within which clip, and how many answers the whole run takes. The ledger charges that, and no more is
-      handed out. Sensitivity follows from clips and numbers of records; it is never stated.
-    * `stage` says where each answer is asked for (``query``) and what becomes of it (``update``). It sees released
-      values only: the state, its own carry, and noisy answers. Its ``uses_per_round``, times rounds, are what it
-      declared.
-    * Noise is the release's. A solver draws no randomness, and nothing that depends on records decides how often it
-      asks, what shapes it has, or when it stops.
-    * It is hashable and compares by its numbers (a frozen dataclass is, and does): equal solvers make the same plan.
+    * `contributions` and `declare` run **before any record is read**, on public facts alone. They define what one
+      record contributes to a noisy answer, its clip norm, and the number of answers in the entire run. The ledger
+      charges exactly that, and a run cannot use more. The sensitivity is computed from clip norms and record counts.
+    * `stage` defines the point of each query (``query``) and the update from its noisy answer (``update``). It sees
+      released values only: the state, its own carry, and noisy answers. Its ``uses_per_round`` times the number of
+      rounds must equal the declared number of uses.
+    * The release draws the noise. A solver draws no randomness, and its number of queries, its shapes and its stopping
+      rule do not depend on records.
+    * It is hashable and compares by value, as frozen dataclasses do: equal solvers make the same plan.
 
-    A solver that cannot be written as answers to releases, because it is a program from elsewhere, declares its cost
-    instead: `declare` returns a `DeclaredRelease`, ``calibrated`` is False, and the guarantee rests on its word. That
-    is what `BlackBox` does.
+    An external program that cannot be expressed as queries declares its cost instead: `declare` returns a
+    `DeclaredRelease`, ``calibrated`` is False, and the guarantee relies on the declaration. `BlackBox` does this.
     """
 
-    calibrated: ClassVar[bool] = True  # whether noise is given to it by the budget; False where it brings its own
+    calibrated: ClassVar[bool] = True  # whether its noise is calibrated to the budget; False if it adds its own noise
 
     def missing(self) -> Mapping[str, str]:
-        """Settings that were not given and follow from certified constants alone, and what to give without these."""
+        """Settings that were not given and can only be derived from certified constants, each with a remedy."""
         return {}
 
     def contributions(self, problem: InnerProblem) -> Mapping[str, Contribution]:
-        """What one record adds to an answer, by role, with its clip; nothing where the cost is declared."""
+        """What one record contributes to an answer, by role, with its clip norm; empty if the cost is declared."""
         return {}
 
     @abstractmethod
     def declare(self, problem: InnerProblem, declare: Declare) -> Release | DeclaredRelease:
-        """What all solves of the run ask for: ``declare(uses, sampling)``, or a declared cost.
+        """The release of all solves of the run, from ``declare(uses, sampling)``, or a declared cost.
 
-        A release from ``declare`` has the noise at which its uses spend the share of this problem; the whole run is
-        calibrated after that.
+        The noise of a release from ``declare`` is such that its uses spend the share of this problem; the entire run is
+        calibrated afterwards.
         """
 
     @abstractmethod
     def stage(self, problem: InnerProblem, release: Any) -> tuple[Stage | Call, Parameters]:
-        """One solve as a stage of a round, and its numbers with reasons; ``release`` is as declared, with its noise."""
+        """One solve as a stage of a round, and its parameters with reasons; ``release`` is as declared, calibrated."""

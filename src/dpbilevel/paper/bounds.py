@@ -219,9 +219,9 @@ FORMULAS = {
     "steps": "T, for the smallest alpha: Proposition outer alg",
     "step_size": "eta = 1/(2L), L the smoothness of L*_lambda: Lemma kwon (iii)",
     "clip_norm": "C = L0f (1 + L1g/mu_g): Lemma Li improved Lip",
-    "noise": "sigma = 2C/(n mu_out), of each outer step (C under zero-out; times noise_ratio with batches)",
-    "lower_noise": "2 L0g/(mu_g n mu_in), on y*; e_* <= this (sqrt(d_y) + sqrt(2 ln(events/gamma)))",
-    "penalised_noise": "2 (L0g + C/lambda)/((mu_g - L1f/lambda) n mu_in,lambda), on y^lambda; e_lambda likewise",
+    "noise_std": "sigma = 2C/(n mu_out), of each outer step (C under zero-out; times noise_ratio with batches)",
+    "lower_noise_std": "2 L0g/(mu_g n mu_in), on y*; e_* <= this (sqrt(d_y) + sqrt(2 ln(events/gamma)))",
+    "penalised_noise_std": "2 (L0g + C/lambda)/((mu_g - L1f/lambda) n mu_in,lambda), on y^lambda; e_lambda likewise",
     "rounds": "M = max(1, ceil(log2 log2(R_0/A))), A the larger of the two noises above: Theorem DPGD",
     "radii": "R_0 = 2 L0g/mu_g + L0f/(lambda mu_g), R_m = c (sqrt(R_m-1 A) + A sqrt(d_y)): Theorem DPGD, c not proved",
 }

@@ -35,7 +35,10 @@ from dpbilevel.paper.bounds import (
 from dpbilevel.paper.preconditions import Precondition, theorem_preconditions
 from dpbilevel.paper.question import Question, SpendingLimit
 
-_NUMBERS = ("penalty_weight", "steps", "step_size", "clip_norm", "noise", "lower_noise", "penalised_noise", "rounds")
+_NUMBERS = (
+    *("penalty_weight", "steps", "step_size", "clip_norm", "noise_std", "lower_noise_std", "penalised_noise_std"),
+    "rounds",
+)
 _MOST_RECORDS = 10**30  # far beyond any data set: an alpha that is not reached here is unreachable
 
 
@@ -53,8 +56,8 @@ class TheoryPlan:
         alpha: the guarantee; the sum of ``terms``.
         terms: alpha by cause: penalty bias, inner error, outer noise, batch, generalisation.
         penalty_weight, steps, step_size, clip_norm: lambda, T, eta, and C, the bound on each record's contribution.
-        noise: sigma, standard deviation of the Gaussian on the mean of the contributions, in each outer step.
-        lower_noise, penalised_noise: the same on y* and y^lambda, in each solve.
+        noise_std: sigma, standard deviation of the Gaussian on the mean of the contributions, in each outer step.
+        lower_noise_std, penalised_noise_std: the same on y* and y^lambda, in each solve.
         radii: R_0, ..., R_{M-1} of DP-Loc-GD, for either solve, instead of output perturbation (not proved).
         preconditions: further requirements of the paper's theorems, and whether they hold.
     """
@@ -66,9 +69,9 @@ class TheoryPlan:
     steps: int
     step_size: float
     clip_norm: float
-    noise: float
-    lower_noise: float
-    penalised_noise: float
+    noise_std: float
+    lower_noise_std: float
+    penalised_noise_std: float
     radii: tuple[float, ...]
     preconditions: tuple[Precondition, ...]
 
@@ -117,7 +120,7 @@ class TheoryPlan:
 
     def explain(self) -> str:
         """The meaning of alpha in one sentence, then every number with its formula and its source."""
-        asked, budget, line = self.question, self.question.budget, "{:<17}{:<13}{}".format
+        asked, budget, line = self.question, self.question.budget, "{:<21}{:<13}{}".format
         worth = f"bounds the gradient mapping but for probability {asked.gamma:g}"
         if self.vacuous:
             worth = f"is vacuous: no hypergradient exceeds {self.clip_norm:.4g} anywhere"
@@ -141,8 +144,8 @@ class TheoryPlan:
         asked, worth = self.question, ", vacuous" if self.vacuous else ""
         return (
             f"TheoryPlan({asked.setting}, n={asked.n}: alpha={self.alpha:.4g}{worth}, binds={self.binds!r}, "
-            f"penalty_weight={self.penalty_weight:.4g}, noise={self.noise:.4g}, step_size={self.step_size:.4g}, "
-            f"steps={self.steps})"
+            f"penalty_weight={self.penalty_weight:.4g}, noise_std={self.noise_std:.4g}, "
+            f"step_size={self.step_size:.4g}, steps={self.steps})"
         )
 
 
@@ -280,9 +283,9 @@ def _computed(question: Question, mu: float) -> TheoryPlan:
         penalty_weight = _best_penalty(question, lambda value: Guarantee(penalty_weight=value, **facts).best()[1])
     guarantee = Guarantee(penalty_weight=penalty_weight, **facts)
     steps, alpha = guarantee.best()
-    lower_noise, penalised_noise, noise = guarantee.noises(steps)
+    lower_noise_std, penalised_noise_std, noise_std = guarantee.noises(steps)
     start = 2 * constants.lower_lipschitz / constants.strong_convexity + solution_distance(constants, penalty_weight)
-    scale = max(lower_noise, penalised_noise)
+    scale = max(lower_noise_std, penalised_noise_std)
     below = Precondition("delta <= 1/n", budget.delta or 0.0, 1 / question.n, "a larger one may publish a record")
     return TheoryPlan(
         question=question,
@@ -292,9 +295,9 @@ def _computed(question: Question, mu: float) -> TheoryPlan:
         steps=steps,
         step_size=1 / (2 * guarantee.smoothness),
         clip_norm=record_bound(constants),
-        noise=noise,
-        lower_noise=lower_noise,
-        penalised_noise=penalised_noise,
+        noise_std=noise_std,
+        lower_noise_std=lower_noise_std,
+        penalised_noise_std=penalised_noise_std,
         radii=localisation_radii(start, scale, question.d_y, question.radius_factor),
         preconditions=(*theorem_preconditions(constants, question.gap, alpha), below),
     )

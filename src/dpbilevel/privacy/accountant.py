@@ -1,13 +1,13 @@
-"""Who composes the charges on the records of one role. The choice is made here, once; everything else asks.
+"""Accountants: they compose the charges on the records of one role. Only this module decides which one is used.
 
 * `GaussianAccountant`: full-batch Gaussians. Exact: mu^2 adds up.
-* `ConcentratedAccountant`: exact noise, of which zCDP is known and no mu-GDP. rho = mu^2/2 adds up.
-* `LossAccountant`: whatever else, batches and what black boxes declare, by privacy loss distributions.
+* `ConcentratedAccountant`: exact noise, which satisfies zCDP (no mu-GDP bound is known). rho = mu^2/2 adds up.
+* `LossAccountant`: everything else, that is, batches and declared costs of black boxes, by privacy loss distributions.
 
-The heavy lifting is dp_accounting's. What is written here and in `sampling` is the translation of units, where that
-library has traps: under ``REPLACE_ONE`` its PLD accountant takes noise over *clip* and doubles by itself, while its RDP
-accountant and its Gaussian formulas take noise over *sensitivity*; and an integer or numpy multiplier silently
-under-counts, hence ``float``.
+dp_accounting computes the privacy loss distributions. This module and `sampling` convert units, where that library has
+pitfalls: under ``REPLACE_ONE`` its PLD accountant expects noise over *clip norm* and doubles the sensitivity itself,
+while its RDP accountant and its Gaussian formulas expect noise over *sensitivity*. An integer or NumPy multiplier is
+silently under-counted, hence ``float``.
 """
 
 import functools
@@ -22,22 +22,22 @@ from dpbilevel.privacy.accounting import Charge, composed_mu, gaussian_delta, ga
 from dpbilevel.privacy.concentrated import concentrated_delta, concentrated_epsilon
 
 # Pessimistic rounding of the privacy loss: dp_accounting's default. For 10^4 and more tiny steps a finer grid would
-# claim up to a tenth less; this one errs on the safe side.
+# give an epsilon up to a tenth smaller; this one is on the safe side.
 _DISCRETISATION = 1e-4
 
 
 @dataclass(frozen=True)
 class Accountant(ABC):
-    """What all charges on the records of one role cost together.
+    """The total cost of all charges on the records of one role.
 
     Args:
-        charges: of one role, in any order: they compose adaptively.
+        charges: the charges of one role, in any order: they compose adaptively.
         adjacency: the neighbouring relation of their ratios.
     """
 
     charges: tuple[Charge, ...]
     adjacency: str
-    adds_up: ClassVar[bool] = True  # whether squares of mu add up: k records that change together then cost k mu
+    adds_up: ClassVar[bool] = True  # whether mu^2 adds up; a group of k records then has k mu
 
     @property
     @abstractmethod
@@ -54,20 +54,20 @@ class Accountant(ABC):
 
     @abstractmethod
     def dp_events(self, reader: str) -> list[Any]:
-        """The charges as ``dp_accounting.DpEvent``, in the units that its "pld" or "rdp" accountant reads."""
+        """The charges as ``dp_accounting.DpEvent``, in the units of its "pld" or "rdp" accountant."""
 
     @property
     def mu(self) -> float:
-        """The GDP parameter, where squares of mu add up: of exact noise sqrt(2 rho), its zCDP."""
+        """The GDP parameter, if mu^2 adds up; for exact noise sqrt(2 rho), from its zCDP."""
         return composed_mu(self.charges)
 
     def parts(self, delta: float) -> list[float]:
-        """What each charge has of the whole, in a unit that adds up, or nearly so."""
+        """The cost of each charge, in a unit that adds up at least approximately."""
         return [charge.mu**2 for charge in self.charges]
 
     def for_group(self, size: int) -> "Accountant":
-        """The accountant of ``size`` records that change together; exact where `adds_up`, and wrong elsewhere."""
-        assert self.adds_up, "a group of records is more than their multiple where batches are drawn"
+        """The accountant for ``size`` records that change together; requires `adds_up`."""
+        assert self.adds_up, "with batches, the cost of a group is more than a multiple of the cost of a record"
         return replace(self, charges=tuple(replace(charge, ratio=size * charge.ratio) for charge in self.charges))
 
 
@@ -89,7 +89,7 @@ class GaussianAccountant(Accountant):
 
 
 class ConcentratedAccountant(Accountant):
-    """Exact noise, by zero-concentrated DP; a full-batch Gaussian beside it has the same zCDP."""
+    """Exact noise, by zero-concentrated DP; full-batch Gaussians in the same run satisfy the same zCDP."""
 
     @property
     def description(self) -> str:
@@ -113,13 +113,13 @@ class ConcentratedAccountant(Accountant):
 
         if reader != "rdp":
             raise InvalidArgument(
-                f'accountant={reader!r}: must be "rdp" for exact noise, of which zero-concentrated DP is known'
+                f'accountant={reader!r}: must be "rdp" for exact noise, which is accounted for by zero-concentrated DP'
             )
         return [ZCDpEvent(rho=float(self.mu**2 / 2))]
 
 
 class LossAccountant(Accountant):
-    """Batches, and what black boxes declare, by privacy loss distributions that are never below the truth."""
+    """Batches, and declared costs of black boxes, by pessimistic privacy loss distributions."""
 
     adds_up: ClassVar[bool] = False
 
@@ -127,7 +127,7 @@ class LossAccountant(Accountant):
     def description(self) -> str:
         declared = any(charge.declared is not None for charge in self.charges)
         return "privacy loss distribution (dp_accounting, pessimistic)" + (
-            ", of what black boxes declare" if declared else ""
+            ", with costs declared by black boxes" if declared else ""
         )
 
     def epsilon(self, delta: float) -> float:
@@ -144,7 +144,7 @@ class LossAccountant(Accountant):
         return min(sampled, gaussian_delta(_mu_without_sampling(self.charges), epsilon))
 
     def parts(self, delta: float) -> list[float]:
-        """The epsilons that charges would have alone, which do not add up exactly."""
+        """The epsilons of the separate charges, which do not add up exactly."""
         return [accountant((charge,), self.adjacency).epsilon(delta) for charge in self.charges]
 
     def dp_events(self, reader: str) -> list[Any]:
@@ -156,7 +156,7 @@ class LossAccountant(Accountant):
 
 
 def accountant(charges: Sequence[Charge], adjacency: str) -> Accountant:
-    """The accountant that charges on one role ask for."""
+    """The accountant for charges on one role."""
     kind: type[Accountant] = LossAccountant
     if any(charge.exact for charge in charges):
         kind = ConcentratedAccountant
@@ -176,25 +176,25 @@ def composed_delta(charges: Sequence[Charge], epsilon: float, adjacency: str) ->
 
 
 def _as_declared(charges: Sequence[Charge], delta: float) -> float:
-    """One call of a black box costs what it declares; the grid would round that up."""
+    """The declared epsilon if there is only one call of a black box, which the grid would round up; else infinity."""
     (declared, uses), *others = [(charge.declared, charge.uses) for charge in charges]
     alone = declared is not None and uses == 1 and not others and delta >= declared.delta
     return declared.epsilon if declared is not None and alone else math.inf
 
 
 def _mu_without_sampling(charges: Sequence[Charge]) -> float:
-    """Leaving records out never costs more than taking everybody; a grid too coarse for tiny steps may think so.
+    """The mu of full batches, which is an upper bound: sampling never costs more, but a coarse grid may suggest it.
 
-    Given the batch, which two neighbours have in common, a use is a Gaussian of this ratio or says nothing of the
-    record; a mixture of such pairs over batches is no easier to tell apart (joint convexity), whatever the others are.
-    A scheme that can draw a record many times over, and a black box, of which no mu is known, have no such bound.
+    Given the batch, which is the same for two neighbours, a use is a Gaussian of this ratio or independent of the
+    record. By joint convexity, a mixture over batches is at most as distinguishable. The bound is infinite for schemes
+    that can draw a record several times, and for black boxes, whose mu is unknown.
     """
     bounded = all(charge.sampling.draws_once and charge.declared is None for charge in charges)
     return composed_mu(charges) if bounded else math.inf
 
 
 def _merged(charges: Sequence[Charge]) -> tuple[Charge, ...]:
-    """What charges cost: a cache key that does not depend on names, nor on clips, which the ratio has in it."""
+    """Charges as a cache key: without names, and without clip norms, which the ratio includes."""
     return tuple(replace(charge, release="", role="", clip=None) for charge in charges)
 
 
@@ -220,26 +220,24 @@ def _one_use(charge: Charge, adjacency: str) -> Any:
 
 
 def _sampled_event(charge: Charge, adjacency: str, reader: str) -> Any:
-    """All uses of a release as an event, or a reason why dp_accounting would not count it as it is meant."""
+    """All uses of a release as an event; raises if dp_accounting would not count it correctly."""
     from dp_accounting import GaussianDpEvent, NonPrivateDpEvent, SelfComposedDpEvent
 
     if charge.declared is not None:
         raise InvalidArgument(
             f"release {charge.release!r}: is declared as {charge.declared!r}, for which dp_accounting has no event; "
-            "compose by epsilon(delta) and delta instead"
+            "compose epsilon(delta) and delta instead"
         )
     readers = charge.sampling.accountants(adjacency)
     if reader not in readers:
-        remedy = (
-            f"must be {' or '.join(map(repr, readers))}" if readers else "compose by epsilon(delta) and delta instead"
-        )
+        remedy = f"must be {' or '.join(map(repr, readers))}" if readers else "compose epsilon(delta) and delta instead"
         raise InvalidArgument(
-            f"accountant={reader!r}: dp_accounting's does not know the {charge.sampling!r} of release "
+            f"accountant={reader!r}: dp_accounting's does not support the {charge.sampling!r} of release "
             f"{charge.release!r} under {adjacency}; {remedy}"
         )
     if math.isinf(charge.ratio):
         return NonPrivateDpEvent()
-    # What one record adds is half of what replacing it changes. The RDP accountant does not double.
+    # A record's contribution is half of the sensitivity under replace-one. The RDP accountant expects the sensitivity.
     halves = 2.0 if adjacency == "replace-one" and reader == "pld" else 1.0
     event = charge.sampling.dp_event(GaussianDpEvent(float(halves / charge.ratio)), charge.records)
     return SelfComposedDpEvent(event, int(charge.uses))

@@ -1,13 +1,13 @@
-"""What uses of releases cost (`Charge`), and the formulas of the Gaussian; `accountant` composes charges.
+"""The cost of releases (`Charge`), and formulas of the Gaussian mechanism; `accountant` composes charges.
 
-A use of a release is described to the accountant by its *ratio* alone, sensitivity over noise: T uses of a
-full-batch Gaussian release with ratio r are exactly mu-GDP with mu^2 = T r^2, and full-batch releases compose,
-adaptively, to mu^2 = sum of their mu^2 (Dong, Roth and Su 2022). Exact noise is accounted for by zCDP instead
-(`concentrated`), whose rho = mu^2/2 adds up alike.
+The only number that the accountant uses of a release is its *ratio*, sensitivity over noise, the inverse of the noise
+multiplier. T uses of a full-batch Gaussian release with ratio r are exactly mu-GDP with mu^2 = T r^2, and full-batch
+releases compose, adaptively, to mu^2 = sum of their mu^2 (Dong, Roth and Su 2022). Exact noise is accounted for by zCDP
+(`concentrated`), whose rho = mu^2/2 adds up in the same way.
 
-The ratio of a sampled release is that of a batch which holds the record, once, against the same batch with the record
-changed. What sampling adds to that is for the scheme to say (`sampling`): that the record may be left out, that another
-record then has its place in a batch of fixed size, and that it may be drawn several times.
+The ratio of a sampled release compares a batch that contains the record once with the same batch after the record has
+changed. The sampling scheme accounts for everything else (`sampling`): the record may be left out, another record may
+take its place in a batch of fixed size, and it may be drawn several times.
 """
 
 import math
@@ -24,7 +24,7 @@ ROLES: tuple[str, ...] = ("upper", "lower", "both")
 
 
 class Declared(Protocol):
-    """What one call of a black box is declared to cost (`privacy/declared.py`); the charge keeps it as it is."""
+    """The declared cost of one call of a black box (`privacy/declared.py`), stored unchanged in the charge."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
@@ -36,36 +36,36 @@ class Declared(Protocol):
 
 @dataclass(frozen=True)
 class Charge:
-    """What ``uses`` uses of one release cost the records of one role."""
+    """The cost of ``uses`` uses of one release to the records of one role."""
 
     release: str
     role: str
-    ratio: float  # sensitivity over noise, of one use whose batch holds the record once
+    ratio: float  # sensitivity over noise, of one use whose batch contains the record once
     uses: int
     sampling: Sampling
-    records: int | None = None  # of the role; fixed-size batches need it
-    declared: Declared | None = None  # of one call of a black box, which has no ratio
-    clip: float | None = None  # largest norm of what one record adds; None where a black box bounds it
-    exact: bool = False  # integer noise: of it zCDP is known, and no mu-GDP
+    records: int | None = None  # number of records of the role; needed for batches of fixed size
+    declared: Declared | None = None  # cost of one call of a black box, which has no ratio
+    clip: float | None = None  # largest norm of one record's contribution; None for a black box
+    exact: bool = False  # integer noise: it satisfies zCDP, but no mu-GDP bound is known
 
     @property
     def mu(self) -> float:
-        """The GDP parameter of all uses together, as if nothing were sampled; of exact noise sqrt(2 rho), its zCDP."""
+        """The GDP parameter of all uses, ignoring sampling; for exact noise sqrt(2 rho), from its zCDP."""
         return self.ratio * math.sqrt(self.uses)
 
     @property
     def is_full_batch(self) -> bool:
-        """Whether it is of noise on sums over everybody, so that its mu adds up: no batch, and no black box."""
+        """Whether the release is full batch, so that mu^2 adds up: no sampling, and no black box."""
         return self.sampling.is_full_batch and self.declared is None
 
     @property
     def is_gaussian(self) -> bool:
-        """Whether it is of a full-batch Gaussian, so that it is mu-GDP."""
+        """Whether the release is a full-batch Gaussian, so that it is mu-GDP."""
         return self.is_full_batch and not self.exact
 
 
 class Chargeable(Protocol):
-    """What a ledger charges: a `Release`, or a `DeclaredRelease` of a black box."""
+    """What a ledger can charge: a `Release`, or a `DeclaredRelease` of a black box."""
 
     @property
     def name(self) -> str: ...
@@ -74,11 +74,11 @@ class Chargeable(Protocol):
     @property
     def adjacency(self) -> str: ...
     def charges(self) -> tuple[Charge, ...]:
-        """What all uses cost, role by role."""
+        """The cost of all uses, one charge per role."""
 
 
 def all_charges(releases: Sequence[Chargeable]) -> dict[str, tuple[Charge, ...]]:
-    """Charges of several releases, per role. Roles hold disjoint records, so that they compose in parallel."""
+    """Charges of several releases by role. Roles hold disjoint records and compose in parallel."""
     charges: dict[str, tuple[Charge, ...]] = {}
     for release in releases:
         for charge in release.charges():
@@ -117,7 +117,7 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
         return float(1 / dp_accounting.get_sigma_gaussian(float(epsilon), float(delta)))
     except (ArithmeticError, ValueError) as error:
         raise InvalidArgument(
-            f"epsilon={epsilon!r}, delta={delta!r}: are beyond what the accountant computes (try 1.0 and 1e-6)"
+            f"epsilon={epsilon!r}, delta={delta!r}: are outside the range of the accountant (try 1.0 and 1e-6)"
         ) from error
 
 

@@ -1,8 +1,8 @@
-"""How much noise a budget asks for.
+"""Calibration: the noise with which releases spend a budget.
 
-A method says how the releases should share the budget; that fixes the *ratios* between their noises. One common
-scale then makes the most expensive role spend exactly the budget: in closed form for full-batch releases, by bisection
-on the composed privacy loss where a release is sampled.
+A method defines how releases share the budget, which determines their noise up to one common factor. The factor is
+chosen such that the most expensive role spends exactly the budget: in closed form for full-batch releases, by bisection
+on the composed privacy loss if a release is sampled.
 """
 
 import math
@@ -16,15 +16,15 @@ from dpbilevel.privacy.concentrated import concentrated_mu
 from dpbilevel.privacy.declared import DeclaredRelease
 from dpbilevel.privacy.release import Release, shared_noise
 
-_HEADROOM = 1e-9  # full batch: relative, so that rounding can never push a calibrated run above its budget
-_SLACK = 1e-6  # exact noise: relative, for mu goes through epsilon and back by two numerical inversions
+_HEADROOM = 1e-9  # full batch: relative margin, so that rounding never pushes a calibrated run above its budget
+_SLACK = 1e-6  # exact noise: relative margin for two numerical inversions between mu and epsilon
 _SMALLEST_DELTA = 1e-13  # sampled: dp_accounting truncates tails of mass 1e-15
-_DOUBLINGS = 40  # more than enough where only sampling stands between the closed formula and the budget
-_TOLERANCE = 0.005  # sampled: spend between (1 - tolerance) and 1 times epsilon; a PLD costs a second to compute
+_DOUBLINGS = 40  # more than enough: without sampling the closed formula would be exact
+_TOLERANCE = 0.005  # sampled: spend between (1 - tolerance) and 1 times epsilon; a PLD takes a second to compute
 
 
 def with_shares(release: Release, shares: Mapping[str, float], budget: Budget) -> Release:
-    """Give a release the noise at which each role spends its share of mu^2 on all uses of the release."""
+    """The release with the noise at which each role spends its share of mu^2 on all uses of the release."""
     if not budget.is_private:
         return release
     ratios = {role: budget.mu * math.sqrt(shares[role] / release.uses) for role in release.contributions}
@@ -33,10 +33,10 @@ def with_shares(release: Release, shares: Mapping[str, float], budget: Budget) -
 
 
 def for_exact_noise(budget: Budget) -> Budget:
-    """What to calibrate Gaussians to, so that exact noise of the same ratios spends ``budget`` by zCDP.
+    """The budget to which Gaussian noise must be calibrated so that exact noise of the same ratios spends ``budget``.
 
-    Ratios are all that a budget fixes. The zCDP of exact noise turns a mu into a larger epsilon than mu-GDP does, so
-    that the budget for the same mu, as a Gaussian has it, is a smaller one; shares of mu^2 are shares of rho.
+    Calibration determines ratios of sensitivity to noise. For the same ratios, zCDP gives a larger epsilon than mu-GDP,
+    so that the Gaussian budget is smaller. Shares of mu^2 are shares of rho.
 
     >>> round(for_exact_noise(Budget(1.0, 1e-6)).epsilon, 4)
     0.9274
@@ -47,7 +47,7 @@ def for_exact_noise(budget: Budget) -> Budget:
     epsilon = gaussian_epsilon(mu, budget.delta)
     if not epsilon > 0:
         raise InvalidArgument(
-            f'noise="exact": epsilon={budget.epsilon!r} is too small beside delta={budget.delta!r}; choose a smaller '
+            f'noise="exact": epsilon={budget.epsilon!r} is too small for delta={budget.delta!r}; choose a smaller '
             'delta, or noise="float"'
         )
     return Budget(epsilon, budget.delta, budget.adjacency)
@@ -56,17 +56,17 @@ def for_exact_noise(budget: Budget) -> Budget:
 def calibrate(
     releases: Sequence[Release], budget: Budget, fixed: Sequence[DeclaredRelease] = ()
 ) -> tuple[Release, ...]:
-    """Scale all noises by one factor so that the most expensive role spends the budget, and never more.
+    """Scale the noise of all releases by one factor so that the most expensive role spends the budget, and never more.
 
-    Full batch: epsilon is met to 1e-6. Sampled: it is met from below within 1%. What black boxes declare (``fixed``)
-    is counted and cannot be scaled: a run whose black boxes alone exceed the budget is refused.
+    The spend equals epsilon up to 1e-6 for full batch, and is within 1% below it if releases are sampled. The declared
+    costs of black boxes (``fixed``) count but cannot be scaled: if they alone exceed the budget, the run is refused.
     """
     if budget.is_private and fixed:
         _check_fixed(fixed, budget)
     if not budget.is_private:
         return tuple(release.scaled(0.0) for release in releases)
     if any(release.noise_std == 0 or release.adjacency != budget.adjacency for release in releases):
-        raise InvalidArgument("releases: need a positive relative noise and the budget's adjacency to be calibrated")
+        raise InvalidArgument("releases: must have noise_std > 0 and the adjacency of the budget, to be calibrated")
     if not releases:
         return ()
     charges = all_charges(releases)
@@ -81,16 +81,16 @@ def _check_fixed(fixed: Sequence[DeclaredRelease], budget: Budget) -> None:
     for release in fixed:
         if release.adjacency != budget.adjacency:
             raise InvalidArgument(
-                f"adjacency={release.adjacency!r}: must be {budget.adjacency!r}, the relation of the budget; restate "
-                "what the black box costs under that relation"
+                f"adjacency={release.adjacency!r}: must be {budget.adjacency!r}, the relation of the budget; declare "
+                "the cost of the black box under that relation"
             )
     spent = _most_expensive(fixed, budget)
-    # What other releases get is what black boxes leave: nothing at all is too little where there are any.
+    # Other releases need a part of the budget: if there are any, black boxes must not spend all of it.
     if spent > budget.epsilon:
         calls = " + ".join(f"{release.uses} calls of {release.name!r}" for release in fixed)
         raise BudgetExceeded(
             f"epsilon={budget.epsilon!r}: {calls} with their declared events cost {spent:.4g} at delta "
-            f"{budget.delta:g}; declare (and keep) less per call, or make fewer calls"
+            f"{budget.delta:g}; use black boxes that spend less per call, or make fewer calls"
         )
 
 
@@ -106,10 +106,10 @@ def _bisect(releases: Sequence[Release], budget: Budget, fixed: Sequence[Declare
     if (budget.delta or 0.0) < _SMALLEST_DELTA:
         raise InvalidArgument(
             f"delta={budget.delta!r}: must be at least {_SMALLEST_DELTA:g} for sampled releases; a privacy loss "
-            "distribution drops tails of that order (full-batch releases have no such limit)"
+            "distribution truncates tails of that order (full-batch releases have no such limit)"
         )
 
-    # Without amplification the Gaussian formula is enough noise: an upper end that needs no search.
+    # The Gaussian formula without amplification is an upper bound on the noise.
     upper = max(composed_mu(c) for c in all_charges(releases).values()) / budget.mu
     for _ in range(_DOUBLINGS):
         if spend(upper) <= budget.epsilon:
@@ -117,8 +117,8 @@ def _bisect(releases: Sequence[Release], budget: Budget, fixed: Sequence[Declare
         upper *= 2
     else:
         raise BudgetExceeded(
-            f"epsilon={budget.epsilon!r}: the black boxes spend it all, so that nothing is left for the releases "
-            "beside them; declare (and keep) less per call, or make fewer calls"
+            f"epsilon={budget.epsilon!r}: the black boxes spend all of it, and nothing is left for the other releases; "
+            "use black boxes that spend less per call, or make fewer calls"
         )
     lower = upper / 2
     while spend(lower) <= budget.epsilon:

@@ -1,11 +1,11 @@
-"""What a black box declares about its own privacy, before it is handed any record, and the release that charges it.
+"""The privacy cost that a black box declares before it reads any record, and the release that charges it.
 
-A mechanism that was not written as a `Release` can still be accounted for, as long as it says what one call of it costs
-the records that it reads. Two statements cover what trainers come with: mu-GDP composes exactly with everything else
-that is Gaussian, and (epsilon, delta) holds for any mechanism at all.
+A mechanism that is not written as a `Release` can still be accounted for if it declares the cost of one call to the
+records that it reads. Two declarations are supported: mu-GDP, which composes exactly with Gaussian releases, and
+(epsilon, delta)-DP, which applies to any mechanism.
 
 `DeclaredRelease` is the counterpart of `Release` for such mechanisms. It is charged like any other, before the first
-call; that the black box keeps its word is an assumption of the guarantee, and is stated with it.
+call. The guarantee assumes that the declaration is correct, and states this as a caveat.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ from dpbilevel.privacy.sampling import FullBatch
 
 @dataclass(frozen=True)
 class GaussianDP:
-    """One call is mu-GDP: no easier to attack than one Gaussian whose sensitivity is mu times its noise.
+    """One call is mu-GDP: at least as private as a Gaussian mechanism with sensitivity mu times its noise.
 
     >>> GaussianDP(0.1)
     GaussianDP(mu=0.1)
@@ -36,7 +36,7 @@ class GaussianDP:
 
 @dataclass(frozen=True)
 class ApproximateDP:
-    """One call is (epsilon, delta)-DP, and nothing more is known of it.
+    """One call is (epsilon, delta)-DP, and nothing more is known.
 
     Calls compose optimally (Kairouz, Oh and Viswanath 2015), through the loss distribution that dominates every
     (epsilon, delta)-DP mechanism.
@@ -49,23 +49,23 @@ class ApproximateDP:
     delta: float = 0.0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "epsilon", positive("epsilon", self.epsilon, "it is what one call costs (try 0.1)"))
-        object.__setattr__(self, "delta", non_negative("delta", self.delta, "it is what one call costs (try 1e-9)"))
+        object.__setattr__(self, "epsilon", positive("epsilon", self.epsilon, "it is the cost of one call (try 0.1)"))
+        object.__setattr__(self, "delta", non_negative("delta", self.delta, "it is the cost of one call (try 1e-9)"))
         if self.delta >= 1:
             raise InvalidArgument(f"delta={self.delta!r}: must be below 1; it is a probability (try 1e-9)")
 
 
 @dataclass(frozen=True)
 class BestOfRuns(ApproximateDP):
-    """The best of a secret number of runs, each of them mu-GDP: what that costs one record, and why.
+    """The cost of the best of a secret number of runs, each of which is mu-GDP.
 
-    `selection` turns mu and the law of the number of runs into epsilon and delta; with both at hand, the price for a
-    group of records or at another delta can be asked as well.
+    `selection` computes epsilon and delta from mu and the distribution of the number of runs. Both are stored, so that
+    the cost for a group of records or at another delta can be computed too.
 
     Args:
-        mu: of one run.
+        mu: the GDP parameter of one run.
         mean_runs: E[K].
-        shape: of the law of K, as `NumberOfRuns` has it.
+        shape: the shape of the distribution of K, as in `NumberOfRuns`.
     """
 
     mu: float = field(kw_only=True)
@@ -74,13 +74,13 @@ class BestOfRuns(ApproximateDP):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "mu", positive("mu", self.mu, "it is the price of one run (try 0.1)"))
-        for name in ("mean_runs", "shape"):  # JSON has an infinite shape as text
+        object.__setattr__(self, "mu", positive("mu", self.mu, "it is the cost of one run (try 0.1)"))
+        for name in ("mean_runs", "shape"):  # in JSON an infinite shape is a string
             object.__setattr__(self, name, float(getattr(self, name)))
 
 
 def declared_event(fields: Mapping[str, Any] | None) -> ApproximateDP | None:
-    """The event that has these fields, from JSON; None where nothing was declared."""
+    """The event with these fields, from JSON; None if nothing was declared."""
     if fields is None:
         return None
     return BestOfRuns(**fields) if "mu" in fields else ApproximateDP(**fields)
@@ -94,11 +94,11 @@ class DeclaredRelease:
     """``uses`` calls of a black box.
 
     Args:
-        name: what the ledger and the report call it.
-        roles: role to the public number of its records; the black box reads all of them in every call.
-        event: what one call costs each record.
-        uses: calls in the whole run.
-        adjacency: the neighbouring relation that the event refers to.
+        name: its name in the ledger and in the report.
+        roles: the public number of records of each role that the black box reads; every call reads all of them.
+        event: the cost of one call to each record.
+        uses: the number of calls in the run.
+        adjacency: the neighbouring relation of the event.
 
     >>> release = DeclaredRelease(name="training", roles={"lower": 100}, event=GaussianDP(0.1), uses=25)
     >>> release.charges()[0].mu
@@ -112,21 +112,21 @@ class DeclaredRelease:
     adjacency: Adjacency = "replace-one"
 
     def __post_init__(self) -> None:
-        count("uses", self.uses, "it is the number of calls in the whole run")
-        one_of("adjacency", self.adjacency, ADJACENCIES, "it says which data sets count as neighbours")
+        count("uses", self.uses, "it is the number of calls in the run")
+        one_of("adjacency", self.adjacency, ADJACENCIES, "it defines which data sets are neighbours")
         if not self.roles:
             raise InvalidArgument("roles: must name at least one role that the black box reads")
         for role in self.roles:
-            one_of("role", role, ROLES, "it says which records the black box reads")
+            one_of("role", role, ROLES, "it defines which records the black box reads")
         object.__setattr__(self, "roles", MappingProxyType(dict(self.roles)))
 
     @property
     def assumption(self) -> str:
-        """What the guarantee takes on trust."""
-        return f"{self.name} is a black box: the guarantee holds if each call of it is {self.event!r}, as declared"
+        """The assumption that the guarantee relies on."""
+        return f"{self.name} is a black box: the guarantee holds if each of its calls is {self.event!r}, as declared"
 
     def charges(self) -> tuple[Charge, ...]:
-        """What all calls cost, role by role."""
+        """The cost of all calls, one charge per role."""
         return tuple(self._charge(role, number) for role, number in self.roles.items())
 
     def _charge(self, role: str, number: int) -> Charge:

@@ -16,20 +16,20 @@ from dpbilevel.errors import InvalidArgument
 from dpbilevel.foundation.arguments import count, positive
 from dpbilevel.privacy import profiles
 
-if TYPE_CHECKING:  # a look at a ledger can do without JAX
+if TYPE_CHECKING:  # inspecting a ledger does not need JAX
     import jax
 
-    Batch = tuple[jax.Array, jax.Array]  # indices, as many in every draw, and which of them count
+    Batch = tuple[jax.Array, jax.Array]  # indices, of fixed length, and a mask of those that count
 
-_SCHEMES: dict[str, type["Sampling"]] = {}  # by the name that run files have
+_SCHEMES: dict[str, type["Sampling"]] = {}  # by the name in run files
 
 
 class Sampling(ABC):
     """A sampling scheme: a frozen dataclass of public numbers, registered under its name when it is defined.
 
-    What a scheme promises, and privacy rests on: one use of a release takes the records that `draw` names, with
-    randomness that no other use shares, and costs a record at most what `loss_distribution` says. Both describe the
-    same law. The *ratio* that it is handed is sensitivity over noise, for a batch that holds the record once.
+    Privacy relies on the following contract: one use of a release reads the records selected by `draw`, with randomness
+    that no other use shares, and its cost to a record is at most `loss_distribution`. Both must describe the same
+    distribution. The argument *ratio* is sensitivity over noise, for a batch that contains the record once.
     """
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -37,28 +37,28 @@ class Sampling(ABC):
         known = _SCHEMES.setdefault(cls.__name__, cls)
         if (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
             raise InvalidArgument(
-                f"sampling {cls.__name__!r}: is the name of another scheme; a run file would be read as that one "
+                f"sampling {cls.__name__!r}: is the name of another scheme, which run files would then refer to "
                 "(choose another name)"
             )
         _SCHEMES[cls.__name__] = cls
 
     @property
     def is_full_batch(self) -> bool:
-        """Whether no record is ever left out, so that accounting is that of the plain Gaussian."""
+        """Whether every record is in every batch, so that the accounting is that of the Gaussian mechanism."""
         return False
 
     @property
     def draws_once(self) -> bool:
-        """Whether no batch holds a record twice, so that a batch never costs more than taking everybody."""
+        """Whether no batch contains a record twice, so that a batch never costs more than the full batch."""
         return False
 
     @abstractmethod
     def divisor(self, records: int) -> float:
-        """The public number by which a sum over the batch is divided; refuses what ``records`` records cannot fill."""
+        """The public number by which a sum over the batch is divided; raises if ``records`` are too few."""
 
     @abstractmethod
     def draw(self, key: "jax.Array", counts: Sequence[int]) -> "list[Batch | None]":
-        """One batch for each role, given how many records each has; None for everybody.
+        """One batch per role, given the number of records of each; None for all records.
 
         Shapes depend on public numbers alone, and all randomness is drawn by `privacy.noise` from ``key``.
         """
@@ -68,12 +68,14 @@ class Sampling(ABC):
         """The privacy loss distribution (dp_accounting's) of one use, for a role of ``records`` records."""
 
     def accountants(self, adjacency: str) -> tuple[str, ...]:
-        """Which accountants of dp_accounting, "pld" or "rdp", count `dp_event` as it is meant; by default none."""
+        """The accountants of dp_accounting, "pld" or "rdp", that count `dp_event` correctly; by default none."""
         return ()
 
     def dp_event(self, gaussian: Any, records: int | None) -> Any:
-        """One use as a ``dp_accounting.DpEvent``, given that of the Gaussian on a batch."""
-        raise InvalidArgument(f"sampling={self!r}: has no dp_accounting event; compose by epsilon(delta) and delta")
+        """One use as a ``dp_accounting.DpEvent``, given the event of the Gaussian mechanism on a batch."""
+        raise InvalidArgument(
+            f"sampling={self!r}: has no dp_accounting event; compose epsilon(delta) and delta instead"
+        )
 
     @property
     def assumption(self) -> str | None:
@@ -82,7 +84,7 @@ class Sampling(ABC):
             return None
         return (
             f"the sampling scheme {type(self).__name__} is not part of the library: the guarantee assumes that its "
-            "draws follow the law of its loss distribution"
+            "draws follow the distribution that it accounts for"
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -91,15 +93,15 @@ class Sampling(ABC):
 
 
 def sampling_from_json(fields: Mapping[str, Any]) -> Sampling:
-    """The scheme that has these fields; the inverse of `Sampling.to_json`."""
+    """The scheme with these fields; the inverse of `Sampling.to_json`."""
     name = fields["sampling"]
     if name not in _SCHEMES:
-        raise InvalidArgument(f"sampling={name!r}: is no scheme known here; import the module that defines it first")
+        raise InvalidArgument(f"sampling={name!r}: is not a known scheme; import the module that defines it first")
     return _SCHEMES[name](**fields["sampling_parameters"])
 
 
 def check_sampling(sampling: Sampling) -> None:
-    """Raise unless ``sampling`` is a scheme that the accountant can ask and that cannot change after a charge."""
+    """Raise unless ``sampling`` is a scheme, and one that cannot change after a charge."""
     if not isinstance(sampling, Sampling):
         raise InvalidArgument(
             f"sampling={sampling!r}: must be dpb.FullBatch(), dpb.Poisson(rate), dpb.WithoutReplacement(size) or "
@@ -108,18 +110,18 @@ def check_sampling(sampling: Sampling) -> None:
     settings = getattr(sampling, "__dataclass_params__", None)
     if settings is None or not settings.frozen:
         raise InvalidArgument(
-            f"sampling={type(sampling).__name__}: must be a frozen dataclass; what was charged is what must be drawn "
+            f"sampling={type(sampling).__name__}: must be a frozen dataclass; it must not change after a charge "
             "(decorate the scheme with @dataclass(frozen=True))"
         )
 
 
 @dataclass(frozen=True)
 class FullBatch(Sampling):
-    """Every record takes part in every step."""
+    """Every record is in every batch."""
 
     @property
     def is_full_batch(self) -> bool:
-        """Whether no record is ever left out, so that accounting is that of the plain Gaussian."""
+        """Whether every record is in every batch, so that the accounting is that of the Gaussian mechanism."""
         return True
 
     @property
@@ -132,11 +134,11 @@ class FullBatch(Sampling):
         return float(records)
 
     def draw(self, key: "jax.Array", counts: Sequence[int]) -> "list[Batch | None]":
-        """Everybody, of every role."""
+        """All records of every role."""
         return [None] * len(counts)
 
     def loss_distribution(self, ratio: float, records: int | None, adjacency: str, discretisation: float) -> Any:
-        """That of the Gaussian."""
+        """The privacy loss distribution of the Gaussian mechanism."""
         return _gaussian_losses(ratio, 1.0, adjacency, discretisation)
 
     def accountants(self, adjacency: str) -> tuple[str, ...]:
@@ -144,15 +146,15 @@ class FullBatch(Sampling):
         return ("pld", "rdp")
 
     def dp_event(self, gaussian: Any, records: int | None) -> Any:
-        """The Gaussian itself."""
+        """The event of the Gaussian mechanism itself."""
         return gaussian
 
 
 @dataclass(frozen=True)
 class Poisson(Sampling):
-    """Each record takes part in a step with probability ``rate``, independently.
+    """Each record is in a batch with probability ``rate``, independently.
 
-    The size of a batch is private: an answer is divided by the public rate * n, an empty batch is pure noise.
+    The size of a batch is private: a sum is divided by the public rate * n, and the answer of an empty batch is noise.
     """
 
     rate: float
@@ -178,7 +180,7 @@ class Poisson(Sampling):
         return self.rate * records
 
     def draw(self, key: "jax.Array", counts: Sequence[int]) -> "list[Batch | None]":
-        """A coin for each record, gathered into as many places as any batch may need."""
+        """A coin flip per record; selected records are gathered into an array of fixed length."""
         import jax.numpy as jnp
 
         from dpbilevel.privacy import noise
@@ -194,15 +196,15 @@ class Poisson(Sampling):
         return batches
 
     def loss_distribution(self, ratio: float, records: int | None, adjacency: str, discretisation: float) -> Any:
-        """Of a Gaussian on a Poisson sample, by dp_accounting."""
+        """The privacy loss distribution of a Gaussian on a Poisson sample, from dp_accounting."""
         return _gaussian_losses(ratio, self.rate, adjacency, discretisation)
 
     def accountants(self, adjacency: str) -> tuple[str, ...]:
-        """Under replace-one no Rényi divergence of it is known to dp_accounting."""
+        """Under replace-one, dp_accounting has no Rényi divergence for it."""
         return ("pld",) if adjacency == "replace-one" else ("pld", "rdp")
 
     def dp_event(self, gaussian: Any, records: int | None) -> Any:
-        """A Poisson sample of the Gaussian."""
+        """The event of the Gaussian mechanism on a Poisson sample."""
         from dp_accounting import PoissonSampledDpEvent
 
         return PoissonSampledDpEvent(float(self.rate), gaussian)
@@ -210,10 +212,10 @@ class Poisson(Sampling):
 
 @dataclass(frozen=True)
 class WithoutReplacement(Sampling):
-    """``size`` different records, every such batch equally likely.
+    """``size`` different records; all such batches are equally likely.
 
-    Costs far more than Poisson sampling, under both relations: a batch that does not hold a record holds another one in
-    its place, which may point the other way.
+    Costs much more than Poisson sampling, under both relations: a batch without the record contains another one in its
+    place, which may point the other way.
     """
 
     size: int
@@ -230,25 +232,25 @@ class WithoutReplacement(Sampling):
         """The size of a batch; it must not exceed the number of records."""
         if self.size > records:
             raise InvalidArgument(
-                f"size={self.size}: must be at most n = {records}; a batch cannot hold more records than there are"
+                f"size={self.size}: must be at most n = {records}; a batch cannot contain more records than there are"
             )
         return float(self.size)
 
     def draw(self, key: "jax.Array", counts: Sequence[int]) -> "list[Batch | None]":
-        """Different records of each role, independently of the others."""
+        """Different records of each role, independently across roles."""
         return _fixed_size(key, counts, self.size, replace=False)
 
     def loss_distribution(self, ratio: float, records: int | None, adjacency: str, discretisation: float) -> Any:
-        """From the profile of one use."""
+        """The privacy loss distribution, from the profile of one use."""
         parameters = float(ratio), self.size, _known(records, self)
         return profiles.loss_distribution(profiles.without_replacement, parameters, adjacency, discretisation)
 
     def accountants(self, adjacency: str) -> tuple[str, ...]:
-        """Under replace-one dp_accounting knows its Rényi divergence."""
+        """Under replace-one, dp_accounting has its Rényi divergence."""
         return ("rdp",) if adjacency == "replace-one" else ()
 
     def dp_event(self, gaussian: Any, records: int | None) -> Any:
-        """The Gaussian on a batch of fixed size."""
+        """The event of the Gaussian mechanism on a batch of fixed size."""
         from dp_accounting import SampledWithoutReplacementDpEvent
 
         return SampledWithoutReplacementDpEvent(_known(records, self), self.size, gaussian)
@@ -256,7 +258,7 @@ class WithoutReplacement(Sampling):
 
 @dataclass(frozen=True)
 class WithReplacement(Sampling):
-    """``size`` independent draws, as the paper has it: a record may be drawn several times, and is charged for it."""
+    """``size`` independent draws, as in the paper: a record may be drawn several times, which is accounted for."""
 
     size: int
 
@@ -264,9 +266,9 @@ class WithReplacement(Sampling):
         object.__setattr__(self, "size", count("size", self.size, "it is the number of draws in a batch"))
 
     def divisor(self, records: int) -> float:
-        """The size of a batch; the paper's b lies between 1 and n."""
+        """The size of a batch; the paper's b is between 1 and n."""
         if self.size > records:
-            raise InvalidArgument(f"size={self.size}: must be at most n = {records}, as the paper has it")
+            raise InvalidArgument(f"size={self.size}: must be at most n = {records}, as in the paper")
         return float(self.size)
 
     def draw(self, key: "jax.Array", counts: Sequence[int]) -> "list[Batch | None]":
@@ -274,7 +276,7 @@ class WithReplacement(Sampling):
         return _fixed_size(key, counts, self.size, replace=True)
 
     def loss_distribution(self, ratio: float, records: int | None, adjacency: str, discretisation: float) -> Any:
-        """From the profile of one use, over how often the record is drawn."""
+        """The privacy loss distribution, from the profile of one use, which averages over the number of draws."""
         parameters = float(ratio), self.size, _known(records, self)
         return profiles.loss_distribution(profiles.with_replacement, parameters, adjacency, discretisation)
 
@@ -283,7 +285,7 @@ def _gaussian_losses(ratio: float, rate: float, adjacency: str, discretisation: 
     from dp_accounting import NeighboringRelation
     from dp_accounting.pld import privacy_loss_distribution as pld
 
-    # Under REPLACE_ONE dp_accounting takes noise over one record's contribution, and doubles by itself.
+    # Under REPLACE_ONE, dp_accounting expects noise over one record's contribution, and doubles the sensitivity itself.
     relation, multiple = {
         "replace-one": (NeighboringRelation.REPLACE_ONE, 2.0),  # sensitivity is twice one record's contribution
         "zero-out": (NeighboringRelation.REPLACE_SPECIAL, 1.0),

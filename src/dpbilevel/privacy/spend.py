@@ -1,4 +1,4 @@
-"""What a run spends, in the words a review needs: epsilon, delta, mu, the trade-off curve, the relation, the unit."""
+"""The privacy spend of a run, for reviews: epsilon, delta, mu, the trade-off curve, the relation, the unit."""
 
 import math
 from collections.abc import Mapping
@@ -19,10 +19,10 @@ from dpbilevel.privacy.declared import declared_event
 from dpbilevel.privacy.sampling import sampling_from_json
 from dpbilevel.privacy.selection import best_of_runs_epsilon
 
-LARGE = 20.0  # an epsilon above which a guarantee that holds is worth next to nothing
+LARGE = 20.0  # an epsilon above which a valid guarantee protects almost nothing
 _WEAK = (
-    "epsilon is above 20: at that size one record may make an outcome 485 million times as likely, so that next to "
-    "nothing is protected"
+    "epsilon is above 20: one record may then make an outcome 485 million times as likely, so that almost nothing is "
+    "protected"
 )
 _RELATIONS = {
     "replace-one": "replacing the content of one record",
@@ -37,10 +37,9 @@ class Privacy:
     Roles hold disjoint records and therefore compose in parallel: the total is the *maximum* over roles.
 
     Attributes:
-        charges: role to the charges on its records.
-        budget: what the run was allowed, with the neighbouring relation.
-        caveats: reasons why the guarantee may not hold as stated, or says little (an epsilon above 20); empty for a
-            sound run.
+        charges: the charges on the records of each role.
+        budget: the budget of the run, with the neighbouring relation.
+        caveats: reasons why the guarantee may not hold as stated, or is weak (an epsilon above 20); normally empty.
         void: whether there is no guarantee at all (a fixed seed, or an infinite epsilon).
     """
 
@@ -55,7 +54,7 @@ class Privacy:
 
     @property
     def unit(self) -> str:
-        """What one "record" is: the guarantee is for a row, not for a person with several rows."""
+        """The unit of privacy: one row, not a person with several rows."""
         return "one record (a row of the data, not a person: use group=k for k rows of one person)"
 
     @property
@@ -75,23 +74,23 @@ class Privacy:
 
     @property
     def groups_add_up(self) -> bool:
-        """Whether the epsilon of a group is that of a multiple of mu: exact, and found without a search."""
+        """Whether mu of a group is a multiple of mu, so that its epsilon is exact and needs no search."""
         return all(mine.adds_up for mine in self._of(None))
 
     @property
     def mu(self) -> float | None:
-        """The GDP parameter; None where releases are sampled (no finite mu describes them) or noise is exact."""
+        """The GDP parameter; None if releases are sampled (no finite mu exists) or noise is exact."""
         return max(map(composed_mu, self.charges.values()), default=0.0) if self.is_gaussian else None
 
     def epsilon(self, delta: float | None = None, *, group: int = 1, role: str | None = None) -> float:
         """The epsilon at ``delta`` (by default the budget's) for ``group`` records that change together.
 
-        The records of a group may lie in any roles: k records shift the answers by at most k times what the
-        most expensive role's record does, so mu becomes k mu, also in the zCDP of exact noise and in each run of a
-        random search. Elsewhere the general bound is used, (k e, delta (exp(k e) - 1)/(exp(e) - 1)).
+        The records of a group may be in any roles: k records change the answers by at most k times as much as one
+        record of the most expensive role, so that mu becomes k mu, also in the zCDP of exact noise and in each run of a
+        random search. Otherwise the general bound is used, (k e, delta (exp(k e) - 1)/(exp(e) - 1)).
         """
         delta = self._delta(delta)
-        positive("group", count("group", group, "it is how many records change together"), "it multiplies mu")
+        positive("group", count("group", group, "it is the number of records that change together"), "it multiplies mu")
         if not self.budget.is_private:
             return math.inf if self.charges else 0.0
         if group == 1:
@@ -103,16 +102,16 @@ class Privacy:
 
     def delta(self, epsilon: float, *, role: str | None = None) -> float:
         """The delta at ``epsilon``."""
-        non_negative("epsilon", epsilon, "it is the privacy loss at which delta is asked")
+        non_negative("epsilon", epsilon, "it is the privacy loss at which delta is computed")
         if not self.budget.is_private:
             return 1.0 if self.charges else 0.0
         return max((mine.delta(epsilon) for mine in self._of(role)), default=0.0)
 
     def shares(self, role: str) -> tuple[float, ...]:
-        """What part of a role's spend each of its releases has; they sum to one.
+        """The share of each release in the spend of a role; they sum to one.
 
-        Of mu^2, which adds up exactly, where everything is full batch; otherwise in proportion to the epsilons
-        that the releases would have alone, which do not add up exactly. All zero where nothing is protected.
+        If all releases are full batch, shares are those of mu^2, which adds up exactly. Otherwise they are proportional
+        to the epsilons of the separate releases, which do not add up exactly. All are zero if nothing is protected.
         """
         (mine,) = self._of(role)
         if not self.budget.is_private:
@@ -122,19 +121,19 @@ class Privacy:
         return tuple(part / total if total > 0 else 0.0 for part in parts)
 
     def tradeoff(self, false_positive_rate: npt.ArrayLike) -> npt.NDArray[np.float64]:
-        """The least false-negative rate of any test for one record, at a given false-positive rate.
+        """The smallest false-negative rate of any test for one record, at a given false-positive rate.
 
         The curve f(alpha) of f-DP: Phi(Phi^-1(1 - alpha) - mu) for Gaussian runs, otherwise the envelope of the
-        lines that the (epsilon, delta) profile gives.
+        lines given by the (epsilon, delta) profile.
         """
         alpha = np.asarray(false_positive_rate, dtype=float)
         if not np.all((alpha >= 0) & (alpha <= 1)):
-            raise InvalidArgument("false_positive_rate: must lie between 0 and 1; it is a probability")
+            raise InvalidArgument("false_positive_rate: must be between 0 and 1; it is a probability")
         if not self.budget.is_private:
             return np.zeros_like(alpha) if self.charges else 1 - alpha
         if self.mu is not None:
             return np.zeros_like(alpha) if math.isinf(self.mu) else np.asarray(norm.cdf(norm.isf(alpha) - self.mu))
-        # Below the delta that a black box declares no epsilon is finite. Fewer lines bound less, and hold all the same.
+        # Below the delta declared by a black box, epsilon is infinite. The bound is still valid with fewer lines.
         finite = [epsilon for epsilon in (self.epsilon(1e-12), self.epsilon()) if math.isfinite(epsilon)]
         if not finite:
             return np.zeros_like(alpha)
@@ -146,18 +145,18 @@ class Privacy:
         return np.array(best).reshape(alpha.shape)
 
     def dp_event(self, accountant: str = "pld", *, role: str | None = None) -> Any:
-        """What a record spends as a ``dp_accounting.DpEvent``, to be composed with other mechanisms elsewhere.
+        """The spend as a ``dp_accounting.DpEvent``, to compose it with other mechanisms.
 
         Compose it under the relation of the budget, ``NeighboringRelation.REPLACE_ONE`` for replace-one and
-        ``REPLACE_SPECIAL`` for zero-out, and with the accountant that it was made for and no other: the two read a
+        ``REPLACE_SPECIAL`` for zero-out, and only with the accountant that it was created for: the two interpret a
         noise multiplier differently, and the wrong one counts half.
 
         Args:
-            accountant: "pld" for ``dp_accounting.pld.PLDAccountant``, which takes noise over what one record adds;
-                "rdp" for ``dp_accounting.rdp.RdpAccountant``, which takes noise over sensitivity. Exact noise has
-                "rdp" alone.
-            role: whose records. Roles hold disjoint records, so that each composes by itself. None is for all of them
-                where one is the most expensive at every epsilon: one role, or no batches and no black boxes.
+            accountant: "pld" for ``dp_accounting.pld.PLDAccountant``, whose noise multiplier is noise over the
+                contribution of one record; "rdp" for ``dp_accounting.rdp.RdpAccountant``, whose multiplier is noise
+                over sensitivity. Exact noise supports "rdp" only.
+            role: the role of the records. Roles hold disjoint records and compose separately. None covers all roles if
+                one is the most expensive at every epsilon: one role, or no batches and no black boxes.
 
         >>> import dp_accounting, dp_accounting.pld, dpbilevel as dpb
         >>> parts = {"lower": dpb.Contribution(lambda point, record: record, clip=1.0, count=1000)}
@@ -168,31 +167,34 @@ class Privacy:
         (2.95, 2.95)
         """
         one_of(
-            "accountant", accountant, ("pld", "rdp"), "it says which accountant of dp_accounting will read the event"
+            "accountant",
+            accountant,
+            ("pld", "rdp"),
+            "it selects the accountant of dp_accounting that will use the event",
         )
         if self.void or not self.budget.is_private:
             raise InvalidArgument(
-                "dp_event: a run with a fixed seed or an infinite epsilon is not private; compose it with nothing"
+                "dp_event: a run with a fixed seed or an infinite epsilon is not private and has no event"
             )
         mine = self._of(role)
         if len(mine) > 1 and not (self.groups_add_up and len({type(one) for one in mine}) == 1):
             raise InvalidArgument(
-                f"role=None: must be one of {sorted(self.charges)} where batches are drawn or black boxes called; "
-                "roles hold disjoint records, and none of them need be the most expensive at every epsilon"
+                f"role=None: must be one of {sorted(self.charges)} for runs with batches or black boxes; roles hold "
+                "disjoint records, and possibly none is the most expensive at every epsilon"
             )
         from dp_accounting import ComposedDpEvent
 
         return ComposedDpEvent(max(mine, key=lambda one: one.mu).dp_events(accountant) if mine else [])
 
     def stated(self) -> str:
-        """Epsilon, never rounded down, delta and the relation, of a run with a finite epsilon."""
+        """Epsilon (rounded up), delta and the relation, for a run with a finite epsilon."""
         return (
             f"({rounded_up(self.epsilon())}, {self.budget.delta:g})-differentially private with respect to "
             f"{_RELATIONS[self.budget.adjacency]} ({self.budget.adjacency})"
         )
 
     def sentence(self) -> str:
-        """The guarantee in one sentence that can be quoted."""
+        """The guarantee in one sentence, ready to be quoted."""
         if not self.budget.is_private:
             return "NOT PRIVATE: epsilon is infinite, neither noise nor clipping was applied."
         stated = f"{self.stated()}; unit of privacy: {self.unit}; accountant: {self.accountant}."
@@ -214,7 +216,7 @@ class Privacy:
         return f"NOT PRIVATE: fixed seed; otherwise {stated}" if self.void else stated
 
     def to_json(self) -> dict[str, Any]:
-        """A plain description from which a stranger can re-derive epsilon."""
+        """A description as plain JSON values, from which anyone can recompute epsilon."""
         return {
             "private": self.budget.is_private and not self.void,
             "guarantee": self.sentence(),
@@ -250,11 +252,11 @@ class Privacy:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> "Privacy":
-        """The inverse of `to_json`; derived numbers are computed anew, not trusted."""
+        """The inverse of `to_json`; derived numbers are recomputed, not trusted."""
         try:
             return cls._read(data)
         except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
-            raise InvalidArgument("data: is no spend as Privacy.to_json tells it; pass it as it was written") from error
+            raise InvalidArgument("data: is not the output of Privacy.to_json; pass it unchanged") from error
 
     @classmethod
     def _read(cls, data: Mapping[str, Any]) -> "Privacy":
@@ -276,7 +278,7 @@ class Privacy:
             for role, entry in data["roles"].items()
         }
         for mine in charges.values():
-            composed_mu(mine)  # a ratio that no float can compose is found here
+            composed_mu(mine)  # raises for ratios that overflow
         epsilon, delta = data["budget"]["epsilon"], data["budget"]["delta"]
         budget = Budget(float(epsilon), None if delta is None else float(delta), data["adjacency"])
         return cls(charges, budget, tuple(data["caveats"]), bool(data["void"]))
@@ -294,12 +296,12 @@ class Privacy:
         if delta is None:
             return self.budget.delta or 0.0
         if not positive("delta", delta, "it is a probability (try 1e-6)") < 1:
-            raise InvalidArgument(f"delta={delta!r}: must lie between 0 and 1 (try {self.budget.delta or 1e-6:g})")
+            raise InvalidArgument(f"delta={delta!r}: must be between 0 and 1 (try {self.budget.delta or 1e-6:g})")
         return delta
 
     @property
     def _whole(self) -> Accountant:
-        """The accountant that all roles together ask for: it describes the run, and says whether its mu exists."""
+        """The accountant for the charges of all roles: it describes the run, and determines whether mu exists."""
         return accountant([charge for charges in self.charges.values() for charge in charges], self.budget.adjacency)
 
     def _of(self, role: str | None) -> list[Accountant]:
@@ -327,13 +329,13 @@ class Privacy:
             if upper > 350 / group:
                 return math.inf
         epsilon = float(brentq(excess, 0.0, upper, xtol=1e-6))
-        while excess(epsilon) > 0:  # a root is met from either side: report only what holds
+        while excess(epsilon) > 0:  # the root may be approached from below: report only a valid epsilon
             epsilon += 1e-6
         return group * epsilon
 
 
 def rounded_up(value: float, digits: int = 4) -> str:
-    """Four significant digits, never below the value: a guarantee may not be stated too small.
+    """Four significant digits, never below the value: a guarantee must not be understated.
 
     >>> rounded_up(0.84111), rounded_up(1.0), rounded_up(0.0)
     ('0.8412', '1', '0')
@@ -341,5 +343,5 @@ def rounded_up(value: float, digits: int = 4) -> str:
     if value == 0 or not math.isfinite(value):
         return f"{value:g}"
     unit = 10.0 ** (math.floor(math.log10(value)) + 1 - digits)
-    # A millionth of the last digit is forgiven, or rounding alone would turn 1 into 1.001.
+    # A tolerance of a millionth of the last digit: otherwise rounding errors would turn 1 into 1.001.
     return f"{math.ceil(value / unit - 1e-6) * unit:.{digits}g}"

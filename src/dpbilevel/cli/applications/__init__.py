@@ -1,1 +1,1 @@
-"""Applications on the command line. Each module has one, its `COMMAND`; to be here is to be registered."""
+"""Applications on the command line. Each module defines one, its `COMMAND`; all modules here are registered."""

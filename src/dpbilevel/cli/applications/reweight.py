@@ -1,4 +1,4 @@
-"""The command `reweight`: a weight for each source of rows."""
+"""The command `reweight`: one weight per source of rows."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,19 +10,19 @@ from dpbilevel.cli.fit_command import FitCommand
 
 @dataclass(frozen=True, kw_only=True)
 class Reweight(FitCommand):
-    """Weigh the sources of private rows, train a linear model, and write a run with its report."""
+    """Tune the weights of sources of private rows, train a linear model, and write the run with its report."""
 
-    source: Annotated[str, "The column that says where a row comes from."]
-    validation: Annotated[Path | None, "A file of rows that are known to be good."] = None
+    source: Annotated[str, "The column with the source of each row."]
+    validation: Annotated[Path | None, "A file of validation rows that are known to be correct."] = None
 
     command = "reweight"
     example = "dpbilevel reweight visits.csv --target sick --source hospital --schema schema.toml --out run"
-    title = "Sources weighed"
+    title = "Source weights"
     places = ("source",)
 
     @classmethod
     def estimators(cls) -> Mapping[str, Any]:
-        """Linear models with weights of sources."""
+        """Linear models with source weights."""
         from dpbilevel import estimators
 
         return {"classes": estimators.DPSourceWeightedClassifier, "range": estimators.DPSourceWeightedRegressor}

@@ -13,16 +13,18 @@ if TYPE_CHECKING:
 
 _GROUPS = {
     "one": "one for all columns",
-    "columns": "one for each column",
-    "schema": "one for each group of the schema",
+    "columns": "one per column",
+    "schema": "one per group of the schema",
 }
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tune(FitCommand):
-    """Tune the penalties of a linear model on private rows, train it, and write a run with its report."""
+    """Tune the penalties of a linear model on private rows, train it, and write the run with its report."""
 
-    groups: Annotated[str, "Penalties: one, one for each of the columns, or by schema."] = "one"
+    groups: Annotated[str, "Penalties: one (for all columns), columns (one per column), or schema (one per group)."] = (
+        "one"
+    )
 
     command = "tune"
     example = "dpbilevel tune people.csv --target income --schema schema.toml --epsilon 1 --delta 1e-6 --out run"
@@ -36,7 +38,7 @@ class Tune(FitCommand):
         return {"classes": estimators.DPLogisticRegressionCV, "range": estimators.DPRidgeCV}
 
     def check(self) -> None:
-        """Groups are one of three kinds."""
+        """Check the option for groups."""
         if self.groups not in _GROUPS:
             raise InvalidArgument(f"--groups {self.groups}: must be one of {', '.join(_GROUPS)}")
 
@@ -52,7 +54,7 @@ class Tune(FitCommand):
         return {"groups": [names[at] for at in encoder.group_of_column_]}
 
     def facts(self) -> dict[str, str]:
-        """How many penalties there are."""
+        """The number of penalties."""
         return {"penalties": _GROUPS[self.groups]}
 
 

@@ -1,8 +1,8 @@
-"""A lower level that stops being strongly convex on the edge of the domain, found from declared structure alone.
+"""Detects a lower level that is not strongly convex at the boundary of the domain, without reading records.
 
-The usual slip: a regulariser (x/2)||y||^2 with x allowed to reach zero. Whether the lower level is curved there must
-not be asked of the data. It is asked of a record of zeros, which curves no linear model: where the level is curved
-inside the domain and flat at its edge, the curvature came from x alone and is lost on the way.
+A common mistake is a regulariser (x/2)||y||^2 with a domain that allows x = 0. The check must not depend on the data.
+It uses a record of zeros instead, which adds no curvature to a linear model: if the lower level has curvature inside
+the domain and none at the boundary, the curvature came from x alone.
 """
 
 from typing import Any
@@ -18,12 +18,12 @@ from dpbilevel.methods.context import PublicContext
 
 Tree = Any
 
-_FAR = 1e3  # beyond the edge of any box in practice; further edges are not looked at
+_FAR = 1e3  # beyond the boundary of any box in practice; a boundary further away is not checked
 _DIRECTIONS = 4
 
 
 def check_curvature(context: PublicContext) -> None:
-    """Raise where the edge of a box of hyperparameters takes the lower level's curvature away."""
+    """Raise if the lower level loses its curvature at the boundary of a box of hyperparameters."""
     sets = jax.tree.leaves(context.problem.domain, is_leaf=lambda leaf: isinstance(leaf, Box | NonNegative))
     if not any(isinstance(leaf, Box | NonNegative) for leaf in sets):
         return
@@ -33,14 +33,14 @@ def check_curvature(context: PublicContext) -> None:
     inside = project(context.problem.domain, _filled(x_shape, 1.0))
     if _curvature(context, inside, y, record) > 0 and _curvature(context, edge, y, record) <= 0:
         raise InvalidProblem(
-            f"domain={context.problem.domain!r}: reaches an x at which the lower level is not strongly convex in y; "
+            f"domain={context.problem.domain!r}: contains an x at which the lower level is not strongly convex in y; "
             "keep the weight of its regulariser away from zero (try Box(0.01, 10.0), or log-coordinates in a Box), or "
             "add (w/2)||y||^2 with a fixed w to lower_term"
         )
 
 
 def _curvature(context: PublicContext, x: Tree, y: Tree, record: Tree) -> float:
-    """The smallest second derivative of g0 + g_i in y that a few directions see."""
+    """The smallest second derivative of g0 + g_i in y along a few directions."""
     term, loss = context.problem.term("lower"), context.problem.lower_loss
 
     def gradient(at: Tree) -> Tree:
@@ -48,7 +48,7 @@ def _curvature(context: PublicContext, x: Tree, y: Tree, record: Tree) -> float:
 
     curvatures = []
     for index in range(1, _DIRECTIONS + 1):
-        # Fixed directions of no particular kind: only privacy/noise.py may draw.
+        # Fixed, arbitrary directions: only privacy/noise.py may draw random numbers.
         direction = jax.tree.map(lambda leaf: jnp.cos(index * (1.0 + jnp.arange(leaf.size))).reshape(leaf.shape), y)  # noqa: B023
         direction = jax.tree.map(lambda leaf, like: leaf.astype(like.dtype), direction, y)
         _, changed = jax.jvp(gradient, (y,), (direction,))

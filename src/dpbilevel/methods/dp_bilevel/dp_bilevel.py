@@ -5,10 +5,10 @@
     G_t  = grad_x f(x_t, z_t) + penalty (grad_x g(x_t, z_t) - grad_x g(x_t, y_t)) + noise
     x_t+1 = Proj_X(x_t - step_size G_t)
 
-and the output is the x_t whose step ||x_t+1 - x_t|| was smallest: released iterates only, so that choosing is free.
+The output is the x_t with the smallest step ||x_t+1 - x_t||. All iterates are released, so that the choice is free.
 
-Each record's part of G_t is clipped whole, not term by term: the penalty cancels inside. That also makes the privacy
-unconditional, where the paper's sensitivity holds only as long as the private solves are accurate.
+The contribution of a record to G_t is clipped as a whole, not term by term, because its terms nearly cancel. Clipping
+also makes privacy unconditional: the paper's sensitivity holds only if the private solves are accurate.
 """
 
 import math
@@ -42,11 +42,11 @@ from dpbilevel.problem import BilevelProblem, free_gradient
 Tree = Any
 
 _LOWER, _PENALISED, _HYPERGRADIENT = "lower solve", "penalised solve", "hypergradient"
-_STEP_SIZE = "try a tenth of the distance you expect x to travel, over the size of the hypergradient"
-_PENALTY_WEIGHT = 10.0  # where Algorithm 1 asks for no more
+_STEP_SIZE = "try a tenth of the distance you expect x to move, divided by the norm of the hypergradient"
+_PENALTY_WEIGHT = 10.0  # unless Algorithm 1 requires more
 _OUTPUTS = {
-    "smallest-step": "the iterate with the smallest step after it: chosen among released ones, so free",
-    "last": "the iterate of the last solve",
+    "smallest-step": "the iterate followed by the smallest step; free, because all iterates are released",
+    "last": "the last iterate at which the lower level was solved",
 }
 
 
@@ -54,31 +54,32 @@ _OUTPUTS = {
 class DPBilevel:
     """DP Bilevel, the paper's Algorithm 1, and its mini-batch form, Algorithm 3.
 
-    Guarantee: the whole run, every x_t, y_t and z_t included, satisfies the budget of `solve` for the stated
-    neighbouring relation, whatever the losses and records are.
+    Guarantee: the entire run, including every x_t, y_t and z_t, satisfies the budget of `solve` for the stated
+    neighbouring relation, for any losses and records.
 
-    Without arguments it runs wherever the problem certifies its constants. All numbers are then the theorem's, which
-    holds for the worst of records: steps are tiny, and x hardly moves. Give ``step_size`` and ``penalty_weight`` to get
-    anywhere; privacy does not depend on them.
+    Without arguments it runs if the problem certifies its constants. All parameters are then those of the theorem,
+    which holds for worst-case records: steps are tiny, and x hardly moves. Set ``step_size`` and ``penalty_weight`` for
+    useful progress; privacy does not depend on them.
 
     Args:
         inner: the private solver of the lower level: `DPLocGD`, `DPLocSGD`, a `BlackBox` trainer, or any `InnerSolver`.
-        penalty_weight: lambda; at least max{2 L1f/mu_g, L0f/L0g, L1f/L1g} where constants are declared. None takes 10,
-            or that bound where it is larger.
+        penalty_weight: lambda; at least max{2 L1f/mu_g, L0f/L0g, L1f/L1g} if constants are declared. None takes 10, or
+            that bound if it is larger.
         steps: T, outer steps.
         step_size: eta; 1/(2L) from ``problem.constants`` by default.
-        clip_norm: bound on each lower record's part of G_t, penalty included; "certified" or "released" compute it
-            from ``problem.constants`` (`dpbilevel.methods.dp_bilevel.sensitivity` has the three ways).
-        upper_clip_norm: bound on each upper record's part; ``clip_norm`` by default.
-        warm_start: start each solve at the previous round's released solution (post-processing, so free); False
-            restarts at y_0 as the paper prints it.
-        split: how mu^2 is shared between lower solves, penalised solves and hypergradients, in this order; "paper"
-            takes the noise that the paper prescribes instead of calibrating exactly, and reports what it really spends.
-        output: "smallest-step", the paper's rule, returns the x_t with the smallest ||x_t+1 - x_t|| (a proxy of the
-            hypergradient that costs nothing); "last" returns x_T-1, for runs too short to become stationary. Either
-            way y is the released solution at the returned x.
-        sampling: of the hypergradient's batch; with `DPLocSGD` inside this is Mini-batch DP Bilevel (Algorithm 3). One
-            batch serves all terms of G_t: different batches in its two g-terms would not cancel at a large penalty.
+        clip_norm: bound on the norm of each lower record's contribution to G_t, including the penalty weight;
+            "certified" or "released" compute it from ``problem.constants``
+            (`dpbilevel.methods.dp_bilevel.sensitivity` describes all three).
+        upper_clip_norm: bound for each upper record's contribution; ``clip_norm`` by default.
+        warm_start: start each solve at the released solution of the previous round (post-processing, hence free); False
+            restarts at y_0 as in the paper.
+        split: the shares of mu^2 of lower solves, penalised solves and hypergradients, in this order; "paper" uses the
+            noise that the paper prescribes instead of exact calibration, and reports the epsilon that it spends.
+        output: "smallest-step", the paper's rule, returns the x_t with the smallest ||x_t+1 - x_t|| (a proxy for the
+            norm of the hypergradient); "last" returns x_T-1, for runs too short to become stationary. In both cases y
+            is the released solution at the returned x.
+        sampling: of the hypergradient's batch; with `DPLocSGD` as inner solver this is Mini-batch DP Bilevel (Algorithm
+            3). All terms of G_t use the same batch: with different ones the two terms of g would not cancel.
     """
 
     inner: InnerSolver = field(default_factory=DPLocGD)
@@ -101,7 +102,7 @@ class DPBilevel:
         as_printed = isinstance(self.split, str) and self.split == "paper"
         if as_printed and not self.inner.calibrated:
             raise InvalidArgument(
-                'split="paper": fixes the noise of both solves, and a black box brings its own; leave split out'
+                'split="paper": sets the noise of both solves, but a black box adds its own; leave split out'
             )
         if self.penalty_weight is not None:
             positive("penalty_weight", self.penalty_weight, "it is lambda, the weight of the lower level (try 10.0)")
@@ -111,7 +112,7 @@ class DPBilevel:
             if self.upper_clip_norm is not None:
                 raise InvalidArgument(f"upper_clip_norm: clip_norm={self.clip_norm!r} computes it; leave it out")
         else:
-            positive("clip_norm", self.clip_norm, "it bounds each record's part of the hypergradient (try 1.0)")
+            positive("clip_norm", self.clip_norm, "it bounds each record's contribution to the hypergradient (try 1.0)")
         for name in ("step_size", "upper_clip_norm"):
             if getattr(self, name) is not None:
                 positive(name, getattr(self, name), "give a number, or None for its default")
@@ -120,12 +121,12 @@ class DPBilevel:
                 f'split={self.split!r}: must be a tuple of three shares, as in (1.0, 1.0, 1.0), or "paper"'
             )
         check_sampling(self.sampling)
-        one_of("output", self.output, ("smallest-step", "last"), "it says which iterate is returned")
+        one_of("output", self.output, ("smallest-step", "last"), "it selects the iterate that is returned")
         for share in self.split if isinstance(self.split, tuple) else ():
             positive("split", share, "it shares mu^2 between lower solves, penalised solves and hypergradients")
 
     def program(self, context: PublicContext) -> tuple[Program, Parameters]:
-        """Declare all releases and write the algorithm out as a program; no record is involved."""
+        """Declare all releases and define the algorithm as a program; no record is involved."""
         budget = context.budget
         weight, step_size, parameters = self._outer_parameters(context.problem)
         bounded = bounded_hypergradients(context, weight, self.clip_norm, self.upper_clip_norm)
@@ -169,19 +170,19 @@ class DPBilevel:
         return program, parameters
 
     def _asked(self, solve: InnerProblem, declare: Declare) -> Release | DeclaredRelease:
-        """What the inner solver declares for one of the solves, which may be somebody else's code."""
+        """The release that the inner solver declares for one of the solves, checked: the solver may be a user's."""
         release = self.inner.declare(solve, declare)
         if not isinstance(release, Release | DeclaredRelease) or release.name != solve.name:
             raise InvalidArgument(
-                f"inner={self.inner!r}: its declare must return declare(uses, sampling), or a DeclaredRelease of the "
-                f"name {solve.name!r}; the ledger charges that"
+                f"inner={self.inner!r}: its declare must return declare(uses, sampling), or a DeclaredRelease "
+                f"named {solve.name!r}; this is what the ledger charges"
             )
         return release
 
     def _inner_problems(
         self, context: PublicContext, weight: float, near: Callable[[Tree, Tree], Tree]
     ) -> tuple[InnerProblem, InnerProblem]:
-        """The two solves of a round: of g for y, and of f/penalty + g for z, which is moved ``near`` to y."""
+        """The two solves of a round: of g for y, and of f/penalty + g for z, which ``near`` moves close to y."""
 
         def start(variable: str) -> Callable[[State], Tree]:
             return lambda state: state[variable] if self.warm_start else state["y_start"]
@@ -214,7 +215,7 @@ class DPBilevel:
         paper = PaperSplit(budget, self.steps)
         share = self.steps * (paper.mu / budget.mu) ** 2
         claim = (
-            f"really {paper.exact_epsilon:.4g} where one role is in all three; by the paper's own composition "
+            f"actually {paper.exact_epsilon:.4g} if one role is in all three releases; by the paper's own composition "
             f"lemma {paper.epsilon_by_its_own_lemma:.4g}"
         )
         shares = {name: dict.fromkeys(parts, share) for name, parts in contributions.items()}
@@ -225,7 +226,7 @@ class DPBilevel:
         return chosen["x"], chosen["y"]
 
     def _outer_parameters(self, problem: BilevelProblem) -> tuple[float, float, Parameters]:
-        """The penalty and the step size, as given or from certified constants."""
+        """The penalty weight and the step size, given or from certified constants."""
         constants = problem.constants
         if constants is None:
             self._check_given()
@@ -236,16 +237,16 @@ class DPBilevel:
                 f"penalty_weight={weight!r}: must be at least {smallest!r} = "
                 "max{2 L1f/mu_g, L0f/L0g, L1f/L1g} of the declared constants; raise it to that bound, or leave it out"
             )
-        penalty_reason = "as given" if self.penalty_weight is not None else f"{_PENALTY_WEIGHT:g}, or more where needed"
+        penalty_reason = "as given" if self.penalty_weight is not None else f"{_PENALTY_WEIGHT:g}, or more if needed"
         if constants is not None:
-            penalty_reason += f"; Algorithm 1 asks for at least {smallest:.4g}"
+            penalty_reason += f"; Algorithm 1 requires at least {smallest:.4g}"
         step_size, reason = self.step_size, "as given"
         if step_size is None and constants is not None:
             smoothness = constants.hyperobjective_smoothness(weight)
             if smoothness == 0:
                 raise InvalidArgument("step_size=None: the constants make the hyperobjective linear; give a number")
             step_size, reason = 1 / (2 * smoothness), "1/(2L), L the smoothness of the penalised hyperobjective"
-        assert step_size is not None, "without constants it was asked for"
+        assert step_size is not None, "checked above if there are no constants"
         parameters: Parameters = {
             "penalty": (weight, penalty_reason),
             "outer steps": (self.steps, "as given"),
@@ -255,7 +256,7 @@ class DPBilevel:
         return weight, step_size, parameters
 
     def _check_given(self) -> None:
-        """Raise where a number neither is given nor can be derived: all that is missing, at once."""
+        """Raise if a parameter is neither given nor can be derived, and list all of them."""
         missing = {f"inner.{name}": remedy for name, remedy in self.inner.missing().items()}
         if self.step_size is None:
             missing = {"step_size": _STEP_SIZE} | missing
@@ -323,19 +324,19 @@ def _release_parameters(
     parameters: Parameters = {}
     for name, release in releases.items():
         for role, contribution in release.contributions.items():
-            reason = hypergradient_clip if name == _HYPERGRADIENT else "bounds one record's whole vector"
+            reason = hypergradient_clip if name == _HYPERGRADIENT else "bounds the norm of one record's contribution"
             parameters[f"{name}: clip ({role})"] = (contribution.clip, reason)
             parameters[f"{name}: share of mu^2 ({role})"] = (shares[name][role], "split, over the releases of the role")
         parameters[f"{name}: noise"] = (
             release.noise_std,
-            "max over roles of sensitivity/ratio, then one common scale that spends the budget",
+            "max over roles of sensitivity/ratio, then scaled to spend the budget",
         )
         signal = sum(contribution.clip for contribution in release.contributions.values())
         dimension = context.x_dimension if name == _HYPERGRADIENT else context.y_dimension
         parameters[f"{name}: noise to signal"] = (
             release.noise_std * math.sqrt(dimension) / signal,
-            "noise of a step over what records can add",
+            "noise of a step relative to the largest mean of records",
         )
     if _HYPERGRADIENT not in releases:
-        parameters[_HYPERGRADIENT] = (0, "free: no x-gradient reads a record, so the outer step needs no noise")
+        parameters[_HYPERGRADIENT] = (0, "free: no gradient in x reads records, so the outer step needs no noise")
     return parameters

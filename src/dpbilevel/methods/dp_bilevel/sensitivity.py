@@ -1,17 +1,17 @@
-"""Three ways to bound one record's part of the hypergradient, none of which rests on luck.
+"""Three unconditional bounds on the contribution of one record to the hypergradient.
 
-The part of a lower record is penalty * (grad_x g_i(x, z) - grad_x g_i(x, y)), that of an upper one grad_x f_i(x, z).
-The paper bounds them (Lemma "Li improved Lip") at the exact minimisers y and z; the algorithm evaluates them at private
-approximations, where that bound holds with high probability only. A guarantee must hold always:
+A lower record contributes penalty * (grad_x g_i(x, z) - grad_x g_i(x, y)), an upper record grad_x f_i(x, z). The paper
+bounds these (Lemma "Li improved Lip") at the exact minimisers y and z. The algorithm evaluates them at private
+approximations, where that bound holds only with high probability. A privacy guarantee must always hold:
 
-* a number C: each record's part is clipped to C. Needs no constants, and is the default.
-* "certified": the exact z lies within L0f/(penalty mu_g) of y, so the private z is moved into that ball around the
-  private y, which costs nothing. The parts are then bounded by L1g L0f/mu_g and L0f, whatever the penalty.
-* "released": penalty L1g ||z - y|| and L0f bound the parts, and ||z - y|| is public once y and z are released. Each
-  step is clipped to this bound and its noise is scaled with it; sensitivity over noise, which is all that the
-  accountant looks at, stays as it was declared.
+* a number C: each contribution is clipped to norm C. This is the default and needs no constants.
+* "certified": the exact z is within L0f/(penalty mu_g) of y, so the private z is projected onto that ball around the
+  private y, which is free. Contributions are then bounded by L1g L0f/mu_g and L0f, independently of the penalty.
+* "released": contributions are bounded by penalty L1g ||z - y|| and L0f, and ||z - y|| is public, because y and z are
+  released. Each step clips to this bound and scales its noise with it. The ratio of sensitivity to noise, the only
+  number that the accountant uses, is as declared.
 
-Records are clipped to the bound in all three: a wrong constant costs accuracy, never privacy.
+All three clip contributions to the bound: a wrong constant costs accuracy, never privacy.
 """
 
 from collections.abc import Callable
@@ -32,18 +32,18 @@ Tree = Any
 ClipNorm = float | Literal["certified", "released"]
 WAYS = ("certified", "released")
 
-_SMALLEST_SCALE = 2.0**-20  # of the certified bound: what rounding leaves of a difference of equal points
+_SMALLEST_SCALE = 2.0**-20  # relative to the certified bound: the rounding error of a difference of equal points
 
 
 @dataclass(frozen=True, eq=False)
 class Bounded:
-    """Parts of the hypergradient with their clips.
+    """Contributions to the hypergradient with their clip norms.
 
     Attributes:
-        levels: what a record of each level contributes, and its clip.
+        levels: contribution of a record of each level, and its clip norm.
         near: (y, z) -> z, moved to where the bound holds.
-        scale: (y, z) -> the public number by which parts were divided, and by which the answer is multiplied.
-        reason: why the clip is what it is.
+        scale: (y, z) -> the public number that divides contributions and multiplies the noisy answer.
+        reason: the reason for the clip norm.
     """
 
     levels: Levels
@@ -55,10 +55,10 @@ class Bounded:
 def bounded_hypergradients(
     context: PublicContext, penalty_weight: float, clip: ClipNorm, upper_clip: float | None
 ) -> Bounded:
-    """The parts of the hypergradient at points (x, y, z), bounded in one of the three ways."""
+    """Contributions to the hypergradient at points (x, y, z), with one of the three bounds."""
     if not isinstance(clip, str):
         levels = hypergradients(context, penalty_weight, clip, upper_clip or clip)
-        return Bounded(levels, lambda y, z: z, lambda y, z: 1.0, "bounds one record's whole vector")
+        return Bounded(levels, lambda y, z: z, lambda y, z: 1.0, "bounds the norm of one record's contribution")
     constants = _constants(context, clip)
     record_smoothness, record_lipschitz = constants.record_lower_smoothness, constants.record_upper_lipschitz
     radius = constants.upper_lipschitz / (penalty_weight * constants.strong_convexity)
@@ -66,9 +66,10 @@ def bounded_hypergradients(
     levels = hypergradients(context, penalty_weight, bounds["lower"], bounds["upper"])
     for level, (_, bound) in levels.items():
         if bound == 0:
+            constant = "record_lower_smoothness or upper_lipschitz" if level == "lower" else "record_upper_lipschitz"
             raise InvalidArgument(
-                f"constants: say that no record moves the x-gradient of the {level} level, which reads records; raise "
-                f"{'record_lower_smoothness or upper_lipschitz' if level == 'lower' else 'record_upper_lipschitz'}"
+                f"constants: imply that records do not affect the gradient in x of the {level} level, but they do; "
+                f"increase {constant}"
             )
     if clip == "certified":
         reason = f"certified radius: z within {radius:.4g} = L0f/(penalty mu_g) of y"
@@ -78,16 +79,16 @@ def bounded_hypergradients(
         distance = optax.tree.norm(optax.tree.sub(z, y))
         parts = {"lower": penalty_weight * record_smoothness * distance, "upper": jnp.asarray(bounds["upper"])}
         present = [parts[level] for level in levels]
-        # A record of both levels adds up both parts; otherwise one noise covers the larger one.
+        # A record of both levels contributes the sum; otherwise the noise must cover the larger contribution.
         total = sum(present) if context.sizes.both is not None else jnp.max(jnp.stack(present))
         return jnp.maximum(total, _SMALLEST_SCALE * sum(bounds[level] for level in levels))
 
     clipped = {
-        # The clips of a role are added up, and together they must be one.
+        # The clip norms of a role are added, and their sum must be one.
         level: (_divided(vector, scale), 1.0 / (len(levels) if context.sizes.both is not None else 1))
         for level, (vector, _) in levels.items()
     }
-    reason = "released distance: in units of max(L0f, penalty L1g ||z - y||), which is public at each step"
+    reason = "released distance: in units of max(L0f, penalty L1g ||z - y||), which is public in each step"
     return Bounded(clipped, lambda y, z: z, scale, reason)
 
 
@@ -104,7 +105,7 @@ def _constants(context: PublicContext, way: str) -> Constants:
     constants = context.problem.constants
     if constants is None:
         raise InvalidArgument(
-            f"clip_norm={way!r}: needs BilevelProblem(constants=dpb.Constants(...)), the certified bounds that it is "
-            "computed from; without them give a number (try 1.0)"
+            f"clip_norm={way!r}: needs BilevelProblem(constants=dpb.Constants(...)), from which the bound is "
+            "computed; without constants give a number (try 1.0)"
         )
     return constants

@@ -28,7 +28,7 @@ def start(groups: tuple[Group, ...], x: jax.Array) -> State:
     return {
         "mean": zeros,
         "noise": zeros,
-        "lasting": zeros,
+        "persistent": zeros,
         "last": zeros,
         "before": zeros,
         "number": zero,
@@ -70,7 +70,7 @@ def move(
     new = {
         "mean": _DECAY * state["mean"] + (1 - _DECAY) * gradient,
         "noise": jnp.where(number > 2, _DECAY * state["noise"] + (1 - _DECAY) * change, state["noise"]),
-        "lasting": _DECAY * state["lasting"] + (1 - _DECAY) * persistent_noise,
+        "persistent": _DECAY * state["persistent"] + (1 - _DECAY) * persistent_noise,
         "last": gradient,
         "before": state["last"],
         "number": number,
@@ -86,8 +86,8 @@ def move(
     for group, rule, unit in zip(groups, state["groups"], natural, strict=True):
         at = group.place
         mean, first = averages["mean"][at] / of_mean, state["first"][at]
-        lasting = averages["lasting"][at] / of_mean
-        estimate = Estimate(gradient[at], mean, noise[at], reduction * noise[at], lasting, rate)
+        persistent = averages["persistent"][at] / of_mean
+        estimate = Estimate(gradient[at], mean, noise[at], reduction * noise[at], persistent, rate)
         distance = _FIRST * jnp.minimum(unit, group.width)
         if group.follows_path:
             new, part = move_by_path(group, rule, x[at], first, estimate, length, distance, unit, sampling_variance)

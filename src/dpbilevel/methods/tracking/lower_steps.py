@@ -45,7 +45,7 @@ def start_curvature(dimension: int, dtype: Any) -> State:
     # vector would not do, because a softmax has no curvature along it.
     direction = jnp.asarray(np.arange(1, dimension + 1) * GOLDEN % 1, dtype)
     direction = direction / jnp.sqrt(jnp.sum(direction**2))
-    scalars = dict.fromkeys(("square", "largest", "heard", "along", "term", "passes"), zero)
+    scalars = dict.fromkeys(("square", "largest", "power_steps", "along", "term", "passes"), zero)
     return {"direction": direction} | scalars
 
 
@@ -69,7 +69,7 @@ def curvature(
     """
     size = released.shape[0]
     square = jnp.sum(released**2) - size * noise**2
-    first = power & (state["heard"] == 0)
+    first = power & (state["power_steps"] == 0)
     average = _TOP_DECAY * state["square"] + (1 - _TOP_DECAY) * square
     top = jnp.where(first, square, jnp.where(power, average, state["square"]))
     # An upper confidence bound: two standard deviations above the estimate, but at most the norm of the records'
@@ -87,7 +87,7 @@ def curvature(
         "direction": next_direction,
         "square": top,
         "largest": jnp.maximum(largest, _TINY),
-        "heard": state["heard"] + power,
+        "power_steps": state["power_steps"] + power,
         "along": jnp.where(power, state["along"], _LONG * state["along"] + (1 - _LONG) * (along + along_term)),
         "term": jnp.where(power, state["term"], _LONG * state["term"] + (1 - _LONG) * along_term),
         "passes": state["passes"] + ~power,
