@@ -173,6 +173,7 @@ def execute(
     progress: bool = True,
     legend: Legend | None = None,
     facts: str = "",
+    saves_required: bool = True,
 ) -> tuple[Solution, Outcome]:
     """Charge and run a plan `for_records`, without warnings: the solution, and whether it can be used.
 
@@ -182,13 +183,14 @@ def execute(
         legend: names of the numbers of x, if known.
         facts: facts that were read with the records and that the result is interpreted by, as text; a checkpoint is
             only resumed with the same.
+        saves_required: whether the run stops if the checkpoint cannot be written any more, as on a full disk.
     """
     start, name = planned.start, type(planned.method).__name__
     with contextlib.ExitStack() as stack:
         saved = None
         if checkpoint is not None:
             chunks = [chunk_length(part.rounds) for part in planned.parts]
-            saved = stack.enter_context(opened(checkpoint, planned, schedule, chunks, facts))
+            saved = stack.enter_context(opened(checkpoint, planned, schedule, chunks, facts, saves_required))
         released = run(
             planned.parts,
             records,
