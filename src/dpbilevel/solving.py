@@ -17,6 +17,7 @@ from dpbilevel.foundation.arguments import one_of
 from dpbilevel.foundation.precision import user_float
 from dpbilevel.methods.refit import Refit
 from dpbilevel.planning import DEFAULT_METHOD, NOISES, Method, Plan, prepare, with_caveats
+from dpbilevel.privacy.accounting import all_charges
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.discrete import check_sampler
 from dpbilevel.privacy.ledger import Ledger
@@ -160,7 +161,9 @@ def for_records(planned: Plan, records: Records) -> Plan:
             "plan: was made with another setting of jax_enable_x64, which changes every number; plan again, or restore "
             "the setting"
         )
-    return with_caveats(planned, after=records.caveats)
+    # What a solution reports is what its releases are charged, even if somebody has edited the plan's own statement.
+    privacy = replace(planned.privacy, charges=all_charges(planned.releases))
+    return with_caveats(replace(planned, privacy=privacy), after=records.caveats)
 
 
 def execute(
