@@ -267,7 +267,7 @@ def running(folder: RunFolder, ledger: Ledger) -> Iterator[Ledger]:
         raise
     except BaseException as error:
         with SIGNALS.held():
-            charged = own.charged if folder.resumed else _charged(ledger, before)
+            charged = own.charged or (False if folder.resumed else _charged(ledger, before))
             if charged is False:
                 folder.withdraw()
                 SIGNALS.ending = lambda: NOTHING_SPENT
