@@ -157,6 +157,7 @@ class RunFolder:
     def _how_to_resume(self) -> str:
         checkpoint, name = self.checkpoint, self.command.split()[1]
         if checkpoint is None or not checkpoint.exists():
+            remove_checkpoint(self.path)  # options alone are of no use
             return ""
         return f"; resume it, at no further cost, with: dpbilevel {name} --resume {self.path}"
 
