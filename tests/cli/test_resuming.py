@@ -133,6 +133,7 @@ def test_other_rows_are_refused_and_the_run_can_still_be_resumed(cut_off, run):
     code, _, said = run("tune", "other.csv", "--resume", "run")
     assert code == 2
     assert "records: are not those" in said
+    assert "start a new run in its folder with --force" in said
     assert json.loads((cut_off / "run" / "run.json").read_text())["status"] == "aborted"
     assert run("tune", "--resume", "run")[0] == 0
 
