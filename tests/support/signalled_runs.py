@@ -96,11 +96,11 @@ def _at(name: str, number: int, send: Signal, *, after: bool = False) -> None:
 NOTHING, ABORTED, FINISHED = (0, "nothing"), (1, "aborted"), (1, "finished")
 MOMENTS: dict[str, tuple[tuple[int, str], Callable[[], None]]] = {
     "while reading": (NOTHING, lambda: _at("dpbilevel.cli.tuning._read", 1, _in_a_destructor)),
-    "before the charge": (NOTHING, lambda: _at("dpbilevel.estimators.base.solve", 1, _in_a_destructor)),
+    "before the charge": (NOTHING, lambda: _at("dpbilevel.estimators.base.execute", 1, _in_a_destructor)),
     "within the charge": (ABORTED, lambda: _at("dpbilevel.privacy.stores.database.add_entry", 1, _now, after=True)),
     "at the first round": (ABORTED, lambda: _at("dpbilevel.records:Records.execute", 1, _in_a_destructor)),
     "between chunks": (ABORTED, lambda: _at("dpbilevel.records:Records.execute", 3, _kindly, after=True)),
-    "while results are written": (FINISHED, lambda: _at("os.replace", 3, _twice)),
+    "while results are written": (FINISHED, lambda: _at("dpbilevel.foundation.files:Reserved.write", 1, _twice)),
     "while results are shown": (FINISHED, lambda: _at("dpbilevel.cli.commands._show_review", 1, _in_a_destructor)),
 }
 

@@ -108,8 +108,10 @@ class Saved:
 class Checkpoint:
     """The checkpoint of one run; `opened` creates it."""
 
-    def __init__(self, path: Path, planned: Plan, saved: Saved, schedule: KeySchedule, *, new: bool) -> None:
-        self._path, self._planned, self._saved, self._new = path, planned, saved, new
+    def __init__(
+        self, path: Path, planned: Plan, saved: Saved, schedule: KeySchedule, *, new: bool, required: bool = True
+    ) -> None:
+        self._path, self._planned, self._saved, self._new, self._required = path, planned, saved, new, required
         self.schedule = schedule
 
     def charge(self, ledger: Ledger, records: Records, description: str) -> Receipt:
@@ -168,16 +170,17 @@ class Checkpoint:
         """Save the state after a chunk of a part; the last chunk removes the noise secret."""
         observed = jax.tree.map(lambda *chunks: np.concatenate(chunks), *history)
         finished = _is_finished(self._planned, index, rounds)
-        self._write(
-            replace(
-                self._saved,
-                secret=None if finished else self._saved.secret,
-                part=index,
-                rounds=rounds,
-                state=tuple(map(np.asarray, jax.tree.leaves(state))),
-                history=tuple(jax.tree.leaves(observed)),
-            )
+        saved = replace(
+            self._saved,
+            secret=None if finished else self._saved.secret,
+            part=index,
+            rounds=rounds,
+            state=tuple(map(np.asarray, jax.tree.leaves(state))),
+            history=tuple(jax.tree.leaves(observed)),
         )
+        # Without this save, the run can be resumed from the one before it: the seal of the records is in both.
+        with contextlib.nullcontext() if self._required else contextlib.suppress(CheckpointRefused):
+            self._write(saved)
 
     def _seal(self, records: Records) -> str:
         return records.seal(self._saved.key).hex()
@@ -192,19 +195,25 @@ class Checkpoint:
 
 @contextlib.contextmanager
 def opened(
-    path: str | Path, planned: Plan, start: tuple[Tree, Tree], schedule: KeySchedule, chunks: Sequence[int]
+    path: str | Path,
+    planned: Plan,
+    schedule: KeySchedule,
+    chunks: Sequence[int],
+    facts: str = "",
+    required: bool = True,
 ) -> Iterator[Checkpoint]:
     """The checkpoint of a run, created if there is none. Reads no record and charges nothing.
 
     Args:
         path: path of the file.
         planned: plan of the run.
-        start: (x, y).
         schedule: key schedule of a new run, or of a fixed seed; a resumed run restores its own.
         chunks: rounds between two saves, for each part.
+        facts: facts that were read with the records, as text.
+        required: whether a run stops if a chunk cannot be saved.
     """
     target = checkpoint_file.checked_path(path)
-    parts = [part for part in (planned.program, planned.training) if part is not None]
+    parts, start = planned.parts, planned.start
     if not all(part.is_compiled for part in parts):
         raise InvalidArgument(
             "checkpoint: a black box draws its own randomness, so that its calls cannot be repeated with the same "
@@ -221,18 +230,18 @@ def opened(
         if content is None:
             key = fresh_key()
             secret = None if schedule.reproducible else schedule.reveal_secret()
-            saved = Saved(fresh_name(), key, secret, code(), fingerprint(key, planned, start, schedule, chunks))
+            saved = Saved(fresh_name(), key, secret, code(), fingerprint(key, planned, schedule, chunks, facts))
             checkpoint_file.write(target, saved.to_json())
         else:
             saved = _parsed(target, content)
-            _check_same(target, saved, lambda: fingerprint(saved.key, planned, start, schedule, chunks))
+            _check_same(target, saved, lambda: fingerprint(saved.key, planned, schedule, chunks, facts))
             if not _fits(saved, parts, start):
                 raise checkpoint_file.damaged(target)
             if saved.secret is not None:
                 schedule = KeySchedule.restored(saved.secret)
             elif not (schedule.reproducible or _is_finished(planned, saved.part, saved.rounds)):
                 raise checkpoint_file.damaged(target)
-        yield Checkpoint(target, planned, saved, schedule, new=content is None)
+        yield Checkpoint(target, planned, saved, schedule, new=content is None, required=required)
 
 
 def _parsed(path: Path, content: dict[str, Any]) -> Saved:
@@ -242,8 +251,7 @@ def _parsed(path: Path, content: dict[str, Any]) -> Saved:
 
 
 def _is_finished(planned: Plan, index: int, rounds: int) -> bool:
-    last = planned.training or planned.program
-    return rounds == last.rounds and index == (planned.training is not None)
+    return index == len(planned.parts) - 1 and rounds == planned.parts[index].rounds
 
 
 def _fits(saved: Saved, parts: Sequence[Program], start: tuple[Tree, Tree]) -> bool:

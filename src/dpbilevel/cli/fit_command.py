@@ -37,6 +37,7 @@ Dataset = Annotated[str | None, "The name of the data set in the ledger."]
 Noise = Annotated[str, "float, or exact for integer noise (requires OpenDP)."]
 Seed = Annotated[int | None, "Fix the noise, for experiments. The run is then NOT private."]
 Force = Annotated[bool, "Replace the files of an earlier run."]
+Resume = Annotated[Path | None, "The folder of an interrupted run: finish it, at no further cost."]
 Json = Annotated[bool, "Print JSON."]
 Quiet = Annotated[bool, "Print only warnings and errors."]
 
@@ -68,6 +69,7 @@ class FitCommand:
     noise: Noise = "float"
     seed: Seed = None
     force: Force = False
+    resume: Resume = None
     dry_run: Annotated[bool, "Show plan and spend only; reads no records."] = False
     rows: Annotated[int | None, "Number of rows of a CSV, for a dry run, which does not count them."] = None
     json: Json = False

@@ -1,7 +1,7 @@
-"""The base class of all estimators: settings, reading of rows, budget, and the only call of `solve`.
+"""The base class of all estimators: settings, reading of rows, budget, and the only run of a plan.
 
-Each estimator has a method ``_prepare`` with the arguments of its ``fit``. It reads the data and defines the problem
-(`Prepared`). A fit solves the problem, a plan uses the same problem with shapes instead of data, an audit attacks it.
+Each estimator has a method ``_prepare`` with the arguments of its ``fit``. It reads the data, defines the problem and
+plans it (`Prepared`). A fit executes this plan, a plan uses shapes instead of data, an audit attacks it.
 """
 
 import math
@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
+from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import jax
@@ -17,25 +18,24 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dpbilevel.encoding.columns import Table, is_dictionary, read_table
 from dpbilevel.encoding.encoded_rows import EncodedRows, caveats_of
-from dpbilevel.errors import InvalidArgument, InvalidRecords, NotPrivateWarning, PrivacyLeakWarning, UtilityWarning
+from dpbilevel.errors import InvalidArgument, InvalidRecords, PrivacyLeakWarning
 from dpbilevel.estimators.copies import CountedCopies
 from dpbilevel.estimators.prepared import Prepared, Rows, Unread, levels
 from dpbilevel.estimators.rows import scaling
 from dpbilevel.estimators.settings import with_inherited_settings
 from dpbilevel.execution.notices import warn_afterwards, warn_beforehand
+from dpbilevel.execution.running import check_ledger
 from dpbilevel.foundation.arguments import one_of, positive
 from dpbilevel.methods.refit import Refit
-from dpbilevel.planning import DEFAULT_METHOD, Method, Plan, checked_start, prepare
+from dpbilevel.planning import DEFAULT_METHOD, Method, Plan, prepare, with_caveats
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.ledger import Ledger
 from dpbilevel.privacy.noise import KeySchedule
 from dpbilevel.problem import BilevelProblem
 from dpbilevel.records import Records, RecordShapes
 from dpbilevel.report.card import solution_card
-from dpbilevel.solution.outcome import outcome
-from dpbilevel.solution.remarks import result_remarks
 from dpbilevel.solution.solution import Solution
-from dpbilevel.solving import check_noise, solve, warn_if_not_private
+from dpbilevel.solving import check_noise, execute, for_records, warn_if_not_private
 
 Tree = Any
 
@@ -116,43 +116,33 @@ class PrivateEstimator(CountedCopies):
     def _levels(self, upper: Sequence[Any], lower: Sequence[Any]) -> dict[str, Tree]:
         return levels(upper, lower, self.validation_fraction, self.split_seed)
 
-    def _fit(self, prepared: Prepared) -> Self:
-        """Plan, warn, solve, and set the attributes of the fitted estimator."""
+    def _fit(self, prepared: Prepared, checkpoint: str | Path | None = None, *, saves_required: bool = True) -> Self:
+        """Warn, execute the plan, and set the attributes of the fitted estimator."""
         seed = self._checked_seed()
         check_noise(self.noise, seed, "random_state")
-        problem, legend = prepared.problem, prepared.legend
+        check_ledger(self.ledger)
+        schedule = KeySchedule(seed)
         records = Records(**prepared.records, invalid=self.invalid)
-        planned = self._planned(problem, records.sizes)
-        budget, method = planned.budget, planned.method
         # Warnings come before the charge: if a filter turns one into an error, nothing has been spent.
         for caveat in prepared.caveats:
             warnings.warn(caveat, PrivacyLeakWarning, stacklevel=3)
         self._warn_of_copies(stacklevel=3)
+        warn_beforehand(prepared.planned.privacy, prepared.planned.remarks, stacklevel=3)
+        warn_if_not_private(prepared.planned.budget, schedule, "random_state", stacklevel=4)
         copies = self._copies_caveat()
-        warn_beforehand(planned.privacy, planned.remarks, stacklevel=3)
-        warn_if_not_private(budget, KeySchedule(seed), "random_state", stacklevel=4)
-        with warnings.catch_warnings():
-            # Already issued above, at the caller's line.
-            for category in (NotPrivateWarning, PrivacyLeakWarning, UtilityWarning):
-                warnings.simplefilter("ignore", category)
-            solution = solve(
-                problem,
-                records,
-                budget,
-                method=method,
-                refit=self._refit,
-                ledger=self.ledger,
-                seed=seed,
-                noise=self.noise,
-            )
-        of_copies = () if copies is None else (copies,)
-        privacy = replace(solution.privacy, caveats=(*prepared.caveats, *of_copies, *solution.privacy.caveats))
-        remarks = (*planned.remarks, *result_remarks(planned, solution.x, legend))
-        start, _ = checked_start(problem, None)
-        result = outcome(planned, start, solution.x, solution.history)
+        known = (*prepared.caveats, *(() if copies is None else (copies,)))
+        solution, result = execute(
+            for_records(with_caveats(prepared.planned, before=known), records),
+            records,
+            schedule,
+            ledger=self.ledger,
+            checkpoint=checkpoint,
+            legend=prepared.legend,
+            facts=prepared.facts_as_text(),
+            saves_required=saves_required,
+        )
         if not result.usable:
             warn_afterwards(result.sentence, stacklevel=3)
-        solution = replace(solution, privacy=privacy, parameters=planned.parameters, legend=legend, remarks=remarks)
         return self._fitted(solution, prepared.finish(solution.x, solution.y))
 
     def _fitted(self, solution: Solution, attributes: Mapping[str, Any]) -> Self:
@@ -164,12 +154,12 @@ class PrivateEstimator(CountedCopies):
 
     def _plan(self, prepared: Prepared) -> Plan:
         """The plan of a fit, with the same warnings; for ``plan`` of every estimator."""
-        planned = self._planned(prepared.problem, prepared.sizes)
-        warn_beforehand(planned.privacy, planned.remarks, stacklevel=3)
-        return planned
+        warn_beforehand(prepared.planned.privacy, prepared.planned.remarks, stacklevel=3)
+        return prepared.planned
 
-    def _planned(self, problem: BilevelProblem, sizes: RecordShapes) -> Plan:
-        """The plan of a fit; `solve` makes the same plan again."""
+    def _planned(self, problem: BilevelProblem, records: Mapping[str, Tree]) -> Plan:
+        """The plan of a fit to records, or to their shapes."""
+        sizes = RecordShapes(**records)
         rows = sum(map(sizes.count, sizes.roles))
         budget = self._budget(rows)
         method = DEFAULT_METHOD if self.method is None else self.method
@@ -178,6 +168,11 @@ class PrivateEstimator(CountedCopies):
             return planned
         reason = f"1/n^1.1 rounded down, n = {rows:,} rows, which is public"
         return replace(planned, parameters={**planned.parameters, "delta": (budget.delta, reason)})
+
+    def _columns(self) -> list[str] | None:
+        """Names of the columns that fit has seen; None if they have none."""
+        names = getattr(self, "feature_names_in_", None)
+        return None if names is None else list(map(str, names))
 
     def _budget(self, rows: int) -> Budget:
         epsilon = positive("epsilon", self.epsilon, "it bounds the privacy loss (try 1.0)", infinite=True)

@@ -1,10 +1,11 @@
-"""What an estimator prepares before anything is charged: a problem, its records, and the use of released values.
+"""What an estimator prepares before anything is charged: a plan, its records, and the use of released values.
 
-First the data are read, then the problem is defined, then the function that computes attributes from released values. A
-fit reads a table, a plan uses sizes instead (`Unread` for a table, shapes for arrays), an audit reads two tables. All
-three share the rest.
+First the data are read, then the problem is defined and planned, then the function that computes attributes from
+released values. A fit reads a table, a plan uses sizes instead (`Unread` for a table, shapes for arrays), an audit
+reads two tables. All three share the rest.
 """
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,8 +17,7 @@ from dpbilevel.errors import InvalidArgument
 from dpbilevel.estimators.rows import Scaling, with_intercept
 from dpbilevel.estimators.split import split, validation_rows
 from dpbilevel.foundation.arguments import count
-from dpbilevel.problem import BilevelProblem
-from dpbilevel.records import RecordShapes
+from dpbilevel.planning import Plan
 from dpbilevel.solution.solution import Legend
 
 Tree = Any
@@ -71,23 +71,28 @@ class Prepared:
     """The inputs of a run, and the function that computes the attributes of the fitted estimator.
 
     Args:
-        problem: the problem to solve.
+        planned: the plan of the run.
         records: a pytree of arrays by role; of shapes for a plan.
         caveats: sentences about facts that were not declared.
         legend: the meaning of the entries of x.
-        finish: (x, y) -> attributes of the fitted estimator, from released values and public facts alone.
+        facts: what was declared about rows or read from them: columns, scaling, classes, ranges, names.
+        finish: (x, y) -> attributes of the fitted estimator, from released values and ``facts`` alone.
     """
 
-    problem: BilevelProblem
+    planned: Plan
     records: Mapping[str, Tree]
     caveats: Sequence[str]
     legend: Legend
+    facts: Mapping[str, Any]
     finish: Callable[[Tree, Tree], Mapping[str, Any]]
 
-    @property
-    def sizes(self) -> RecordShapes:
-        """The public shapes of the records."""
-        return RecordShapes(**self.records)
+    def facts_as_text(self) -> str:
+        """All facts without loss, for the fingerprint of a checkpoint: with others, `finish` gives other values."""
+        return json.dumps([self.legend, self.facts], default=_plain, sort_keys=True)
+
+
+def _plain(value: Any) -> Any:
+    return value.tolist() if hasattr(value, "tolist") else vars(value)
 
 
 def levels(upper: Sequence[Any], lower: Sequence[Any], validation_fraction: float, split_seed: int) -> dict[str, Tree]:
