@@ -127,7 +127,7 @@ def simulated(posed: Posed, n: int) -> list[Any]:
 
     def one(seed: jax.Array) -> Any:
         keys = jax.random.split(jax.random.key(seed), (program.rounds, program.keys_per_round, 1))
-        return program.finish(program.loop(answer, program.start(*start), keys)[0])[0]
+        return program.finish(program.loop(answer, program.start(*start), keys, program.rounds)[0])[0]
 
     xs = jax.jit(jax.vmap(one))(jnp.arange(NOISE_SEED, NOISE_SEED + SEEDS))
     return [jax.tree.map(lambda leaf: np.asarray(leaf[index]), xs) for index in range(SEEDS)]  # noqa: B023

@@ -29,6 +29,10 @@ def _one(x: Tree) -> float:
     return 1.0
 
 
+def _nothing(x: Tree, y: Tree) -> jax.Array:
+    return jnp.zeros(())
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class BilevelProblem:
     """A bilevel problem over private records.
@@ -92,7 +96,7 @@ class BilevelProblem:
 
     def term(self, level: str) -> Term:
         """The data-free term of a level ("upper" or "lower"); zero if there is none."""
-        return getattr(self, f"{level}_term") or (lambda x, y: jnp.zeros(()))
+        return getattr(self, f"{level}_term") or _nothing
 
     def loss(self, level: str) -> Loss | None:
         """The per-record loss of a level; None if the level reads no records."""

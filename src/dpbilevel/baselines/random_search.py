@@ -56,15 +56,23 @@ class OneRun(ScoredRuns):
 
     def program(self, context: PublicContext) -> tuple[Program, Parameters]:
         """One round of two stages."""
-        stages, parameters = self.stages(context, 1, lambda state: (state["x"], state["y"]))
+        stages, parameters = self.stages(context, 1, _finish)
         program = Program(
             rounds=1,
             stages=stages,
             start=lambda x, y: {"x": x, "y": y, "score": jnp.zeros((), jnp.float32)},
-            observe=lambda state: {},
-            finish=lambda state: (state["x"], state["y"]),
+            observe=_observe,
+            finish=_finish,
         )
         return program, parameters
+
+
+def _observe(state: State) -> Tree:
+    return {}
+
+
+def _finish(state: State) -> tuple[Tree, Tree]:
+    return state["x"], state["y"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -18,10 +18,13 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from dpbilevel.foundation.structure import function, passing
+
 Tree = Any
 PerRecord = Callable[[Tree, Tree], Tree]
 
 
+@passing("contribution", structure=("clip", "share"))
 @dataclass(frozen=True, eq=False)
 class Part:
     """One of the vectors.
@@ -35,6 +38,9 @@ class Part:
     contribution: PerRecord
     clip: float
     share: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "contribution", function(self.contribution))
 
     @property
     def unit(self) -> float:
@@ -52,11 +58,15 @@ def shared(contributions: Mapping[str, tuple[PerRecord, float]], weights: Mappin
 
 def joined(parts: Mapping[str, Part], clipped: bool) -> PerRecord:
     """The joint contribution, as a dictionary of its parts; without privacy nothing is clipped."""
+    return function(_clipped if clipped else _unclipped, dict(parts))
 
-    def contribution(point: Tree, record: Tree) -> dict[str, Tree]:
-        return {name: _scale(part, part.contribution(point, record), clipped) for name, part in parts.items()}
 
-    return contribution
+def _clipped(parts: Mapping[str, Part], point: Tree, record: Tree) -> dict[str, Tree]:
+    return {name: _scale(part, part.contribution(point, record), True) for name, part in parts.items()}
+
+
+def _unclipped(parts: Mapping[str, Part], point: Tree, record: Tree) -> dict[str, Tree]:
+    return {name: _scale(part, part.contribution(point, record), False) for name, part in parts.items()}
 
 
 def separated(released: Mapping[str, Tree], parts: Mapping[str, Part]) -> dict[str, Tree]:

@@ -25,6 +25,7 @@ import jax
 import jax.numpy as jnp
 
 from dpbilevel.errors import InvalidArgument
+from dpbilevel.foundation.structure import passing
 from dpbilevel.privacy.buffer import computed_once
 from dpbilevel.privacy.clipping import clipped, over_blocks
 from dpbilevel.privacy.discrete import LARGEST_SCALE
@@ -37,6 +38,7 @@ _LARGEST_DIMENSION = 2**24
 _LARGEST_SUM = 2.0**62  # leaves the same range for noise
 
 
+@passing("unit", structure=("dimension",))
 @dataclass(frozen=True)
 class Grid:
     """The integer grid of one release.

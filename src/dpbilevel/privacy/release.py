@@ -23,6 +23,7 @@ from jax.flatten_util import ravel_pytree
 from dpbilevel.errors import InvalidArgument
 from dpbilevel.foundation.arguments import count, non_negative, one_of, positive
 from dpbilevel.foundation.precision import is_double
+from dpbilevel.foundation.structure import function, passing
 from dpbilevel.privacy.accounting import ROLES, Charge
 from dpbilevel.privacy.budget import ADJACENCIES, Adjacency
 from dpbilevel.privacy.clipping import LARGEST_CLIP, ROUNDING, SMALLEST_CLIP, clipped_sum
@@ -33,6 +34,7 @@ from dpbilevel.privacy.sampling import FullBatch, Sampling, check_sampling
 Tree = Any
 
 
+@passing("per_record", "clip", structure=("count",))
 @dataclass(frozen=True, eq=False)
 class Contribution:
     """What each record of one role adds to a release.
@@ -51,10 +53,12 @@ class Contribution:
         clip = positive("clip", self.clip, "it bounds each record's contribution (try 1.0)", infinite=True)
         if not (SMALLEST_CLIP <= clip <= LARGEST_CLIP or math.isinf(clip)):
             raise InvalidArgument(f"clip={self.clip!r}: must be between 2^-60 and 2^60 for float32 to hold (try 1.0)")
+        object.__setattr__(self, "per_record", function(self.per_record))
         object.__setattr__(self, "clip", clip)
         object.__setattr__(self, "count", count("count", self.count, "it is the number of records of the role"))
 
 
+@passing("contributions", "noise_std", "grid", structure=("name", "sampling", "adjacency"))
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Release:
     """A bounded Gaussian release, used ``uses`` times.

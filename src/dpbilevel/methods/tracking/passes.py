@@ -26,6 +26,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from dpbilevel.foundation.structure import passing
+
 Tree = Any
 Clips = dict[str, dict[str, jax.Array]]  # for each vector: the logarithm of its median norm, and its update state
 
@@ -44,6 +46,7 @@ _MOST_MEDIANS = 3.0
 _TINY = 1e-30
 
 
+@passing("noise_std", "multiples", "floor_noise", structure=("contributions", "dimensions", "floored"))
 @dataclass(frozen=True, eq=False)
 class Pass:
     """The vectors that the records of one level contribute.
@@ -61,6 +64,12 @@ class Pass:
     noise_std: float
     steps: int
     floored: str | None = None
+
+    def __post_init__(self) -> None:
+        # Computed here, because compiled code is passed the results.
+        object.__setattr__(self, "multiples", {name: self.multiple(name) for name in self.names})
+        floor_noise = 0.0 if self.floored is None else self._run_noise(self.floored) * self.multiple(self.floored)
+        object.__setattr__(self, "floor_noise", max(floor_noise, _TINY))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -130,7 +139,7 @@ class Pass:
         return jnp.where(root > 0, self._clip(name, point) / jnp.where(root > 0, root, 1.0), 0.0)
 
     def _clip(self, name: str, point: Tree) -> jax.Array:
-        return self.multiple(name) * jnp.exp(point["medians"][name])
+        return self.multiples[name] * jnp.exp(point["medians"][name])
 
     def empty(self, zeros: Mapping[str, jax.Array]) -> dict[str, Any]:
         """A released value of zeros, given zero vectors."""
@@ -163,7 +172,7 @@ class Pass:
         name, dimension = str(self.floored), self.dimensions[str(self.floored)]
         noise = dimension * self.noise_of(name, point) ** 2 * (1 + _DOUBT * math.sqrt(2 / dimension))
         largest = jnp.maximum(before["largest"], jnp.sqrt(jnp.maximum(jnp.sum(mean**2) - noise, 0)))
-        enough = _ENOUGH * largest / max(self._run_noise(name) * self.multiple(name), _TINY)
+        enough = _ENOUGH * largest / self.floor_noise
         lowest = jnp.minimum(jnp.log(jnp.maximum(enough, _TINY)), before["median"])
         median = jnp.where(self._phase(point) == TRACK, jnp.maximum(after["median"], lowest), after["median"])
         return {"median": median.astype(jnp.float32), "largest": largest.astype(jnp.float32)}
