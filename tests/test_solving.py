@@ -12,7 +12,7 @@ from support.problems import leak
 
 import dpbilevel as dpb
 from dpbilevel import records as records_module
-from dpbilevel import solving
+from dpbilevel.execution import running
 
 
 def solve_leak(**changes):
@@ -74,13 +74,13 @@ def test_progress_bar_counts_rounds_on_a_terminal(monkeypatch):
 
 @pytest.mark.parametrize(("rounds", "chunk"), [(1, 1), (19, 1), (40, 2), (200, 10), (211, 1), (100_000, 5000)])
 def test_chunks_are_equal_so_that_they_compile_once(rounds, chunk):
-    assert solving._chunk(rounds) == chunk
+    assert running.chunk_length(rounds) == chunk
     assert rounds % chunk == 0
 
 
 def test_chunks_do_not_change_the_result(monkeypatch):
     whole = solve_leak(seed=3)
-    monkeypatch.setattr(solving, "_CHUNKS", 1)
+    monkeypatch.setattr(running, "_CHUNKS", 1)
     np.testing.assert_array_equal(solve_leak(seed=3).history["x"], whole.history["x"])
 
 

@@ -1,7 +1,7 @@
 """Plans: what a run will do and cost, from public facts only, before any record is read."""
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
@@ -48,38 +48,47 @@ DEFAULT_METHOD: Method = Tracking()
 NOISES = ("float", "exact")
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Plan:
-    """The plan of a run: what is released, how often, with how much noise, and why.
+    """The plan of a run: what is released, how often, with how much noise, and why. `solve` executes it.
 
     Attributes:
         problem: the bilevel problem.
-        method: the method that tunes x.
         sizes: number of records in each role, and the shape of one record.
         budget: privacy budget of the run.
+        start: (x0, y0), as JAX arrays.
+        method: the method that tunes x.
+        refit: settings of the final training; None if there is none.
+        noise: "float" or "exact", how noise is drawn.
         program: program of the method.
         training: program of the final training; None if there is none.
-        privacy: the spend of the run, as in its solution.
         parameters: every parameter of the plan with the reason for its value.
-        noise: "float" or "exact", how noise is drawn.
+        privacy: the spend of the run, as in its solution.
         remarks: sentences on where noise will dominate; `plan` and `solve` warn about it (`UtilityWarning`).
     """
 
     problem: BilevelProblem
-    method: Method
     sizes: RecordShapes
     budget: Budget
+    start: tuple[Tree, Tree]
+    method: Method
+    refit: Refit | None
+    noise: str
     program: Program
     training: Program | None
-    privacy: Privacy
     parameters: Mapping[str, tuple[Any, str]]
-    noise: str = "float"
-    remarks: tuple[str, ...] = ()
+    privacy: Privacy
+    remarks: tuple[str, ...]
+
+    @property
+    def parts(self) -> tuple[Program, ...]:
+        """The programs that run, in order: tuning, and the final training if there is one."""
+        return (self.program,) if self.training is None else (self.program, self.training)
 
     @property
     def releases(self) -> tuple[Chargeable, ...]:
         """All declared releases, of tuning and of training."""
-        return (*self.program.releases, *(self.training.releases if self.training is not None else ()))
+        return tuple(release for part in self.parts for release in part.releases)
 
     def explain(self) -> str:
         """Every parameter with the reason for its value, one per line."""
@@ -111,7 +120,8 @@ def plan(
     """Plan a run from public facts: record shapes, budget, method, starting point and final training.
 
     Reads no record and charges nothing. All errors in the arguments are found here, by tracing the losses on shapes, so
-    that `solve` fails before its charge or not at all. The arguments are those of `solve`.
+    that `solve` fails before its charge or not at all. The arguments are those of `solve`, and ``solve(plan, records)``
+    executes what was planned.
     """
     planned = prepare(problem, sizes, budget, method, start, refit, noise)
     warn_beforehand(planned.privacy, planned.remarks, stacklevel=2)
@@ -145,15 +155,15 @@ def prepare(
     shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), (x, y))
     leaves, structure = jax.tree.flatten(shapes)
     planned = _planned(problem, sizes, budget, method, refit, structure, tuple(leaves), is_double(), noise)
-    # The cached plan is shared between callers: each gets its own dictionaries.
+    # The cached plan is shared between callers: each gets its own starting point and dictionaries.
     privacy = replace(planned.privacy, charges=dict(planned.privacy.charges))
-    return replace(planned, privacy=privacy, parameters=dict(planned.parameters))
+    return replace(planned, start=(x, y), privacy=privacy, parameters=dict(planned.parameters))
 
 
-def with_caveats(planned: Plan, caveats: tuple[str, ...]) -> Plan:
-    """The same plan with additional caveats, those of its records."""
-    privacy = replace(planned.privacy, caveats=(*planned.privacy.caveats, *caveats))
-    return replace(planned, privacy=privacy)
+def with_caveats(planned: Plan, *, before: Sequence[str] = (), after: Sequence[str] = ()) -> Plan:
+    """The same plan with additional caveats, before and after its own; each is kept once."""
+    caveats = tuple(dict.fromkeys((*before, *planned.privacy.caveats, *after)))
+    return replace(planned, privacy=replace(planned.privacy, caveats=caveats))
 
 
 @functools.lru_cache(maxsize=16)
@@ -168,7 +178,8 @@ def _planned(
     double: bool,
     noise: str,
 ) -> Plan:
-    # Cached, because compiled programs are cached by plan: a second run of the same problem does not compile again.
+    # Cached only because compiled programs are cached by the program that a plan holds: a second plan of the same
+    # problem does not compile again. No run needs the cache to find its own plan, which it carries.
     x, y = jax.tree.unflatten(structure, leaves)
     inspection = inspect(problem, x, y, {level: sizes.record(level) for level in ("upper", "lower")})
     exact = noise == "exact"
@@ -180,10 +191,10 @@ def _planned(
         program = _discretize(program, context)
         training = None if training is None else _discretize(training, context)
         parameters = parameters | _exact_parameters(program, training)
-    for part in (program, training):
-        if part is not None:
-            check_traceable(part, sizes, jax.eval_shape(part.start, x, y))
-    releases = (*program.releases, *(training.releases if training is not None else ()))
+    parts = (program,) if training is None else (program, training)
+    for part in parts:
+        check_traceable(part, sizes, jax.eval_shape(part.start, x, y))
+    releases = tuple(release for part in parts for release in part.releases)
     schemes = dict.fromkeys(r.sampling.assumption for r in releases if isinstance(r, Release))
     caveats = (
         *inspection.caveats,
@@ -192,7 +203,20 @@ def _planned(
     )
     privacy = Privacy(all_charges(releases), budget, caveats, void=not budget.is_private)
     remarks = noise_remarks(parameters, releases, sum(map(sizes.count, sizes.roles)), budget)
-    return Plan(problem, method, sizes, budget, program, training, privacy, parameters, noise, remarks)
+    return Plan(
+        problem=problem,
+        sizes=sizes,
+        budget=budget,
+        start=(x, y),  # their shapes, on which programs depend; `prepare` puts the values in their place
+        method=method,
+        refit=refit,
+        noise=noise,
+        program=program,
+        training=training,
+        parameters=parameters,
+        privacy=privacy,
+        remarks=remarks,
+    )
 
 
 def _check_exact(setting: Any) -> None:

@@ -1,38 +1,48 @@
-"""`solve`: plan, charge, run, and return the released solution."""
+"""`solve`: execute a plan on private records, and return the released solution."""
 
 import contextlib
 import warnings
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 
 from dpbilevel.checkpoint.checkpoint import opened
 from dpbilevel.errors import InvalidArgument, NotPrivateWarning
 from dpbilevel.execution.notices import warn_afterwards, warn_beforehand
-from dpbilevel.execution.progress import counted, displayed
+from dpbilevel.execution.running import check_ledger, check_records, chunk_length, run
 from dpbilevel.foundation.about import version
 from dpbilevel.foundation.arguments import one_of
+from dpbilevel.foundation.precision import user_float
 from dpbilevel.methods.refit import Refit
-from dpbilevel.planning import DEFAULT_METHOD, NOISES, Method, Plan, checked_start, prepare, with_caveats
+from dpbilevel.planning import DEFAULT_METHOD, NOISES, Method, Plan, prepare, with_caveats
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.discrete import check_sampler
 from dpbilevel.privacy.ledger import Ledger
 from dpbilevel.privacy.noise import KeySchedule
 from dpbilevel.problem import BilevelProblem
-from dpbilevel.records import Records, isolated_jax_config
-from dpbilevel.solution.outcome import outcome
+from dpbilevel.records import Records
+from dpbilevel.solution.outcome import Outcome, outcome
 from dpbilevel.solution.remarks import result_remarks
-from dpbilevel.solution.solution import Solution
+from dpbilevel.solution.solution import Legend, Solution
 
 Tree = Any
 
-_CHUNKS = 20  # approximate number of updates of the progress bar
+
+@overload
+def solve(
+    problem: Plan,
+    records: Records,
+    *,
+    ledger: Ledger | None = None,
+    checkpoint: str | Path | None = None,
+    seed: int | None = None,
+    progress: bool = True,
+) -> Solution: ...
 
 
+@overload
 def solve(
     problem: BilevelProblem,
     records: Records,
@@ -46,8 +56,28 @@ def solve(
     seed: int | None = None,
     noise: str = "float",
     progress: bool = True,
+) -> Solution: ...
+
+
+def solve(
+    problem: BilevelProblem | Plan,
+    records: Records,
+    budget: Budget | None = None,
+    *,
+    start: tuple[Tree, Tree] | None = None,
+    method: Method = DEFAULT_METHOD,
+    refit: Refit | str | None = "auto",
+    ledger: Ledger | None = None,
+    checkpoint: str | Path | None = None,
+    seed: int | None = None,
+    noise: str = "float",
+    progress: bool = True,
 ) -> Solution:
-    """Solve a bilevel problem on private records within a budget.
+    """Solve a bilevel problem on private records within a budget, or execute a plan of that.
+
+    ``solve(problem, records, budget, ...)`` plans and runs. ``solve(plan, records, ...)`` runs what `plan` has planned:
+    the plan has the budget, the start, the method, the final training and the noise, which cannot be given again. Each
+    call is one run, which draws its own noise and is charged.
 
     Guarantee: the returned `Solution` as a whole satisfies (budget.epsilon, budget.delta)-DP under
     ``budget.adjacency``, unconditionally: the guarantee rests on clipping and noise, not on constants or convergence.
@@ -55,8 +85,8 @@ def solve(
     ``result`` of the solution; if the solution should not be used, `solve` issues a `UtilityWarning`.
 
     Args:
-        problem: the problem to solve.
-        records: the private records.
+        problem: the problem to solve, or a `Plan`.
+        records: the private records; for a plan, of the shapes that it was made for.
         budget: the privacy budget of the run; ``Budget(float("inf"))`` runs without noise or clipping.
         start: (x0, y0), public; the problem's own by default.
         method: `Tracking` by default, `DPBilevel` for the paper's algorithm.
@@ -89,74 +119,115 @@ def solve(
     ... )
     >>> round(solution.privacy.epsilon(), 6)
     2.0
+
+    Plan first, look at the plan, and then execute it:
+
+    >>> records = dpb.Records(lower=points)
+    >>> planned = dpb.plan(problem, records.sizes, dpb.Budget(2.0, 1e-4), start=(0.0, 0.0), method=dpb.Refit(steps=5))
+    >>> planned
+    Plan(Refit, 5 releases on RecordShapes(lower=500 records): (2, 0.0001)-DP)
+    >>> dpb.solve(planned, records).sizes
+    {'lower': 500}
     """
-    if not isinstance(records, Records):
-        raise InvalidArgument(
-            f"records: must be dpb.Records(...), not {type(records).__name__}; wrap your arrays in it"
-        )
-    if ledger is not None and not isinstance(ledger, Ledger):
-        raise InvalidArgument(f"ledger: must be dpb.Ledger(total), not {type(ledger).__name__}")
+    check_records(records)
+    check_ledger(ledger)
     schedule = KeySchedule(seed)
-    check_noise(noise, seed)
-    planned = with_caveats(prepare(problem, records.sizes, budget, method, start, refit, noise), records.caveats)
-    x, y = checked_start(problem, start)
+    if isinstance(problem, Plan):
+        _check_left_out(budget=budget, start=start, method=method, refit=refit, noise=noise)
+        check_noise(problem.noise, seed)
+        planned = problem
+    else:
+        check_noise(noise, seed)
+        planned = prepare(problem, records.sizes, budget, method, start, refit, noise)  # type: ignore[arg-type]
+    planned = for_records(planned, records)
     warn_beforehand(planned.privacy, planned.remarks, stacklevel=2)
-    warn_if_not_private(budget, schedule)
-    name, ledger = type(method).__name__, ledger or Ledger(budget)
-    parts = [part for part in (planned.program, planned.training) if part is not None]
-    chunks = [_chunk(part.rounds) for part in parts]
+    warn_if_not_private(planned.budget, schedule)
+    solution, result = execute(planned, records, schedule, ledger=ledger, checkpoint=checkpoint, progress=progress)
+    if not result.usable:
+        warn_afterwards(result.sentence, stacklevel=2)
+    return solution
+
+
+def for_records(planned: Plan, records: Records) -> Plan:
+    """The plan of a run on these records, whose caveats join; raises if it was not made for such records."""
+    if planned.sizes != records.sizes:
+        raise InvalidArgument(
+            f"records: must have the shapes and dtypes that the plan was made for, {planned.sizes!r}; these are "
+            f"{records.sizes!r} (plan again with dpb.plan(problem, records.sizes, budget))"
+        )
+    if any(leaf.dtype != user_float() for leaf in jax.tree.leaves(planned.start)):
+        raise InvalidArgument(
+            "plan: was made with another setting of jax_enable_x64, which changes every number; plan again, or restore "
+            "the setting"
+        )
+    return with_caveats(planned, after=records.caveats)
+
+
+def execute(
+    planned: Plan,
+    records: Records,
+    schedule: KeySchedule,
+    *,
+    ledger: Ledger | None = None,
+    checkpoint: str | Path | None = None,
+    progress: bool = True,
+    legend: Legend | None = None,
+    facts: str = "",
+) -> tuple[Solution, Outcome]:
+    """Charge and run a plan `for_records`, without warnings: the solution, and whether it can be used.
+
+    Args:
+        planned, records, ledger, checkpoint, progress: as in `solve`.
+        schedule: key schedule of the noise.
+        legend: names of the numbers of x, if known.
+        facts: facts that were read with the records and that the result is interpreted by, as text; a checkpoint is
+            only resumed with the same.
+    """
+    start, name = planned.start, type(planned.method).__name__
     with contextlib.ExitStack() as stack:
         saved = None
         if checkpoint is not None:
-            saved = stack.enter_context(opened(checkpoint, planned, (x, y), schedule, chunks))
-            schedule = saved.schedule
-        # The charge precedes any access to a record. Whatever happens after this line, it is not refunded.
-        receipt = (
-            ledger.charge(planned.releases, budget, name) if saved is None else saved.charge(ledger, records, name)
+            chunks = [chunk_length(part.rounds) for part in planned.parts]
+            saved = stack.enter_context(opened(checkpoint, planned, schedule, chunks, facts))
+        released = run(
+            planned.parts,
+            records,
+            start,
+            schedule,
+            budget=planned.budget,
+            ledger=ledger,
+            description=name,
+            checkpoint=saved,
+            progress=progress,
         )
-        if not progress:
-            stack.enter_context(displayed("none"))
-        advance = stack.enter_context(counted(name, sum(part.rounds for part in parts)))
-        history = [] if saved is None else saved.history(planned.program, (x, y))
-        values = (x, y)
-        for index, (part, chunk) in enumerate(zip(parts, chunks, strict=True)):
-            state, done = part.start(values[0], y), 0
-            if saved is not None:
-                state, done = saved.restored(index, part, state)
-            if done:
-                part.take(receipt, schedule, done)
-                advance(done)
-            for first in range(done, part.rounds, chunk):
-                state, observed = records.execute(part, receipt, schedule, _plain(state), chunk)
-                if index == 0:
-                    history.append(jax.tree.map(np.asarray, observed))
-                if saved is not None:
-                    saved.save(index, first + chunk, state, history)
-                advance(chunk)
-            values = part.finish(_plain(state))
-    values = jax.tree.map(np.asarray, values)
-    trajectory = jax.tree.map(lambda *chunks: np.concatenate(chunks), *history)
-    result = outcome(planned, x, values[0], trajectory)
-    if not result.usable:
-        warn_afterwards(result.sentence, stacklevel=2)
-    return _solution(planned, schedule, records, values, trajectory, result.sentence)
-
-
-def _solution(
-    planned: Plan, schedule: KeySchedule, records: Records, values: tuple[Tree, Tree], history: Tree, result: str
-) -> Solution:
-    return Solution(
-        x=values[0],
-        y=values[1],
+    x, y = released.values
+    result = outcome(planned, start[0], x, released.history)
+    solution = Solution(
+        x=x,
+        y=y,
         privacy=replace(planned.privacy, void=planned.privacy.void or schedule.reproducible),
-        history=history,
+        history=released.history,
         parameters=planned.parameters,
         sizes={role: records.sizes.count(role) for role in records.sizes.roles},
         method=repr(planned.method),
         version=version(),
-        remarks=(*planned.remarks, *result_remarks(planned, values[0])),
-        result=result,
+        remarks=(*planned.remarks, *result_remarks(planned, x, legend)),
+        result=result.sentence,
+        legend=legend,
     )
+    return solution, result
+
+
+def _check_left_out(**given: Any) -> None:
+    """Raise for an argument of `plan` that is given together with a plan."""
+    defaults = {"budget": None, "start": None, "method": DEFAULT_METHOD, "refit": "auto", "noise": "float"}
+    for name, value in given.items():
+        default = defaults[name]
+        if value is not default and not (isinstance(value, str) and value == default):
+            raise InvalidArgument(
+                f"{name}: must be left out, because a plan has its own; plan again with dpb.plan(..., {name}=...), or "
+                "pass the problem in place of its plan"
+            )
 
 
 def check_noise(noise: str, seed: int | None, name: str = "seed") -> None:
@@ -178,17 +249,3 @@ def warn_if_not_private(budget: Budget, schedule: KeySchedule, name: str = "seed
             NotPrivateWarning,
             stacklevel=stacklevel,
         )
-
-
-def _plain(state: Tree) -> Tree:
-    """Arrays as a checkpoint restores them, so that a resumed run computes the same bits.
-
-    JAX marks some arrays as weakly typed, which changes how it computes with them; a checkpoint does not keep this.
-    """
-    with isolated_jax_config():
-        return jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)), state)
-
-
-def _chunk(rounds: int) -> int:
-    """The largest divisor of ``rounds`` that gives at least `_CHUNKS` chunks; equal chunks are compiled once."""
-    return next(size for size in range(max(1, rounds // _CHUNKS), 0, -1) if rounds % size == 0)

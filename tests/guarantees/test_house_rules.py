@@ -49,6 +49,7 @@ ORDER = (
     "checkpoint.file",
     "checkpoint.fingerprint",
     "checkpoint.checkpoint",
+    "execution.running",
     "solving",
     "evaluation",
     "applications",
@@ -78,6 +79,13 @@ MAY_DRAW = {
 MAY_OPEN_THE_VAULT = {"dpbilevel.records"}
 # The way to the bytes of records is their seal, and that to the noise secret is a checkpoint.
 MAY_TAKE_KEYS = {"dpbilevel.privacy.noise", "dpbilevel.records", "dpbilevel.checkpoint.checkpoint"}
+# Every run goes through one loop, which charges before it executes.
+MAY_CHARGE = {
+    "dpbilevel.execution.running",
+    "dpbilevel.checkpoint.checkpoint",  # for the loop: a run that resumes is charged once
+    "dpbilevel.cli.run_folder",  # its ledger, which notes in the folder that the run is charged
+}
+MAY_EXECUTE = {"dpbilevel.execution.running", "dpbilevel.privacy.stores"}  # statements of SQL, in stores
 # A hash of data without a secret key lets anybody test a guess of them.
 MAY_HASH = {
     "dpbilevel.privacy.noise",  # keys of a secret; a seed, which is public
@@ -135,6 +143,13 @@ def takes_keys(tree: ast.AST, module: str) -> list[str]:
     quoted = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
     restores = [name for name in dotted_uses(tree, module) if name.endswith("KeySchedule.restored")]
     return [f"{module} mentions {word}" for word in sorted((named | quoted) & words)] + restores
+
+
+def runs_past_the_loop(tree: ast.AST, module: str) -> list[str]:
+    allowed = {"charge": MAY_CHARGE, "execute": MAY_EXECUTE}
+    named = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    named |= {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    return [f"{module} mentions {word}" for word in sorted(named & set(allowed)) if not within(module, allowed[word])]
 
 
 def hashes(tree: ast.AST, module: str) -> list[str]:
@@ -234,6 +249,7 @@ RULES: list[Rule] = [
     draws_randomness,
     opens_the_vault,
     takes_keys,
+    runs_past_the_loop,
     hashes,
     prints,
     imports_forward,
@@ -281,6 +297,9 @@ BROKEN = [
     (takes_keys, "dpbilevel.solving", "def f(records, key):\n    return records.seal(key)"),
     (takes_keys, "dpbilevel.solving", "def f(schedule):\n    return getattr(schedule, 'reveal_secret')()"),
     (takes_keys, "dpbilevel.solving", "from dpbilevel.privacy.noise import KeySchedule as K\ns = K.restored(b'')"),
+    (runs_past_the_loop, "dpbilevel.solving", "def f(ledger, releases):\n    return ledger.charge(releases)"),
+    (runs_past_the_loop, "dpbilevel.baselines.random_search", "run = records.execute"),
+    (runs_past_the_loop, "dpbilevel.evaluation.evaluating", "run = getattr(records, 'execute')"),
     (hashes, "dpbilevel.records", "import hashlib"),
     (hashes, "dpbilevel.report.html", "from hashlib import sha256"),
     (hashes, "dpbilevel.report.html", "import hmac"),
@@ -330,6 +349,9 @@ KEPT = [
     (opens_the_vault, "dpbilevel.records", "_VAULT = {}"),
     (takes_keys, "dpbilevel.checkpoint.checkpoint", "def f(records, key):\n    return records.seal(key)"),
     (takes_keys, "dpbilevel.solving", "from dpbilevel.records import isolated_jax_config\nrestored = kept.restored()"),
+    (runs_past_the_loop, "dpbilevel.execution.running", "ledger.charge(records.execute)"),
+    (runs_past_the_loop, "dpbilevel.privacy.stores.sqlite", "connection.execute('PRAGMA synchronous = FULL')"),
+    (runs_past_the_loop, "dpbilevel.solving", "from dpbilevel.execution.running import charge\nreceipt = charge()"),
     (hashes, "dpbilevel.records", "import hmac"),
     (hashes, "dpbilevel.privacy.stores.chain", "import hashlib"),
     (prints, "dpbilevel.cli", "print('hello')"),

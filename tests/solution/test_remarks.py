@@ -10,7 +10,6 @@ from support.report_data import made, review
 
 import dpbilevel as dpb
 from dpbilevel import estimators, solving
-from dpbilevel.estimators import base
 from dpbilevel.report.html import html_report
 from dpbilevel.report.markdown import markdown_report
 from dpbilevel.report.run_file import read_run, write_run
@@ -116,10 +115,13 @@ def test_files_of_earlier_versions_have_no_remarks(tmp_path):
 
 
 def test_estimators_say_it_in_their_own_words(monkeypatch):
-    solve = base.solve
-    monkeypatch.setattr(  # tuning that goes too far
-        base, "solve", lambda problem, *rest, **more: replace(solve(problem, *rest, **more), x=np.array([0.0, 9.0]))
-    )
+    run = solving.run
+
+    def too_far(*arguments, **options):
+        released = run(*arguments, **options)
+        return replace(released, values=(np.array([0.0, 9.0]), released.values[1]))
+
+    monkeypatch.setattr(solving, "run", too_far)
     X = np.random.default_rng(0).uniform(-0.5, 0.5, (300, 2))
     known = {"data_norm": 1.0, "target_range": (-1, 1), "groups": ["age", "sex"]}
     model = estimators.DPRidgeCV(epsilon=3.0, method=dpb.Refit(steps=2), **known).fit(X, X[:, 0])

@@ -96,7 +96,7 @@ def _at(name: str, number: int, send: Signal, *, after: bool = False) -> None:
 NOTHING, ABORTED, FINISHED = (0, "nothing"), (1, "aborted"), (1, "finished")
 MOMENTS: dict[str, tuple[tuple[int, str], Callable[[], None]]] = {
     "while reading": (NOTHING, lambda: _at("dpbilevel.cli.tuning._read", 1, _unheard)),
-    "before the charge": (NOTHING, lambda: _at("dpbilevel.estimators.base.solve", 1, _unheard)),
+    "before the charge": (NOTHING, lambda: _at("dpbilevel.estimators.base.execute", 1, _unheard)),
     "within the charge": (ABORTED, lambda: _at("dpbilevel.privacy.stores.database.add_entry", 1, _now, after=True)),
     "at the first round": (ABORTED, lambda: _at("dpbilevel.records:Records.execute", 1, _unheard)),
     "between chunks": (ABORTED, lambda: _at("dpbilevel.records:Records.execute", 3, _kindly, after=True)),

@@ -79,13 +79,14 @@ class Case:
             raise InvalidArgument(f"estimator: {type(estimator).__name__} must be one of dpbilevel.estimators")
         # Of copies: reading a table notes its columns.
         one, other = (copy.copy(estimator)._prepare(**arguments) for arguments in (fit, neighbour))
-        if one.problem is not other.problem:
+        problem = one.planned.problem
+        if problem is not other.planned.problem:
             raise InvalidArgument(
                 "estimator: makes other problems of the two tables; declare classes, ranges and names"
             )
         return cls(
             name=name,
-            problem=one.problem,
+            problem=problem,
             method=DEFAULT_METHOD if estimator.method is None else estimator.method,
             records=one.records,
             neighbour=other.records,

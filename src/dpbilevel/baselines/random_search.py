@@ -26,9 +26,10 @@ from dpbilevel.constraints import project
 from dpbilevel.errors import InvalidArgument
 from dpbilevel.execution.notices import warn_beforehand
 from dpbilevel.execution.program import Program, State
+from dpbilevel.execution.running import Released, charge, check_ledger, check_records, run
 from dpbilevel.foundation.about import version
 from dpbilevel.methods.context import PublicContext
-from dpbilevel.planning import Plan, checked_start, prepare, with_caveats
+from dpbilevel.planning import Plan, prepare
 from dpbilevel.privacy.accounting import Chargeable, all_charges
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.declared import BestOfRuns, DeclaredRelease
@@ -40,7 +41,7 @@ from dpbilevel.problem import BilevelProblem
 from dpbilevel.records import Records
 from dpbilevel.solution.outcome import UNMEASURED
 from dpbilevel.solution.solution import Solution
-from dpbilevel.solving import warn_if_not_private
+from dpbilevel.solving import for_records, warn_if_not_private
 
 Tree = Any
 Parameters = dict[str, tuple[Any, str]]
@@ -52,7 +53,7 @@ _GRID = 1e-4  # grid of epsilons that a ledger can charge beside others; a searc
 
 @dataclass(frozen=True, kw_only=True)  # compared by its settings, so that a second search does not compile again
 class OneRun(ScoredRuns):
-    """One run of the search as a method: train at x, score, and leave x, y and the score in the state."""
+    """One run of the search as a method: train at x, and score."""
 
     def program(self, context: PublicContext) -> tuple[Program, Parameters]:
         """One round of two stages."""
@@ -68,7 +69,7 @@ class OneRun(ScoredRuns):
 
 
 def _observe(state: State) -> Tree:
-    return {}
+    return {"score": state["score"]}
 
 
 def _finish(state: State) -> tuple[Tree, Tree]:
@@ -136,29 +137,31 @@ class PrivateRandomSearch(ScoredRuns):
         Guarantee: everything in the returned solution is (budget.epsilon, budget.delta)-DP under ``budget.adjacency``,
         as long as the number of runs stays secret. The charge is made before the first record is read.
         """
-        _check(records, ledger, budget)
+        check_records(records)
+        check_ledger(ledger)
+        if not isinstance(budget, Budget):
+            raise InvalidArgument(f"budget: must be dpb.Budget(epsilon, delta), not {type(budget).__name__}")
         draws = KeySchedule(seed)
         planned, charged = self._plan(problem, records, budget, start)
-        planned = with_caveats(planned, records.caveats)
+        planned = for_records(planned, records)
         privacy = Privacy(all_charges(charged), budget, planned.privacy.caveats)
         warn_beforehand(privacy, planned.remarks, stacklevel=2)
-        x, y = checked_start(problem, start)
+        x, y = planned.start
         draw = self._prior(problem, x)
         draw(draws, 0)  # a prior that does not fit raises here, before the charge
         warn_if_not_private(budget, draws)
-        # Charged before a record is read. Whatever happens after this line, the charge stands.
-        receipt = (ledger or Ledger(budget)).charge(charged, budget, type(self).__name__)
+        receipt = charge(charged, budget, ledger, type(self).__name__)
         for release in charged:
             receipt.redeem(release, release.uses)  # entirely: the search is one release that happens once
         number = self.runs.quantile(_uniform(draws, "noise", 0))
         candidates = [draw(draws, 1 + index) for index in range(number)]
-        best = planned.program.start(x, y) | {"score": jnp.full((), jnp.inf, jnp.float32)}
+        best = Released(jax.tree.map(np.asarray, (x, y)), {"score": np.full(1, np.inf, np.float32)})
         with _working(progress, type(self).__name__):
             for index, candidate in enumerate(candidates):
-                run = _one_run(planned, records, (candidate, y), KeySchedule(_own_seed(draws, index, seed)))
+                found = _one_run(planned, records, (candidate, y), KeySchedule(_own_seed(draws, index, seed)))
                 # Ties in float32 go to the earlier run; runs are exchangeable, so this is as good as a coin flip.
-                best = run if run["score"] < best["score"] else best
-        return self._released(planned, privacy, records, best, seed)
+                best = found if found.history["score"][0] < best.history["score"][0] else best
+        return self._solution(planned, privacy, records, best, seed)
 
     def _plan(
         self, problem: BilevelProblem, records: Records, budget: Budget, start: tuple[Tree, Tree] | None
@@ -193,13 +196,8 @@ class PrivateRandomSearch(ScoredRuns):
         listed = [fitted(candidate, x, problem.domain) for candidate in prior]
         return lambda draws, index: listed[int(_uniform(draws, "batch", index) * len(listed))]
 
-    def _released(
-        self,
-        planned: Plan,
-        privacy: Privacy,
-        records: Records,
-        best: State,
-        seed: int | None,
+    def _solution(
+        self, planned: Plan, privacy: Privacy, records: Records, best: Released, seed: int | None
     ) -> Solution:
         budget = privacy.budget
         parameters: Parameters = {
@@ -212,10 +210,10 @@ class PrivateRandomSearch(ScoredRuns):
             parameters |= {"accountant": ("Rényi", "dp_accounting's, of repeated selection")}
             parameters |= {"mu": (planned.budget.mu, reason)}
         return Solution(
-            x=jax.tree.map(np.asarray, best["x"]),
-            y=jax.tree.map(np.asarray, best["y"]),
+            x=best.values[0],
+            y=best.values[1],
             privacy=replace(privacy, void=not budget.is_private or seed is not None),
-            history={"score": np.asarray(best["score"])[None]},
+            history=best.history,
             parameters=parameters | dict(planned.parameters),
             sizes={role: records.sizes.count(role) for role in records.sizes.roles},
             method=repr(self),
@@ -225,11 +223,18 @@ class PrivateRandomSearch(ScoredRuns):
         )
 
 
-def _one_run(planned: Plan, records: Records, start: tuple[Tree, Tree], schedule: KeySchedule) -> State:
+def _one_run(planned: Plan, records: Records, start: tuple[Tree, Tree], schedule: KeySchedule) -> Released:
     """Train and score once, charged to a ledger that holds exactly the budget of one run."""
-    receipt = Ledger(planned.budget).charge(planned.releases, planned.budget, "one run")
-    state, _ = records.execute(planned.program, receipt, schedule, planned.program.start(*start), 1)
-    return state
+    return run(
+        planned.parts,
+        records,
+        start,
+        schedule,
+        budget=planned.budget,
+        ledger=None,
+        description="one run",
+        progress=False,
+    )
 
 
 def _uniform(draws: KeySchedule, purpose: str, index: int) -> float:
@@ -241,17 +246,6 @@ def _uniform(draws: KeySchedule, purpose: str, index: int) -> float:
 def _own_seed(draws: KeySchedule, index: int, seed: int | None) -> int | None:
     """The seed of one run if the search has a fixed seed; otherwise each run gets a secret of the operating system."""
     return None if seed is None else int.from_bytes(draws.keys("noise", 1 + 2 * index, 2).tobytes(), "big")
-
-
-def _check(records: Any, ledger: Any, budget: Any) -> None:
-    for name, value, expected, remedy in (
-        ("records", records, Records, "dpb.Records(...); wrap your arrays in it"),
-        ("budget", budget, Budget, "dpb.Budget(epsilon, delta)"),
-    ):
-        if not isinstance(value, expected):
-            raise InvalidArgument(f"{name}: must be {remedy}, not {type(value).__name__}")
-    if ledger is not None and not isinstance(ledger, Ledger):
-        raise InvalidArgument(f"ledger: must be dpb.Ledger(total), not {type(ledger).__name__}")
 
 
 @contextlib.contextmanager

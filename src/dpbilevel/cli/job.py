@@ -33,10 +33,14 @@ class Job:
         """Columns of an encoded row."""
         return len(self.encoder.group_of_column_)
 
+    def check_rows(self, rows: int) -> None:
+        """Raise for fewer rows than a run needs; their number is public."""
+        if rows < 2:
+            raise InvalidArgument(f"{self.table.path}: must have at least 2 rows, one to validate and one to train")
+
     def plan(self, rows: int, validation_rows: int | None) -> Plan:
         """The plan of a run on so many rows."""
-        if rows < 2:  # of the public number of rows
-            raise InvalidArgument(f"{self.table.path}: must have at least 2 rows, one to validate and one to train")
+        self.check_rows(rows)
         apart = {} if validation_rows is None else {"validation_rows": validation_rows}
         planned: Plan = self.estimator.plan(rows, self.width, **apart)
         return planned

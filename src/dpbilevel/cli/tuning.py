@@ -1,6 +1,5 @@
 """A run on a file: read, charge, tune and train, write what was released."""
 
-import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ import numpy as np
 from dpbilevel.cli.job import Job
 from dpbilevel.cli.rows import Rows, column_names, read_rows
 from dpbilevel.cli.run_folder import RunFolder, check_free, finished, now, running
+from dpbilevel.estimators.prepared import Prepared
 from dpbilevel.privacy.ledger import Ledger
 from dpbilevel.report.review import LinearModel, Review
 from dpbilevel.report.run_file import run_file_space
@@ -30,16 +30,15 @@ def run(job: Job, out: Path, *, force: bool, ledger: Ledger | None, command: str
     """
     check_free(out, force=force)
     rows = _read(job)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the fit says the same, once
-        planned = job.plan(len(rows[0].target), None if rows[1] is None else len(rows[1].target))
+    job.check_rows(len(rows[0].target))
+    prepared = _prepared(job.estimator, *rows)
+    planned = prepared.planned
     keeper = Ledger(planned.budget) if ledger is None else ledger
     facts, declared = _facts(job, *rows), job.schema.to_json()
     space = run_file_space(planned, facts, declared, column_names(job.encoder), command)
     folder = RunFolder(out, planned.budget, facts, command, now(), space)
     with running(folder, keeper) as charged:
-        model = job.estimator.set_params(ledger=charged)
-        _fit(model, *rows)
+        model = job.estimator.set_params(ledger=charged)._fit(prepared)
         folder.solution = model.solution_
         review = finished(
             folder,
@@ -64,9 +63,10 @@ def _read(job: Job) -> tuple[Rows, Rows | None]:
     return rows, read_rows(job.validation, job.encoder, job.schema, asked.target, {})
 
 
-def _fit(model: Any, rows: Rows, validation: Rows | None) -> None:
+def _prepared(model: Any, rows: Rows, validation: Rows | None) -> Prepared:
     apart = {} if validation is None else {"validation": (validation.features, validation.target)}
-    model.fit(rows.features, rows.target, **rows.places, **apart)
+    prepared: Prepared = model._prepare(rows.features, rows.target, **rows.places, **apart)
+    return prepared
 
 
 def _facts(job: Job, rows: Rows, validation: Rows | None) -> dict[str, str]:

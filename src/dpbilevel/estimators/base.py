@@ -1,7 +1,7 @@
-"""What all estimators share: their settings, how they read rows, what they may spend, and the one call of `solve`.
+"""What all estimators share: their settings, how they read rows, what they may spend, and the one run of a plan.
 
-Each has a ``_prepare`` with the arguments of its ``fit``, which reads them and states the problem (`Prepared`). A fit
-solves it, a plan is that of the same problem with sizes in place of data, an audit attacks it.
+Each has a ``_prepare`` with the arguments of its ``fit``, which reads them, states the problem and plans it
+(`Prepared`). A fit executes that plan, a plan is made in the same way from sizes in place of data, an audit attacks it.
 """
 
 import math
@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
+from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import jax
@@ -17,7 +18,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dpbilevel.encoding.columns import Table, is_dictionary, read_table
 from dpbilevel.encoding.encoded_rows import EncodedRows, caveats_of
-from dpbilevel.errors import InvalidArgument, InvalidRecords, NotPrivateWarning, PrivacyLeakWarning, UtilityWarning
+from dpbilevel.errors import InvalidArgument, InvalidRecords, PrivacyLeakWarning
 from dpbilevel.estimators.copies import CountedCopies
 from dpbilevel.estimators.prepared import Prepared, Rows, Unread, levels
 from dpbilevel.estimators.rows import scaling
@@ -25,17 +26,15 @@ from dpbilevel.estimators.settings import with_inherited_settings
 from dpbilevel.execution.notices import warn_afterwards, warn_beforehand
 from dpbilevel.foundation.arguments import one_of, positive
 from dpbilevel.methods.refit import Refit
-from dpbilevel.planning import DEFAULT_METHOD, Method, Plan, checked_start, prepare
+from dpbilevel.planning import DEFAULT_METHOD, Method, Plan, prepare, with_caveats
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.ledger import Ledger
 from dpbilevel.privacy.noise import KeySchedule
 from dpbilevel.problem import BilevelProblem
 from dpbilevel.records import Records, RecordShapes
 from dpbilevel.report.card import solution_card
-from dpbilevel.solution.outcome import outcome
-from dpbilevel.solution.remarks import result_remarks
 from dpbilevel.solution.solution import Solution
-from dpbilevel.solving import check_noise, solve, warn_if_not_private
+from dpbilevel.solving import check_noise, execute, for_records, warn_if_not_private
 
 Tree = Any
 
@@ -115,42 +114,31 @@ class PrivateEstimator(CountedCopies):
     def _levels(self, upper: Sequence[Any], lower: Sequence[Any]) -> dict[str, Tree]:
         return levels(upper, lower, self.validation_fraction, self.split_seed)
 
-    def _fit(self, prepared: Prepared) -> Self:
-        """Tune and train within the budget."""
+    def _fit(self, prepared: Prepared, checkpoint: str | Path | None = None) -> Self:
+        """Tune and train within the budget: execute the plan."""
         seed = self._checked_seed()
         check_noise(self.noise, seed, "random_state")
-        problem, legend = prepared.problem, prepared.legend
+        schedule = KeySchedule(seed)
         records = Records(**prepared.records, invalid=self.invalid)
-        planned = self._planned(problem, records.sizes)
-        budget, method = planned.budget, planned.method
         # Warnings come before the charge: where one is made an error, nothing has been spent.
         for caveat in prepared.caveats:
             warnings.warn(caveat, PrivacyLeakWarning, stacklevel=3)
         self._warn_of_copies(stacklevel=3)
+        warn_beforehand(prepared.planned.privacy, prepared.planned.remarks, stacklevel=3)
+        warn_if_not_private(prepared.planned.budget, schedule, "random_state", stacklevel=4)
         copies = self._copies_caveat()
-        warn_beforehand(planned.privacy, planned.remarks, stacklevel=3)
-        warn_if_not_private(budget, KeySchedule(seed), "random_state", stacklevel=4)
-        with warnings.catch_warnings():
-            for said in (NotPrivateWarning, PrivacyLeakWarning, UtilityWarning):  # by us, at the caller's line
-                warnings.simplefilter("ignore", said)
-            solution = solve(
-                problem,
-                records,
-                budget,
-                method=method,
-                refit=self._refit,
-                ledger=self.ledger,
-                seed=seed,
-                noise=self.noise,
-            )
-        of_copies = () if copies is None else (copies,)
-        privacy = replace(solution.privacy, caveats=(*prepared.caveats, *of_copies, *solution.privacy.caveats))
-        remarks = (*planned.remarks, *result_remarks(planned, solution.x, legend))
-        start, _ = checked_start(problem, None)
-        result = outcome(planned, start, solution.x, solution.history)
+        known = (*prepared.caveats, *(() if copies is None else (copies,)))
+        solution, result = execute(
+            for_records(with_caveats(prepared.planned, before=known), records),
+            records,
+            schedule,
+            ledger=self.ledger,
+            checkpoint=checkpoint,
+            legend=prepared.legend,
+            facts=prepared.facts_as_text(),
+        )
         if not result.usable:
             warn_afterwards(result.sentence, stacklevel=3)
-        solution = replace(solution, privacy=privacy, parameters=planned.parameters, legend=legend, remarks=remarks)
         return self._fitted(solution, prepared.finish(solution.x, solution.y))
 
     def _fitted(self, solution: Solution, attributes: Mapping[str, Any]) -> Self:
@@ -162,12 +150,12 @@ class PrivateEstimator(CountedCopies):
 
     def _plan(self, prepared: Prepared) -> Plan:
         """The plan of a fit, with the warnings that a fit begins with; for ``plan`` of every estimator."""
-        planned = self._planned(prepared.problem, prepared.sizes)
-        warn_beforehand(planned.privacy, planned.remarks, stacklevel=3)
-        return planned
+        warn_beforehand(prepared.planned.privacy, prepared.planned.remarks, stacklevel=3)
+        return prepared.planned
 
-    def _planned(self, problem: BilevelProblem, sizes: RecordShapes) -> Plan:
-        """The plan of a fit, of which `solve` makes the same again."""
+    def _planned(self, problem: BilevelProblem, records: Mapping[str, Tree]) -> Plan:
+        """The plan of a fit to records, or to shapes in place of them."""
+        sizes = RecordShapes(**records)
         rows = sum(map(sizes.count, sizes.roles))
         budget = self._budget(rows)
         method = DEFAULT_METHOD if self.method is None else self.method
@@ -176,6 +164,11 @@ class PrivateEstimator(CountedCopies):
             return planned
         reason = f"1/n^1.1 rounded down, n = {rows:,} rows, which is public"
         return replace(planned, parameters={**planned.parameters, "delta": (budget.delta, reason)})
+
+    def _columns(self) -> list[str] | None:
+        """Names of the columns that fit has seen; None if they have none."""
+        names = getattr(self, "feature_names_in_", None)
+        return None if names is None else list(map(str, names))
 
     def _budget(self, rows: int) -> Budget:
         epsilon = positive("epsilon", self.epsilon, "it bounds the privacy loss (try 1.0)", infinite=True)

@@ -1,6 +1,7 @@
 """Ridge regression of many tasks on a representation that they share, learnt privately."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -56,14 +57,16 @@ class DPMultiTaskRidge(RegressorMixin, PrivateEstimator):
 
     _refit: ClassVar[Refit | str] = Refit(share=0.5)
 
-    def fit(self, X: Any, y: Any, tasks: Any = None) -> Self:
+    def fit(self, X: Any, y: Any, tasks: Any = None, *, checkpoint: str | Path | None = None) -> Self:
         """Tune and train. The whole spend is charged before the first step.
 
         Args:
             X, y: rows and targets.
             tasks: the task of each row; None for one task.
+            checkpoint: path of a file from which an interrupted fit resumes, as in `dpbilevel.solve`. It is as secret
+                as the rows; delete it once the model is saved.
         """
-        return self._fit(self._prepare(X, y, tasks))
+        return self._fit(self._prepare(X, y, tasks), checkpoint)
 
     def plan(self, rows: int, columns: int) -> Plan:
         """Plan a fit from sizes alone. Names of tasks must be declared."""
@@ -76,13 +79,16 @@ class DPMultiTaskRidge(RegressorMixin, PrivateEstimator):
         columns = rows.values, targets.values, names.values
         dimension = min(count("dimension", self.dimension, "it is how many features tasks share"), rows.shape[1])
         entries = (f"column {at}, feature {feature}" for at in range(rows.shape[1]) for feature in range(dimension))
+        records = self._levels(columns, columns)
+        problem = shared_representation(
+            columns=rows.shape[1], dimension=dimension, tasks=len(names.names), target_bound=TARGET_BOUND
+        )
         return Prepared(
-            problem=shared_representation(
-                columns=rows.shape[1], dimension=dimension, tasks=len(names.names), target_bound=TARGET_BOUND
-            ),
-            records=self._levels(columns, columns),
+            planned=self._planned(problem, records),
+            records=records,
             caveats=(*rows.caveats, *targets.caveats, *names.caveats),
             legend=Legend("entry of the representation", tuple(entries)),
+            facts={"columns": self._columns(), "rows": rows.scaling, "targets": targets.known, "names": names.names},
             finish=lambda x, y: self._model(rows, targets, x, y) | {"task_names_": names.names},
         )
 

@@ -8,8 +8,9 @@ find is the penalty that untuned models have. These are public numbers: sizes an
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -21,7 +22,6 @@ from dpbilevel.estimators.prepared import Prepared, Unread
 from dpbilevel.execution.notices import PASS_LIMIT
 from dpbilevel.planning import Plan
 from dpbilevel.problem import BilevelProblem
-from dpbilevel.records import RecordShapes
 from dpbilevel.solution.solution import Legend
 
 Range = tuple[float, float]
@@ -35,9 +35,15 @@ class PenaltyEstimator(LinearEstimator):
 
     groups: Any = None
 
-    def fit(self, X: Any, y: Any) -> Self:
-        """Tune and train. The whole spend is charged before the first step."""
-        return self._fit(self._prepare(X, y))
+    def fit(self, X: Any, y: Any, *, checkpoint: str | Path | None = None) -> Self:
+        """Tune and train. The whole spend is charged before the first step.
+
+        Args:
+            X, y: rows and targets.
+            checkpoint: path of a file from which an interrupted fit resumes, as in `dpbilevel.solve`. It is as secret
+                as the rows; delete it once the model is saved.
+        """
+        return self._fit(self._prepare(X, y), checkpoint)
 
     def plan(self, rows: int, columns: int) -> Plan:
         """Plan a fit from sizes alone: what it will spend, and how large its noise will be. Classes must be declared.
@@ -57,28 +63,24 @@ class PenaltyEstimator(LinearEstimator):
         records = self._levels(columns, columns)
         model = {**targets.model, "columns": rows.shape[1], "groups": group_of}
         return Prepared(
-            problem=self._in_reach(lambda penalties: regularization(**model, penalties=penalties), records),
+            planned=self._in_reach(lambda penalties: regularization(**model, penalties=penalties), records),
             records=records,
             caveats=(*rows.caveats, *targets.caveats),
             legend=Legend("penalty", tuple(map(str, groups)), logarithmic=True),
+            facts={"columns": self._columns(), "rows": rows.scaling, "targets": targets.known, "groups": groups},
             finish=lambda x, y: (
                 self._model(rows, targets, y) | {"groups_": groups, "penalties_": np.exp(np.asarray(x, np.float64))}
             ),
         )
 
-    def _in_reach(self, problem_within: Callable[[Range], BilevelProblem], records: Any) -> BilevelProblem:
-        """The problem with as large penalties as can be told from too large ones."""
-        whole = problem_within(PENALTIES)
-        planned = super()._planned(whole, RecordShapes(**records))
-        ratio = planned.parameters.get("validation pass: noise to signal", (0.0, ""))[0]
-        return whole if ratio <= PASS_LIMIT else problem_within(_LOWER_HALF)
-
-    def _planned(self, problem: BilevelProblem, sizes: RecordShapes) -> Plan:
-        planned = super()._planned(problem, sizes)
-        largest = math.exp(float(problem.domain.upper))
+    def _in_reach(self, problem_within: Callable[[Range], BilevelProblem], records: Mapping[str, Any]) -> Plan:
+        """The plan of the problem with as large penalties as can be told from too large ones."""
+        planned = self._planned(problem_within(PENALTIES), records)
         reason = "a model of next to nothing: the end of the range"
-        if not math.isclose(largest, PENALTIES[1]):
+        if planned.parameters.get("validation pass: noise to signal", (0.0, ""))[0] > PASS_LIMIT:
+            planned = self._planned(problem_within(_LOWER_HALF), records)
             reason = (
                 "the middle of the range: a validation pass has more noise than signal, which may mislead it further"
             )
+        largest = math.exp(float(planned.problem.domain.upper))
         return replace(planned, parameters={**planned.parameters, "largest penalty": (largest, reason)})

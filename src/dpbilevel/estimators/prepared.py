@@ -1,9 +1,10 @@
-"""What a fit is before anything is charged: a problem, its records, and what becomes of the released values.
+"""What a fit is before anything is charged: a plan, its records, and what becomes of the released values.
 
-Reading comes first, then the problem, then the finish. A fit reads a table, a plan reads sizes in place of it (`Unread`
-for a table, shapes for arrays), an audit reads two tables; from there on all three are the same.
+Reading comes first, then the problem and its plan, then the finish. A fit reads a table, a plan reads sizes in place of
+it (`Unread` for a table, shapes for arrays), an audit reads two tables; from there on all three are the same.
 """
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,8 +16,7 @@ from dpbilevel.errors import InvalidArgument
 from dpbilevel.estimators.rows import Scaling, with_intercept
 from dpbilevel.estimators.split import split, validation_rows
 from dpbilevel.foundation.arguments import count
-from dpbilevel.problem import BilevelProblem
-from dpbilevel.records import RecordShapes
+from dpbilevel.planning import Plan
 from dpbilevel.solution.solution import Legend
 
 Tree = Any
@@ -70,23 +70,28 @@ class Prepared:
     """All that a run needs, and what it leaves behind.
 
     Args:
-        problem: to be solved.
+        planned: the plan of the run.
         records: role to a pytree of arrays; of shapes for a plan.
         caveats: what was not declared, in sentences.
         legend: what the numbers of x mean.
-        finish: attributes of the fitted estimator, from the released x and y and public facts alone.
+        facts: what was declared of rows or read from them: columns, scaling, classes, ranges, names.
+        finish: attributes of the fitted estimator, from the released x and y and ``facts`` alone.
     """
 
-    problem: BilevelProblem
+    planned: Plan
     records: Mapping[str, Tree]
     caveats: Sequence[str]
     legend: Legend
+    facts: Mapping[str, Any]
     finish: Callable[[Tree, Tree], Mapping[str, Any]]
 
-    @property
-    def sizes(self) -> RecordShapes:
-        """What is public about the records."""
-        return RecordShapes(**self.records)
+    def facts_as_text(self) -> str:
+        """All facts without loss, for the fingerprint of a checkpoint: with others, `finish` gives other values."""
+        return json.dumps([self.legend, self.facts], default=_plain, sort_keys=True)
+
+
+def _plain(value: Any) -> Any:
+    return value.tolist() if hasattr(value, "tolist") else vars(value)
 
 
 def levels(upper: Sequence[Any], lower: Sequence[Any], validation_fraction: float, split_seed: int) -> dict[str, Tree]:

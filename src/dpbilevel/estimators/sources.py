@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -22,7 +23,9 @@ class SourceWeighted(LinearEstimator):
 
     source_names: Any = None
 
-    def fit(self, X: Any, y: Any, sources: Any = None, validation: Any = None) -> Self:
+    def fit(
+        self, X: Any, y: Any, sources: Any = None, validation: Any = None, *, checkpoint: str | Path | None = None
+    ) -> Self:
         """Tune and train. The whole spend is charged before the first step.
 
         Args:
@@ -30,8 +33,10 @@ class SourceWeighted(LinearEstimator):
             sources: the source of each row; None for one source.
             validation: a pair (X, y) of rows to tune on, none of which is among the others (the guarantee counts every
                 record once); by default a part of the rows (``validation_fraction``).
+            checkpoint: path of a file from which an interrupted fit resumes, as in `dpbilevel.solve`. It is as secret
+                as the rows; delete it once the model is saved.
         """
-        return self._fit(self._prepare(X, y, sources, validation))
+        return self._fit(self._prepare(X, y, sources, validation), checkpoint)
 
     def plan(self, rows: int, columns: int, validation_rows: int | None = None) -> Plan:
         """Plan a fit from sizes alone. Classes and names of sources must be declared.
@@ -54,11 +59,14 @@ class SourceWeighted(LinearEstimator):
         rows = table.with_intercept()
         lower = rows.values, targets.values, names.values
         apart = {"upper": self._validation(pair, table, targets), "lower": lower} if pair else None
+        records = apart or self._levels(lower[:2], lower)
+        problem = source_weights(**targets.model, columns=rows.shape[1], sources=len(names.names))
         return Prepared(
-            problem=source_weights(**targets.model, columns=rows.shape[1], sources=len(names.names)),
-            records=apart or self._levels(lower[:2], lower),
+            planned=self._planned(problem, records),
+            records=records,
             caveats=(*rows.caveats, *targets.caveats, *names.caveats),
             legend=Legend("weight", tuple(map(str, names.names.tolist()))),
+            facts={"columns": self._columns(), "rows": rows.scaling, "targets": targets.known, "names": names.names},
             finish=lambda x, y: (
                 self._model(rows, targets, y)
                 | {"source_names_": names.names, "source_weights_": np.asarray(x, np.float64)}

@@ -68,6 +68,11 @@ class Labels:
         return cls(*_with_caveats(*class_codes(column("y", y, rows.shape[0]), classes)))
 
     @property
+    def known(self) -> Array:
+        """What is known of all of them: the classes."""
+        return self.classes
+
+    @property
     def model(self) -> dict[str, Any]:
         """The loss that they have, as applications take it."""
         number = len(self.classes)
@@ -98,6 +103,11 @@ class Numbers:
         given = column("y", y, rows.shape[0])
         scale, caveat = target_scale(given, target_range)
         return cls(*_with_caveats(scale, scale.scaled(given), caveat))
+
+    @property
+    def known(self) -> TargetScale:
+        """What is known of all of them: their range."""
+        return self.scale
 
     @property
     def model(self) -> dict[str, Any]:

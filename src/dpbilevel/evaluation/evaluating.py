@@ -15,7 +15,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from scipy.stats import norm
 
 from dpbilevel.encoding.encoded_rows import caveats_of
@@ -23,6 +22,7 @@ from dpbilevel.errors import InvalidArgument, PrivacyLeakWarning, UtilityWarning
 from dpbilevel.evaluation.heldout import checked_pair, classes_of
 from dpbilevel.evaluation.scoring import NORM, Metric, chosen_metrics, scored
 from dpbilevel.execution.program import Program, Stage
+from dpbilevel.execution.running import check_ledger, run
 from dpbilevel.foundation.about import version
 from dpbilevel.foundation.arguments import one_of, positive
 from dpbilevel.foundation.tables import text_table
@@ -200,8 +200,7 @@ def evaluate(
     """
     if not isinstance(budget, Budget):
         raise InvalidArgument(f"budget: must be dpb.Budget(epsilon, delta), not {type(budget).__name__}")
-    if ledger is not None and not isinstance(ledger, Ledger):
-        raise InvalidArgument(f"ledger: must be dpb.Ledger(total), not {type(ledger).__name__}")
+    check_ledger(ledger)
     schedule = KeySchedule(seed)
     check_noise(noise, seed)
     classes = classes_of(model)
@@ -221,10 +220,17 @@ def evaluate(
         zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), _answer_shapes(metrics, hidden))
         if noise == "exact":
             program = program.discretized({release: sum(leaf.size for leaf in jax.tree.leaves(zeros))})
-        # Charged before the release is evaluated. Whatever happens after this line, the charge stands.
-        receipt = (ledger or Ledger(budget)).charge(program.releases, budget, "evaluation")
-        state, _ = hidden.execute(program, receipt, schedule, program.start(None, zeros), 1)
-        answer = jax.tree.map(np.asarray, program.finish(state)[1])
+        released = run(
+            [program],
+            hidden,
+            (None, zeros),
+            schedule,
+            budget=budget,
+            ledger=ledger,
+            description="evaluation",
+            progress=False,
+        )
+    answer = released.values[1]
     return Evaluation(
         values={chosen.name: chosen.value(answer[chosen.name], number) for chosen in metrics},
         standard_errors={chosen.name: chosen.standard_error(release.noise_std, number) for chosen in metrics},

@@ -1,11 +1,11 @@
 """The program of a method: rounds of stages, each of which queries one release and updates the state.
 
 Methods never see records. A stage defines the point to query (``query``) and the update from the noisy answer
-(``update``). Only `Program` runs the loop. The rounds that it makes are those for which keys were handed out, after they
-were redeemed on a receipt: what the release declares and the ledger has charged.
+(``update``). Only `Program` runs the loop. It makes the rounds that were redeemed on a receipt, for which keys were then
+handed out: what the release declares and the ledger has charged.
 
-A program is compiled once for its structure. Numbers, of releases and of methods, are passed to it (`structure`), and so
-is the number of rounds: randomness and history have room for `Program.capacity` rounds, whatever the run asks for.
+A program is compiled once for its structure. The numbers of releases and of methods are passed to it (`structure`), and
+so is the number of rounds: randomness and history have room for `Program.capacity` rounds, whatever a run asks for.
 """
 
 import math
@@ -73,7 +73,7 @@ class Stage:
         return 0 if self.release is None else self.uses_per_round
 
     def run(self, answer: Answer, state: State, keys: jax.Array, first: Any = 0) -> State:
-        """Run all steps of the stage; ``keys`` has one row of keys, or of exact noise, for each use from ``first`` on."""
+        """Run all steps of the stage; ``keys`` has a row of keys, or of exact noise, for each use from ``first`` on."""
 
         def step(index: jax.Array, carry: Tree) -> Tree:
             noisy = None
@@ -292,9 +292,8 @@ class Program:
                     state = stage.run(means, state)
                     continue
                 assert isinstance(stage, Stage), "a program with calls has no compiled loop"
-                state = (
-                    stage.run(answer, state, mine[place]) if self.is_exact else stage.run(answer, state, mine, first)
-                )
+                own = (mine[place],) if self.is_exact else (mine, first)
+                state = stage.run(answer, state, *own)
                 first = first + stage.keys_per_round
             written = jax.tree.map(
                 lambda leaf, row: jax.lax.dynamic_update_index_in_dim(leaf, row, index, 0), history, self.observe(state)

@@ -6,9 +6,9 @@ number of another plan, because a number is a tracer wherever code is traced: to
 Python number, raises before anything is charged.
 
 Structures are compared by value where values can be compared, and otherwise by identity, so that in doubt a program is
-compiled again. Functions are compared by identity. A function that a program builds is therefore either defined once (in
-a module, or by a cached builder that sees nothing but structure) or compiled for every plan; `function` gives it its
-numbers as arguments.
+compiled again. Functions are compared by identity. A function of a program is therefore defined once (in a module, or by
+a cached builder that sees nothing but structure), and gets its numbers as arguments by `function`. Another one, such as
+a closure that a method makes for each plan, is as right, but compiled for every plan.
 """
 
 from collections import OrderedDict
@@ -22,7 +22,7 @@ from jax.tree_util import Partial
 T = TypeVar("T")
 
 
-def function(called: Callable[..., Any], *numbers: Any) -> Partial:
+def function(called: Callable[..., Any], *numbers: Any) -> Callable[..., Any]:
     """A function as part of a program: ``called`` is structure, its first arguments are numbers (pytrees of them).
 
     An argument that is itself a function becomes one of these, without numbers.

@@ -43,11 +43,11 @@ def hypergradients(context: PublicContext, penalty_weight: float, clip: float, u
     return levels
 
 
-def _at_point(gradient: Vector, point: Tree, record: Tree) -> Tree:
+def _at_point(gradient: Any, point: Tree, record: Tree) -> Tree:
     return gradient(*point, record)
 
 
-def _divided(gradient: Vector, penalty_weight: Any, point: Tree, record: Tree) -> Tree:
+def _divided(gradient: Any, penalty_weight: Any, point: Tree, record: Tree) -> Tree:
     return optax.tree.scale(1 / penalty_weight, gradient(*point, record))
 
 

@@ -16,7 +16,7 @@ from dpbilevel.errors import InvalidArgument
 from dpbilevel.foundation.about import version
 from dpbilevel.foundation.arguments import one_of
 from dpbilevel.foundation.files import write_atomically
-from dpbilevel.planning import Plan, checked_start
+from dpbilevel.planning import Plan
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.report.content import content, plain
 from dpbilevel.report.review import LinearModel, Review
@@ -78,7 +78,7 @@ def run_file_space(
     planned: Plan, facts: Mapping[str, str], schema: Mapping[str, Any] | None, columns: Sequence[str], command: str
 ) -> int:
     """An upper bound on the bytes of a finished run's file, from its plan and the texts that go into it."""
-    x, y = checked_start(planned.problem, None)
+    x, y = planned.start
     state = jax.eval_shape(planned.program.start, x, y)
     seen = jax.eval_shape(planned.program.observe, state)
     rounds = planned.program.rounds * (_numbers(seen) + _numbers(x))  # the history, and the trajectory of x beside it

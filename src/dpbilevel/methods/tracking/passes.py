@@ -20,7 +20,7 @@ Privacy does not depend on any of this: the release clips the whole contribution
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -64,6 +64,8 @@ class Pass:
     noise_std: float
     steps: int
     floored: str | None = None
+    multiples: Mapping[str, float] = field(init=False)  # of the medians
+    floor_noise: float = field(init=False)  # noise of the floored vector over the run, relative to its median
 
     def __post_init__(self) -> None:
         # Computed here, because compiled code is passed the results.

@@ -1,0 +1,133 @@
+"""The one loop of all runs: charge, execute in chunks, save, show progress, and return what was released.
+
+`solve`, `evaluate`, random search and estimators run through it. The charge precedes every access to a record, and
+nothing else in the library executes a program on records (`tests/guarantees/test_house_rules.py`).
+"""
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dpbilevel.checkpoint.checkpoint import Checkpoint
+from dpbilevel.errors import InvalidArgument
+from dpbilevel.execution.program import Program
+from dpbilevel.execution.progress import counted, displayed
+from dpbilevel.privacy.accounting import Chargeable
+from dpbilevel.privacy.budget import Budget
+from dpbilevel.privacy.ledger import Ledger, Receipt
+from dpbilevel.privacy.noise import KeySchedule
+from dpbilevel.records import Records, isolated_jax_config
+
+Tree = Any
+
+_CHUNKS = 20  # approximate number of updates of the progress bar, and of saves
+
+
+@dataclass(frozen=True, eq=False)
+class Released:
+    """What a run released.
+
+    Attributes:
+        values: (x, y) of the last part.
+        history: the history of the first part, one entry per round.
+    """
+
+    values: tuple[Tree, Tree]
+    history: Tree
+
+
+def run(
+    parts: Sequence[Program],
+    records: Records,
+    start: tuple[Tree, Tree],
+    schedule: KeySchedule,
+    *,
+    budget: Budget,
+    ledger: Ledger | None,
+    description: str,
+    checkpoint: Checkpoint | None = None,
+    progress: bool = True,
+) -> Released:
+    """Charge the releases of all parts, then run the parts one after the other.
+
+    Args:
+        parts: programs; each starts at the x of the part before it and at the initial y.
+        records: the private records.
+        start: (x, y), public.
+        schedule: key schedule of the noise; a checkpoint has its own.
+        budget: budget of the run.
+        ledger: ledger to charge; None for one of this run alone.
+        description: description of the charge, and title of the progress bar.
+        checkpoint: the opened checkpoint of the run, from which it resumes.
+        progress: whether progress is shown.
+    """
+    # The charge precedes any access to a record. Whatever happens after it, it is not refunded.
+    if checkpoint is None:
+        receipt = charge([release for part in parts for release in part.releases], budget, ledger, description)
+        history: list[Tree] = []
+    else:
+        schedule = checkpoint.schedule
+        receipt = checkpoint.charge(ledger or Ledger(budget), records, description)
+        history = checkpoint.history(parts[0], start)
+    with contextlib.ExitStack() as stack:
+        if not progress:
+            stack.enter_context(displayed("none"))
+        advance = stack.enter_context(counted(description, sum(part.rounds for part in parts)))
+        values = start
+        for index, part in enumerate(parts):
+            state, done = part.start(values[0], start[1]), 0
+            if checkpoint is not None:
+                state, done = checkpoint.restored(index, part, state)
+            if done:
+                part.take(receipt, schedule, done)
+                advance(done)
+            chunk = chunk_length(part.rounds)
+            for first in range(done, part.rounds, chunk):
+                number = min(chunk, part.rounds - first)
+                state, observed = records.execute(part, receipt, schedule, _plain(state), number)
+                if index == 0:
+                    history.append(jax.tree.map(np.asarray, observed))
+                if checkpoint is not None:
+                    checkpoint.save(index, first + number, state, history)
+                advance(number)
+            values = part.finish(_plain(state))
+    whole = jax.tree.map(lambda *chunks: np.concatenate(chunks), *history)
+    return Released(jax.tree.map(np.asarray, values), whole)
+
+
+def charge(releases: Sequence[Chargeable], budget: Budget, ledger: Ledger | None, description: str) -> Receipt:
+    """Charge releases to a ledger, or to one of their own if there is none; the receipt allows each of them once."""
+    return (ledger or Ledger(budget)).charge(releases, budget, description)
+
+
+def check_ledger(ledger: Any) -> None:
+    """Raise unless ``ledger`` is a ledger, or None for a run that is accounted for by itself."""
+    if ledger is not None and not isinstance(ledger, Ledger):
+        raise InvalidArgument(f"ledger: must be dpb.Ledger(total), not {type(ledger).__name__}")
+
+
+def check_records(records: Any) -> None:
+    """Raise unless ``records`` are wrapped, so that they can only be read through charged releases."""
+    if not isinstance(records, Records):
+        raise InvalidArgument(
+            f"records: must be dpb.Records(...), not {type(records).__name__}; wrap your arrays in it"
+        )
+
+
+def chunk_length(rounds: int) -> int:
+    """The rounds of a chunk, for at most `_CHUNKS` chunks; the last one may be shorter, which compiles nothing."""
+    return -(-rounds // _CHUNKS)
+
+
+def _plain(state: Tree) -> Tree:
+    """Arrays as a checkpoint restores them, so that a resumed run computes the same bits.
+
+    JAX marks some arrays as weakly typed, which changes how it computes with them; a checkpoint does not keep this.
+    """
+    with isolated_jax_config():
+        return jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)), state)
