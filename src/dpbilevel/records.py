@@ -25,7 +25,7 @@ from dpbilevel.errors import InvalidArgument, InvalidRecords
 from dpbilevel.execution.means import mean_over_records
 from dpbilevel.execution.program import Answer, Call, Means, Program, Randomness, Stage, State
 from dpbilevel.foundation.arguments import one_of
-from dpbilevel.foundation.precision import is_double, user_float
+from dpbilevel.foundation.precision import in_user_precision, is_double, user_float
 from dpbilevel.foundation.tracing import without_addresses
 from dpbilevel.privacy.ledger import Receipt
 from dpbilevel.privacy.noise import KeySchedule
@@ -190,13 +190,14 @@ def _execute(
 ) -> tuple[State, Tree]:
     # Losses are traced in the user's precision, noise and sums in float64.
     with jax.enable_x64(precise):
-        return program.loop(_answering(arrays), state, randomness, rounds, _means(arrays))
+        own = in_user_precision(program)
+        return own.loop(_answering(arrays), state, randomness, rounds, _means(arrays))
 
 
 @functools.partial(jax.jit, static_argnames=("precise",))
 def _execute_stage(stage: Stage, precise: bool, arrays: Mapping[str, Any], state: State, keys: jax.Array) -> State:
     with jax.enable_x64(precise):
-        return stage.run(_answering(arrays), state, keys)
+        return in_user_precision(stage).run(_answering(arrays), state, keys)
 
 
 def _answering(arrays: Mapping[str, Any]) -> Answer:

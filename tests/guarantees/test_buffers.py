@@ -86,11 +86,12 @@ def executed(method, noise="float"):
     plan = prepare(PROBLEM, records.sizes, BUDGET, METHODS[method], START, "auto", noise)
     state = plan.program.start(*checked_start(PROBLEM, START))
     arrays = records_module._shapes(records.sizes)
-    keys = records_module._randomness_shapes(plan.program)
+    keys, rounds = plan.program.randomness_shapes(), np.int32(1)
     # The function that records compile, compiled anew: a mutation must not find the program of the true code.
-    execute = jax.jit(functools.partial(records_module._execute.__wrapped__, plan.program, False))
+    execute = jax.jit(functools.partial(records_module._execute.__wrapped__), static_argnums=1)
     with isolated_jax_config(), afresh():
-        return Module(execute.lower(arrays, state, keys).compile().as_text(), records="arrays")
+        lowered = execute.lower(plan.program, False, arrays, state, keys, rounds)
+        return Module(lowered.compile().as_text(), records="arrays")
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,8 @@
 """The program of a method: rounds of stages, each of which queries one release and updates the state.
 
 Methods never see records. A stage defines the point to query (``query``) and the update from the noisy answer
-(``update``). Only `Program` runs the loop. It makes the rounds that were redeemed on a receipt, for which keys were then
-handed out: what the release declares and the ledger has charged.
+(``update``). Only `Program` runs the loop. It makes the rounds that were redeemed on a receipt, and for which keys were
+then handed out: what the release declares and the ledger has charged.
 
 A program is compiled once for its structure. The numbers of releases and of methods are passed to it (`structure`), and
 so is the number of rounds: randomness and history have room for `Program.capacity` rounds, whatever a run asks for.
@@ -223,7 +223,7 @@ class Program:
     @property
     def _room_for_keys(self) -> int:
         """Keys that a round has room for, whatever number of uses its stages have."""
-        if all(stage.uses_per_round == 1 for stage in self.stages):
+        if all(_is_one(stage.uses_per_round) for stage in self.stages):
             return self.keys_per_round
         return max(_KEYS, 2 ** math.ceil(math.log2(max(1, self.keys_per_round))))
 
@@ -303,25 +303,30 @@ class Program:
         return _repeated(one_round, rounds if room > 1 else 1, (state, rows))
 
 
-# The number of uses is a number, unless it is one: then there is no loop. Rounds, start and finish are not compiled.
-register(
-    Stage,
-    lambda stage: (
-        {name: getattr(stage, name) for name in ("release", "update", "query", "begin", "end")}
-        | ({} if stage.uses_per_round == 1 else {"uses_per_round": stage.uses_per_round}),
-        {"uses_per_round": 1} if stage.uses_per_round == 1 else {},
-    ),
-)
+def _split(stage: Stage) -> tuple[dict[str, Any], dict[str, Any]]:
+    numbers = {name: getattr(stage, name) for name in ("release", "update", "query", "begin", "end")}
+    uses = {"uses_per_round": stage.uses_per_round}
+    # The number of uses is a number like others, unless it is one: then there is no loop.
+    return (numbers, uses) if _is_one(stage.uses_per_round) else (numbers | uses, {})
+
+
+register(Stage, _split)
 register(NoiselessStage, lambda stage: ({}, {"run": stage.run, "uses_per_round": stage.uses_per_round}))
+# The number of rounds is an argument of the loop; start and finish run outside of compiled code.
 register(Program, lambda program: ({"stages": program.stages, "observe": program.observe}, {}))
 
 
 def _repeated(step: Callable[[jax.Array, Tree], Tree], times: Any, carry: Tree) -> Tree:
     """Apply ``step(index, carry)`` a public number of times."""
     zero = jnp.zeros((), jnp.int32)
-    if isinstance(times, int) and times == 1:
+    if _is_one(times):
         return step(zero, carry)
-    return jax.lax.fori_loop(zero, jnp.asarray(times, jnp.int32), step, carry)
+    bounds = (0, times) if isinstance(times, int) else (zero, times.astype(jnp.int32))
+    return jax.lax.fori_loop(*bounds, step, carry)
+
+
+def _is_one(number: Any) -> bool:
+    return isinstance(number, int) and number == 1
 
 
 def _filled(values: npt.NDArray[np.uint32], shape: jax.ShapeDtypeStruct) -> npt.NDArray[np.uint32]:
@@ -332,4 +337,4 @@ def _filled(values: npt.NDArray[np.uint32], shape: jax.ShapeDtypeStruct) -> npt.
 
 
 def _is_discretized(stage: Stage | Call | NoiselessStage) -> bool:
-    return isinstance(stage.release, Release) and stage.release.grid is not None
+    return isinstance(stage, Stage) and stage.release is not None and stage.release.grid is not None

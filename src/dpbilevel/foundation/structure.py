@@ -6,9 +6,9 @@ number of another plan, because a number is a tracer wherever code is traced: to
 Python number, raises before anything is charged.
 
 Structures are compared by value where values can be compared, and otherwise by identity, so that in doubt a program is
-compiled again. Functions are compared by identity. A function of a program is therefore defined once (in a module, or by
-a cached builder that sees nothing but structure), and gets its numbers as arguments by `function`. Another one, such as
-a closure that a method makes for each plan, is as right, but compiled for every plan.
+compiled again. Functions are compared by identity. A function of a program is therefore defined once (in a module, or
+by a cached builder that sees nothing but structure), and gets its numbers as arguments by `function`. Another one, such
+as a closure that a method makes for each plan, is as right, but compiled for every plan.
 """
 
 from collections import OrderedDict
