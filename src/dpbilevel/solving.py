@@ -17,6 +17,7 @@ from dpbilevel.foundation.arguments import one_of
 from dpbilevel.foundation.precision import user_float
 from dpbilevel.methods.refit import Refit
 from dpbilevel.planning import DEFAULT_METHOD, NOISES, Method, Plan, prepare, with_caveats
+from dpbilevel.privacy.accounting import all_charges
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.discrete import check_sampler
 from dpbilevel.privacy.ledger import Ledger
@@ -160,7 +161,9 @@ def for_records(planned: Plan, records: Records) -> Plan:
             "plan: was made with another setting of jax_enable_x64, which changes every number; plan again, or restore "
             "the setting"
         )
-    return with_caveats(planned, after=records.caveats)
+    # What a solution reports is what its releases are charged, even if somebody has edited the plan's own statement.
+    privacy = replace(planned.privacy, charges=all_charges(planned.releases))
+    return with_caveats(replace(planned, privacy=privacy), after=records.caveats)
 
 
 def execute(
@@ -173,6 +176,7 @@ def execute(
     progress: bool = True,
     legend: Legend | None = None,
     facts: str = "",
+    saves_required: bool = True,
 ) -> tuple[Solution, Outcome]:
     """Charge and run a plan `for_records`, without warnings: the solution, and whether it can be used.
 
@@ -182,13 +186,14 @@ def execute(
         legend: names of the numbers of x, if known.
         facts: facts that were read with the records and that the result is interpreted by, as text; a checkpoint is
             only resumed with the same.
+        saves_required: whether the run stops if the checkpoint cannot be written any more, as on a full disk.
     """
     start, name = planned.start, type(planned.method).__name__
     with contextlib.ExitStack() as stack:
         saved = None
         if checkpoint is not None:
             chunks = [chunk_length(part.rounds) for part in planned.parts]
-            saved = stack.enter_context(opened(checkpoint, planned, schedule, chunks, facts))
+            saved = stack.enter_context(opened(checkpoint, planned, schedule, chunks, facts, saves_required))
         released = run(
             planned.parts,
             records,

@@ -108,8 +108,10 @@ class Saved:
 class Checkpoint:
     """The checkpoint of one run; `opened` creates it."""
 
-    def __init__(self, path: Path, planned: Plan, saved: Saved, schedule: KeySchedule, *, new: bool) -> None:
-        self._path, self._planned, self._saved, self._new = path, planned, saved, new
+    def __init__(
+        self, path: Path, planned: Plan, saved: Saved, schedule: KeySchedule, *, new: bool, required: bool = True
+    ) -> None:
+        self._path, self._planned, self._saved, self._new, self._required = path, planned, saved, new, required
         self.schedule = schedule
 
     def charge(self, ledger: Ledger, records: Records, description: str) -> Receipt:
@@ -168,16 +170,17 @@ class Checkpoint:
         """Save the state after a chunk of a part; the last chunk removes the noise secret."""
         observed = jax.tree.map(lambda *chunks: np.concatenate(chunks), *history)
         finished = _is_finished(self._planned, index, rounds)
-        self._write(
-            replace(
-                self._saved,
-                secret=None if finished else self._saved.secret,
-                part=index,
-                rounds=rounds,
-                state=tuple(map(np.asarray, jax.tree.leaves(state))),
-                history=tuple(jax.tree.leaves(observed)),
-            )
+        saved = replace(
+            self._saved,
+            secret=None if finished else self._saved.secret,
+            part=index,
+            rounds=rounds,
+            state=tuple(map(np.asarray, jax.tree.leaves(state))),
+            history=tuple(jax.tree.leaves(observed)),
         )
+        # Without this save, the run can be resumed from the one before it: the seal of the records is in both.
+        with contextlib.nullcontext() if self._required else contextlib.suppress(CheckpointRefused):
+            self._write(saved)
 
     def _seal(self, records: Records) -> str:
         return records.seal(self._saved.key).hex()
@@ -192,7 +195,12 @@ class Checkpoint:
 
 @contextlib.contextmanager
 def opened(
-    path: str | Path, planned: Plan, schedule: KeySchedule, chunks: Sequence[int], facts: str = ""
+    path: str | Path,
+    planned: Plan,
+    schedule: KeySchedule,
+    chunks: Sequence[int],
+    facts: str = "",
+    required: bool = True,
 ) -> Iterator[Checkpoint]:
     """The checkpoint of a run, created if there is none. Reads no record and charges nothing.
 
@@ -202,6 +210,7 @@ def opened(
         schedule: key schedule of a new run, or of a fixed seed; a resumed run restores its own.
         chunks: rounds between two saves, for each part.
         facts: facts that were read with the records, as text.
+        required: whether a run stops if a chunk cannot be saved.
     """
     target = checkpoint_file.checked_path(path)
     parts, start = planned.parts, planned.start
@@ -232,7 +241,7 @@ def opened(
                 schedule = KeySchedule.restored(saved.secret)
             elif not (schedule.reproducible or _is_finished(planned, saved.part, saved.rounds)):
                 raise checkpoint_file.damaged(target)
-        yield Checkpoint(target, planned, saved, schedule, new=content is None)
+        yield Checkpoint(target, planned, saved, schedule, new=content is None, required=required)
 
 
 def _parsed(path: Path, content: dict[str, Any]) -> Saved:

@@ -8,6 +8,7 @@ user would know the noise.
 
 import base64
 import contextlib
+import errno
 import hmac
 import json
 import os
@@ -43,7 +44,8 @@ def exclusive(path: Path) -> Iterator[None]:
     """Lock the checkpoint against other processes until this one is done with it, or killed.
 
     Temporary files of a killed process are removed. On systems without ``flock``, such as Windows, there is no lock:
-    two processes on one checkpoint compute the same bits, and the ledger charges once.
+    two processes on one checkpoint compute the same bits, and the ledger charges once. The same holds for file systems
+    that have no locks.
     """
     try:
         import fcntl
@@ -56,8 +58,8 @@ def exclusive(path: Path) -> Iterator[None]:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             locked = os.path.samestat(os.fstat(handle), os.stat(lock))  # not a lock file that was removed meanwhile
-        except OSError:
-            locked = False
+        except OSError as error:
+            locked = error.errno in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)  # the file system has no locks
         if not locked:
             raise CheckpointRefused(f"checkpoint={str(path)!r}: another process is using it; wait until it ends")
         for name in os.listdir(path.parent):

@@ -7,7 +7,6 @@ Commands that fit are those of `dpbilevel.cli.applications`, one for each module
 import importlib
 import inspect
 import pkgutil
-import re
 import shlex
 import sys
 from collections.abc import Callable, Iterable
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from dpbilevel.cli import applications
 from dpbilevel.cli import fit_command as shared
@@ -41,14 +41,21 @@ def _added(example: str, name: str | None = None, to: typer.Typer = app) -> Call
 
 
 def _add(
-    function: Callable[..., None], options: Iterable[inspect.Parameter], example: str, name: str | None, to: typer.Typer
+    function: Callable[..., None],
+    options: Iterable[inspect.Parameter],
+    example: str,
+    name: str | None,
+    to: typer.Typer,
+    kind: type[TyperCommand] = TyperCommand,
 ) -> None:
     function.__signature__ = inspect.Signature([_shown(option) for option in options])  # type: ignore[attr-defined]
-    to.command(name=name, epilog=f"Example: {example}")(function)
+    to.command(name=name, cls=kind, epilog=f"Example: {example}")(function)
 
 
 def _shown(option: inspect.Parameter) -> inspect.Parameter:
     """An option or an argument as typer takes it."""
+    if option.annotation is typer.Context:
+        return option
     kind, text = option.annotation.__origin__, option.annotation.__metadata__[0]
     shown: Any = typer.Option(f"--{option.name.replace('_', '-')}", help=text)
     if isinstance(text, Positional):
@@ -56,16 +63,41 @@ def _shown(option: inspect.Parameter) -> inspect.Parameter:
     return option.replace(annotation=Annotated[kind, shown])
 
 
+class _Resumable(TyperCommand):
+    """A command that requires nothing else with ``--resume``: the run that it names has all options."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        required = [parameter for parameter in self.params if parameter.required]
+        typed = list(args)
+        if any(argument.partition("=")[0] == "--resume" for argument in args):
+            for parameter in required:
+                parameter.required = False
+            try:
+                rest = super().parse_args(ctx, args)
+            finally:
+                for parameter in required:
+                    parameter.required = True
+            if ctx.params["resume"] is not None:
+                return rest
+        return super().parse_args(ctx, typed)
+
+
 def register(kind: type[FitCommand]) -> None:
     """Make an application a command; all modules of `dpbilevel.cli.applications` are registered."""
 
-    def fit(**given: Any) -> None:
-        from dpbilevel.cli.commands import fit
+    def fit(context: typer.Context, **given: Any) -> None:
+        from dpbilevel.cli.commands import fit, resume
 
-        fit(kind(**given), _command())
+        folder = given["resume"]
+        if folder is None:
+            fit(kind(**given), _command())
+            return
+        typed = {name for name in given if getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE"}
+        resume(kind, folder, {name: given[name] for name in typed - {"resume"}}, _command())
 
     fit.__doc__ = kind.__doc__
-    _add(fit, shared.options(kind), kind.example, kind.command, app)
+    context = inspect.Parameter("context", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
+    _add(fit, [context, *shared.options(kind)], kind.example, kind.command, app, _Resumable)
     COMMANDS[kind.command] = kind
 
 
@@ -246,8 +278,9 @@ def root(
 
 def _command() -> str:
     """What was typed, for the report, which may be published: without the password in the address of a ledger."""
-    typed = (re.sub(r"(?<=://)([^:@/]*):[^@]*(?=@)", r"\1:***", argument) for argument in sys.argv[1:])
-    return shlex.join(["dpbilevel", *typed])
+    from dpbilevel.cli.resuming import without_password
+
+    return shlex.join(["dpbilevel", *map(without_password, sys.argv[1:])])
 
 
 def main() -> None:

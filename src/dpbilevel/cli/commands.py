@@ -15,6 +15,7 @@ from dpbilevel.cli.job import prepared
 from dpbilevel.cli.layout import layout
 from dpbilevel.cli.options import check_invalid, check_options, remark_on
 from dpbilevel.cli.prediction import check_output, given_up, predict
+from dpbilevel.cli.resuming import StoredRun, stored_run
 from dpbilevel.cli.run_folder import PAGE, RUN, SOLUTION, check_free, write_pages
 from dpbilevel.cli.schema import template
 from dpbilevel.cli.signals import SIGNALS
@@ -42,12 +43,18 @@ def _speaking(as_json: bool, quiet: bool) -> Iterator[Console]:
         yield Console(as_json, quiet)
 
 
-def fit(asked: FitCommand, command: str) -> None:
-    """Fit what an application asks for, or say what that would cost."""
+def resume(kind: type[FitCommand], folder: Path, given: dict[str, Any], command: str) -> None:
+    """Resume a run with the options that it was started with; those that are ``given`` again must be the same."""
+    stored = stored_run(kind, folder)
+    fit(stored.asked(kind, folder, given), command, stored)
+
+
+def fit(asked: FitCommand, command: str, stored: StoredRun | None = None) -> None:
+    """Fit what an application asks for, or say what that would cost; with ``stored``, resume a run."""
     out, rows = asked.out, asked.rows
     with _speaking(asked.json, asked.quiet) as console:
         check_options(asked)
-        if not asked.dry_run:
+        if not asked.dry_run and stored is None:
             check_free(out, force=asked.force)
         keeper = _ledger(asked.ledger, asked.dataset, asked.adjacency)
         job = prepared(asked)
@@ -62,7 +69,7 @@ def fit(asked: FitCommand, command: str) -> None:
             validating = counts[1] if len(counts) > 1 else None
             _show_forecast(console, forecast(job.plan(counts[0] or 0, validating)))
             return
-        finished = run(job, out, force=asked.force, ledger=keeper, command=command)
+        finished = run(job, ledger=keeper, command=command, stored=stored)
         try:
             _show_review(console, finished.review, finished.folder)
         except BrokenPipeError:

@@ -37,6 +37,7 @@ Dataset = Annotated[str | None, "The data set's name in the ledger."]
 Noise = Annotated[str, "float, or exact for integer noise, which needs OpenDP."]
 Seed = Annotated[int | None, "Fix the noise, for experiments. The run is then NOT private."]
 Force = Annotated[bool, "Replace what an earlier run wrote."]
+Resume = Annotated[Path | None, "The folder of a run that was interrupted: finish it, at no further cost."]
 Json = Annotated[bool, "Print JSON."]
 Quiet = Annotated[bool, "Say nothing but warnings and errors."]
 
@@ -68,6 +69,7 @@ class FitCommand:
     noise: Noise = "float"
     seed: Seed = None
     force: Force = False
+    resume: Resume = None
     dry_run: Annotated[bool, "Plan and spend only; reads no record."] = False
     rows: Annotated[int | None, "Rows of a CSV, for a dry run, which cannot count them."] = None
     json: Json = False

@@ -6,10 +6,14 @@
 Nothing that was paid for is lost where that can be helped. Space for `run.json` is taken before the charge, and
 released values are written to it first; pages come after it, and `dpbilevel report` can write them at any time. Where
 the folder fails all the same, released values go to a temporary folder, and the command says where they are.
+
+Until it has finished, a run has a checkpoint there, and beside it the options that it was started with, from which it
+can be resumed. They are removed once everything that was released is in a file.
 """
 
 import contextlib
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -18,6 +22,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from dpbilevel.checkpoint.file import exclusive
 from dpbilevel.cli.ending import RunFailed, unforeseen
 from dpbilevel.cli.signals import NOTHING_SPENT, SIGNALS
 from dpbilevel.errors import DPBilevelError, InvalidArgument
@@ -30,8 +35,12 @@ from dpbilevel.report.writing import write_report
 from dpbilevel.solution.solution import Solution
 
 RUN, PAGE, TEXT, SOLUTION = "run.json", "report.html", "report.md", "solution.json"
-_SPACE, _BEFORE = ".run.json.space", ".run.json.before"
-_OURS = (RUN, PAGE, TEXT, SOLUTION, _SPACE, _BEFORE)
+CHECKPOINT, OPTIONS = ".checkpoint", ".options.json"
+_SPACE = ".run.json.space"
+_BEFORE = {RUN: ".run.json.before", CHECKPOINT: ".checkpoint.before", OPTIONS: ".options.json.before"}
+_LOCK = f".{CHECKPOINT}.lock"
+_OURS = (RUN, PAGE, TEXT, SOLUTION, CHECKPOINT, OPTIONS, _SPACE, *_BEFORE.values(), _LOCK)
+_PART = re.compile(rf"\.({'|'.join(map(re.escape, _OURS))})\.\d+\.part")  # left by a process that was killed
 _SPENT = "its epsilon is charged and counts as spent"
 
 
@@ -44,6 +53,8 @@ class RunFolder:
         budget: what the run may spend.
         facts, command, created: as in `Review`.
         space: bytes that the finished run file may need, at most.
+        options: text of the file that a run is resumed from, beside its checkpoint; None for a run without one.
+        resumed: whether the folder has this run already, which was interrupted.
         solution: what the run released, from the moment that it is known.
     """
 
@@ -53,9 +64,16 @@ class RunFolder:
     command: str
     created: str
     space: int
+    options: str | None = None
+    resumed: bool = False
     solution: Solution | None = None
     _reserved: Reserved | None = field(default=None, init=False, repr=False)
     _made: bool = field(default=False, init=False, repr=False)
+
+    @property
+    def checkpoint(self) -> Path | None:
+        """The path of the run's checkpoint; None for a run without one."""
+        return None if self.options is None else self.path / CHECKPOINT
 
     def begin(self) -> None:
         """Make the folder, take its space, and say that the run is running; raises and leaves all as it was otherwise.
@@ -64,9 +82,11 @@ class RunFolder:
         """
         self._made = not self.path.exists()
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            if (self.path / RUN).exists() and not (self.path / _BEFORE).exists():
-                os.replace(self.path / RUN, self.path / _BEFORE)
+            if not self.resumed:
+                self.path.mkdir(parents=True, exist_ok=True)
+                self._put_aside()
+                if self.options is not None:
+                    write_atomically(self.path / OPTIONS, self.options, owner_only=True)
             self._reserved = Reserved(self.path / _SPACE, self.space)
             write_atomically(self.path / RUN, self._unfinished("running"))
         except OSError as error:
@@ -78,29 +98,34 @@ class RunFolder:
 
     def withdraw(self) -> str:
         """Undo what `begin` did: nothing was charged."""
+        if self.resumed:
+            if self._reserved is not None:
+                self._reserved.release()
+            return "Nothing more was spent."
         with contextlib.suppress(OSError):
             if self._made:
                 shutil.rmtree(self.path)
             else:
-                self._remove(RUN, _SPACE)
-                if (self.path / _BEFORE).exists():
-                    os.replace(self.path / _BEFORE, self.path / RUN)
+                self._remove(RUN, _SPACE, CHECKPOINT, OPTIONS, _LOCK)
+                for name, before in _BEFORE.items():
+                    if (self.path / before).exists():
+                        os.replace(self.path / before, self.path / name)
         return NOTHING_SPENT
 
     def replace_earlier(self) -> None:
         """Remove what an earlier run left: this one is charged, and the folder is its own."""
         with contextlib.suppress(OSError):
-            self._remove(_BEFORE, PAGE, TEXT, SOLUTION)
+            self._remove(*_BEFORE.values(), PAGE, TEXT, SOLUTION)
 
     def abort(self) -> str:
-        """Say that the run was cut off after its charge, and return that for people."""
+        """Say that the run was interrupted after its charge, and return that for people, and how it is resumed."""
         try:
             self._write(self._unfinished("aborted"))
         except OSError as error:
             marked = f"{self.path / RUN} could not be written ({error.strerror}) and still says that it is running"
         else:
             marked = f"{self.path / RUN} says that it was aborted"
-        return f"{_SPENT}; {marked}"
+        return f"{_SPENT}; {marked}{self._how_to_resume()}"
 
     def finish(self, review: Review) -> None:
         """Write the run file, which makes it a finished run, and then its pages."""
@@ -109,6 +134,7 @@ class RunFolder:
             self._write(text)
         except OSError as error:
             self._write_elsewhere(text, error)
+        remove_checkpoint(self.path)
         try:
             write_pages(review, self.path)
         except Exception as error:
@@ -124,8 +150,24 @@ class RunFolder:
         for make in (lambda: self.path, _elsewhere):
             with contextlib.suppress(OSError):
                 path = self.solution.save(make() / SOLUTION)
+                remove_checkpoint(self.path)
                 return f"; all that it released is in {path}, which dpb.Solution.load reads"
         return ""
+
+    def _how_to_resume(self) -> str:
+        checkpoint, name = self.checkpoint, self.command.split()[1]
+        if checkpoint is None or not checkpoint.exists():
+            return ""
+        return f"; resume it, at no further cost, with: dpbilevel {name} --resume {self.path}"
+
+    def _put_aside(self) -> None:
+        """Put an earlier run aside; one that was put aside by a run that was then killed stays there instead."""
+        taken = (self.path / _BEFORE[RUN]).exists()
+        for name, before in _BEFORE.items():
+            if taken:
+                self._remove(name)
+            elif (self.path / name).exists():
+                os.replace(self.path / name, self.path / before)
 
     def _remove(self, *names: str) -> None:
         for name in names:
@@ -146,7 +188,8 @@ class RunFolder:
         try:
             other = write_atomically(_elsewhere() / RUN, text)
         except OSError:
-            raise RunFailed(f"{failed}, but there is no folder to save its results in") from None
+            raise RunFailed(f"{failed}, but there is no folder to save its results in{self._how_to_resume()}") from None
+        remove_checkpoint(self.path)
         raise RunFailed(
             f"{failed}. All that it released, the model included, is in {other}: copy it to {self.path / RUN}, then "
             f"write its report with: dpbilevel report {self.path}"
@@ -164,6 +207,13 @@ def write_pages(review: Review, folder: Path) -> None:
     write_report(review, folder / TEXT)
 
 
+def remove_checkpoint(folder: Path) -> None:
+    """Remove what a run is resumed from: everything that it released is in a file."""
+    for name in (CHECKPOINT, OPTIONS):
+        with contextlib.suppress(OSError):
+            (folder / name).unlink(missing_ok=True)
+
+
 def check_free(path: Path, *, force: bool) -> None:
     """Raise where a run may not be written to a folder; nothing is made yet."""
     if path.is_file():
@@ -171,23 +221,30 @@ def check_free(path: Path, *, force: bool) -> None:
     if path.is_dir() and any(path.iterdir()):
         if not force:
             raise InvalidArgument(f"--out {path}: is there already; choose another folder, or pass --force")
-        strangers = sorted(entry.name for entry in path.iterdir() if entry.name not in _OURS)
+        names = [entry.name for entry in path.iterdir()]
+        strangers = sorted(name for name in names if name not in _OURS and not _PART.fullmatch(name))
         if strangers:
             raise InvalidArgument(f"--out {path}: has {strangers[0]!r}, which no run wrote; choose another folder")
     parent = next(folder for folder in (path, *path.absolute().parents) if folder.is_dir())
     if not os.access(parent, os.W_OK | os.X_OK):
         raise InvalidArgument(f"--out {path}: may not be written; choose a folder of your own")
+    if (path / _LOCK).exists():
+        with exclusive(path.absolute() / CHECKPOINT):  # raises while another process runs the run that is there
+            pass
 
 
 class _RunLedger(Ledger):
     """The ledger of a run on the command line: a signal does not cut its charge, and finds the run charged after it."""
 
     def __init__(self, ledger: Ledger, folder: RunFolder) -> None:
-        self._store, self._folder = ledger._store, folder
+        self._store, self._folder, self.charged = ledger._store, folder, False
 
     def charge(self, *arguments: Any, **options: Any) -> Receipt:
         with SIGNALS.held():
+            if self._folder.resumed:  # not earlier: its checkpoint is locked now, and has refused nothing
+                self._folder.begin()
             receipt = super().charge(*arguments, **options)
+            self.charged = True
             SIGNALS.ending = lambda: f"The run had begun: {self._folder.abort()}."
             self._folder.replace_earlier()
         return receipt
@@ -199,17 +256,18 @@ def running(folder: RunFolder, ledger: Ledger) -> Iterator[Ledger]:
 
     Yields the ledger to charge. What is done within must end with `finished`.
     """
-    before = len(ledger.entries)
+    before, own = len(ledger.entries), _RunLedger(ledger, folder)
     with SIGNALS.held():
-        folder.begin()
+        if not folder.resumed:
+            folder.begin()
         SIGNALS.ending = folder.withdraw
     try:
-        yield _RunLedger(ledger, folder)
+        yield own
     except RunFailed:  # by `finished`, which has said what there is
         raise
     except BaseException as error:
         with SIGNALS.held():
-            charged = _charged(ledger, before)
+            charged = own.charged if folder.resumed else _charged(ledger, before)
             if charged is False:
                 folder.withdraw()
                 SIGNALS.ending = lambda: NOTHING_SPENT

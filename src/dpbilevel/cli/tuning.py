@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from dpbilevel.cli.job import Job
+from dpbilevel.cli.resuming import StoredRun
 from dpbilevel.cli.rows import Rows, column_names, read_rows
 from dpbilevel.cli.run_folder import RunFolder, check_free, finished, now, running
 from dpbilevel.estimators.prepared import Prepared
@@ -23,36 +24,57 @@ class Finished:
     folder: Path
 
 
-def run(job: Job, out: Path, *, force: bool, ledger: Ledger | None, command: str) -> Finished:
-    """Read the files, charge the ledger, fit, and write the folder.
+def run(job: Job, *, ledger: Ledger | None, command: str, stored: StoredRun | None = None) -> Finished:
+    """Read the files, charge the ledger, fit, and write the folder; with ``stored``, resume the run that is there.
 
     Everything that can be wrong with the input is found before the folder is made and anything is charged.
     """
-    check_free(out, force=force)
+    asked, declared = job.asked, job.schema.to_json()
+    if stored is None:
+        check_free(asked.out, force=asked.force)
+    else:
+        stored.check_schema(asked.schema, declared)
     rows = _read(job)
     job.check_rows(len(rows[0].target))
     prepared = _prepared(job.estimator, *rows)
-    planned = prepared.planned
-    keeper = Ledger(planned.budget) if ledger is None else ledger
-    facts, declared = _facts(job, *rows), job.schema.to_json()
-    space = run_file_space(planned, facts, declared, column_names(job.encoder), command)
-    folder = RunFolder(out, planned.budget, facts, command, now(), space)
-    with running(folder, keeper) as charged:
-        model = job.estimator.set_params(ledger=charged)._fit(prepared)
+    if stored is None:
+        known = {"facts": _facts(job, *rows), "schema": declared, "typed": command, "created": now()}
+        stored, resumed = StoredRun.of(asked, **known), False
+    else:
+        resumed = True
+    budget = prepared.planned.budget
+    folder = RunFolder(
+        asked.out,
+        budget,
+        stored.facts,
+        stored.typed,
+        stored.created,
+        run_file_space(prepared.planned, stored.facts, declared, column_names(job.encoder), stored.typed),
+        options=None if asked.noise == "exact" else stored.text(),  # exact noise has no checkpoint
+        resumed=resumed,
+    )
+    with running(folder, Ledger(budget) if ledger is None else ledger) as charged:
+        model: Any = job.estimator.set_params(ledger=charged)
+        _fit(model, prepared, folder.checkpoint)
         folder.solution = model.solution_
         review = finished(
             folder,
             lambda: Review(
                 solution=model.solution_,
-                title=f"{job.asked.title} for {job.asked.target}",
-                facts=facts,
+                title=f"{asked.title} for {asked.target}",
+                facts=stored.facts,
                 model=_linear_model(job, model),
                 schema=declared,
-                command=command,
-                created=folder.created,
+                command=stored.typed,
+                created=stored.created,
             ),
         )
-    return Finished(review, out)
+    return Finished(review, asked.out)
+
+
+def _fit(model: Any, prepared: Prepared, checkpoint: Path | None) -> None:
+    # A disk that is full does not stop a run that is paid for: space for its results has been taken.
+    model._fit(prepared, checkpoint, saves_required=False)
 
 
 def _read(job: Job) -> tuple[Rows, Rows | None]:

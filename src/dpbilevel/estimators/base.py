@@ -114,7 +114,7 @@ class PrivateEstimator(CountedCopies):
     def _levels(self, upper: Sequence[Any], lower: Sequence[Any]) -> dict[str, Tree]:
         return levels(upper, lower, self.validation_fraction, self.split_seed)
 
-    def _fit(self, prepared: Prepared, checkpoint: str | Path | None = None) -> Self:
+    def _fit(self, prepared: Prepared, checkpoint: str | Path | None = None, *, saves_required: bool = True) -> Self:
         """Tune and train within the budget: execute the plan."""
         seed = self._checked_seed()
         check_noise(self.noise, seed, "random_state")
@@ -136,6 +136,7 @@ class PrivateEstimator(CountedCopies):
             checkpoint=checkpoint,
             legend=prepared.legend,
             facts=prepared.facts_as_text(),
+            saves_required=saves_required,
         )
         if not result.usable:
             warn_afterwards(result.sentence, stacklevel=3)

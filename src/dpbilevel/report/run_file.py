@@ -97,16 +97,13 @@ def read_run(path: str | Path) -> Review:
         InvalidArgument: the file is not a run.json of this version, is damaged, or belongs to an unfinished run.
     """
     shown = f"path={str(path)!r}"
-    try:
-        document = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise InvalidArgument(f"{shown}: is not a JSON file; pass the run.json of a run") from error
-    _check_format(document, shown)
+    document = _read(path, shown)
     status = document.get("status")
     if isinstance(status, str) and status in _NOTICES:
         raise InvalidArgument(
             f"{shown}: the run did not finish (its status is {status!r}), so nothing was released; its epsilon still "
-            "counts as spent. Start a new run within the remaining budget"
+            "counts as spent. Resume it if it has a checkpoint (`dpbilevel tune --resume RUN`), or start a new run "
+            "within the remaining budget"
         )
     try:
         return Review(
@@ -126,6 +123,20 @@ def read_run(path: str | Path) -> Review:
         ArithmeticError,
     ) as error:  # InvalidArgument is a ValueError
         raise InvalidArgument(f"{shown}: is damaged; pass a run.json as it was written") from error
+
+
+def run_status(path: str | Path) -> str:
+    """The status in a run file: "running", "aborted" or "finished"."""
+    return str(_read(path, f"path={str(path)!r}").get("status"))
+
+
+def _read(path: str | Path, shown: str) -> dict[str, Any]:
+    try:
+        document = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise InvalidArgument(f"{shown}: is not a JSON file; pass the run.json of a run") from error
+    _check_format(document, shown)
+    return dict(document)
 
 
 def _check_format(document: Any, shown: str) -> None:
