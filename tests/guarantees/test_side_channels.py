@@ -39,7 +39,9 @@ def doors(traced, numbers: int, rest: int) -> list[str]:
     names = {equation.primitive.name for jaxpr, _ in _jaxprs(traced) for equation in jaxpr.eqns}
     public = [*[True] * numbers, *[False] * rest, *[True] * (len(traced.jaxpr.invars) - numbers - rest)]
     steered = steered_loops(traced.jaxpr, public)
-    return sorted([*(name for name in names if any(door in name for door in DOORS)), *map(str, traced.effects), *steered])
+    return sorted(
+        [*(name for name in names if any(door in name for door in DOORS)), *map(str, traced.effects), *steered]
+    )
 
 
 def doors_of(program: Program, sizes: dpb.RecordShapes, state) -> list[str]:

@@ -218,7 +218,7 @@ class Program:
             return 1
         if self.is_exact:
             return min(_ROUNDS, max(1, _DRAWS_AT_ONCE // sum(map(math.prod, self.draw_shapes(1)))))
-        return min(_ROUNDS, max(1, _KEYS_AT_ONCE // self._room_for_keys))
+        return min(_ROUNDS, max(1, _KEYS_AT_ONCE // max(1, self._room_for_keys)))
 
     @property
     def _room_for_keys(self) -> int:
@@ -321,8 +321,9 @@ def _repeated(step: Callable[[jax.Array, Tree], Tree], times: Any, carry: Tree) 
     zero = jnp.zeros((), jnp.int32)
     if _is_one(times):
         return step(zero, carry)
-    bounds = (0, times) if isinstance(times, int) else (zero, times.astype(jnp.int32))
-    return jax.lax.fori_loop(*bounds, step, carry)
+    if isinstance(times, int):
+        return jax.lax.fori_loop(0, times, step, carry)
+    return jax.lax.fori_loop(zero, times.astype(jnp.int32), step, carry)
 
 
 def _is_one(number: Any) -> bool:
