@@ -243,19 +243,15 @@ def _zero_invalid(valid: jax.Array, leaf: jax.Array) -> npt.NDArray[Any]:
 
 
 def check_traceable(program: Program, sizes: RecordShapes, state: State) -> None:
-    """Trace a program on shapes, so that its errors are raised before anything is charged.
-
-    JAX keeps the trace, also for other programs of the same structure: a run traces nothing again.
-    """
+    """Trace a program on shapes, so that its errors are raised before anything is charged. JAX keeps the trace."""
     if program.is_compiled:
         traced(program, sizes, state)
         return
     arrays, precise = _shapes(sizes), is_double()
     with isolated_jax_config():
-        for stage in program.stages:
-            if isinstance(stage, Stage):
-                keys = jax.ShapeDtypeStruct((stage.keys_per_round, 2, 2), jnp.uint32)
-                _execute_stage.trace(stage, precise, arrays, _strong(state), keys)
+        for stage in (stage for stage in program.stages if isinstance(stage, Stage)):
+            keys = jax.ShapeDtypeStruct((stage.keys_per_round, 2, 2), jnp.uint32)
+            _execute_stage.trace(stage, precise, arrays, _strong(state), keys)
 
 
 def traced(program: Program, sizes: RecordShapes, state: State) -> ClosedJaxpr:

@@ -21,6 +21,7 @@ ORDER = (
     "foundation.tables",
     "foundation.files",
     "foundation.precision",
+    "foundation.structure",
     "foundation.tracing",
     "constraints",
     "constants",
@@ -90,6 +91,7 @@ MAY_EXECUTE = {"dpbilevel.execution.running", "dpbilevel.privacy.stores"}  # sta
 MAY_HASH = {
     "dpbilevel.privacy.noise",  # keys of a secret; a seed, which is public
     "dpbilevel.privacy.stores.chain",  # lines of a ledger, which are public
+    "dpbilevel.cli.compilation_cache",  # the kind of the processor
 }
 MAY_HASH_WITH_A_KEY = {
     "dpbilevel.records",

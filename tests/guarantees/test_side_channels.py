@@ -1,8 +1,8 @@
 """After the charge nothing depends on records but releases: no shape, branch, early exit, callback or exception.
 
 Every method runs on records that no computation survives; what it ran is then traced and looked at, operation by
-operation. A compiled program of fixed shapes without branches and without a way out has no side channels left. Its loops
-have public lengths: numbers of rounds and of uses, which are inputs of the program.
+operation. A compiled program of fixed shapes without branches and without a way out has no side channels left. The
+lengths of its loops are public: numbers of rounds and of uses, which are inputs of the program.
 """
 
 from types import SimpleNamespace
@@ -38,10 +38,8 @@ def doors(traced, numbers: int, rest: int) -> list[str]:
     """
     names = {equation.primitive.name for jaxpr, _ in _jaxprs(traced) for equation in jaxpr.eqns}
     public = [*[True] * numbers, *[False] * rest, *[True] * (len(traced.jaxpr.invars) - numbers - rest)]
-    steered = steered_loops(traced.jaxpr, public)
-    return sorted(
-        [*(name for name in names if any(door in name for door in DOORS)), *map(str, traced.effects), *steered]
-    )
+    found = [name for name in names if any(door in name for door in DOORS)]
+    return sorted([*found, *map(str, traced.effects), *steered_loops(traced.jaxpr, public)])
 
 
 def doors_of(program: Program, sizes: dpb.RecordShapes, state) -> list[str]:

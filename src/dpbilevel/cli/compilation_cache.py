@@ -37,6 +37,7 @@ _DAY = 24 * 60 * 60.0
 _SETTINGS = {  # keep everything: dozens of small programs take as long as a large one
     "jax_persistent_cache_min_compile_time_secs": 0.0,
     "jax_persistent_cache_min_entry_size_bytes": -1,
+    "jax_persistent_cache_enable_xla_caches": "none",  # their path would be part of the key, and differs for each run
 }
 
 
