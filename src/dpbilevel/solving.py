@@ -212,7 +212,7 @@ def execute(
         y=y,
         privacy=replace(planned.privacy, void=planned.privacy.void or schedule.reproducible),
         history=released.history,
-        parameters=planned.parameters,
+        parameters=dict(planned.parameters),
         sizes={role: records.sizes.count(role) for role in records.sizes.roles},
         method=repr(planned.method),
         version=version(),

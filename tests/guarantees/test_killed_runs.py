@@ -1,4 +1,4 @@
-"""Runs that are killed, at every phase, lose no charge and no ledger. `make trust` kills 200."""
+"""Runs that are killed, at every phase, lose no charge and no ledger, and resume. `make trust` kills 200."""
 
 import pytest
 from support.killed_runs import PHASES, faults, happened
@@ -8,14 +8,18 @@ KILLS = 12
 
 @pytest.mark.slow
 def test_kills_at_every_phase_under_count_nothing_and_a_twin_that_does_not_charge_is_noticed(tmp_path):
-    *found, twin = happened(tmp_path, KILLS + 1, (*PHASES, *list(PHASES)[: KILLS - len(PHASES)], "uncharged"))
+    phases = (*PHASES, *list(PHASES)[: KILLS - len(PHASES)], "uncharged", "forgetful")
+    *found, twin, forgetful = happened(tmp_path, len(phases), phases)
     assert {kill["phase"] for kill in found} == set(PHASES)
     assert [faults(kill) for kill in found] == [[]] * KILLS
     assert any(kill["touched"] for kill in found), "none was killed while it ran"
     assert any(not kill["charged"] for kill in found), "none was killed before its charge"
-    assert faults(twin) == ["under-counted budget"]
+    assert "under-counted budget" in faults(twin)
+    assert faults(forgetful) == ["resumed to other bits"]
+    assert sum("resumed" in kill for kill in found) >= 4, "few were killed when there was something to resume"
 
 
+END = {"status": 0, "charged": 1, "touched": True, "state": "finished", "same": True}
 GOOD = {"phase": "mid-loop", "status": -9, "charged": 1, "touched": True, "state": "running"}
 
 
@@ -30,6 +34,12 @@ GOOD = {"phase": "mid-loop", "status": -9, "charged": 1, "touched": True, "state
         ({"charged": 2}, ["charged more than once"]),
         ({"state": "half a file"}, ["half a file"]),
         ({"status": 1}, ["ended with 1"]),
+        ({"resumed": END}, []),
+        ({"resumed": END | {"status": 2}}, ["resumed, ended with 2"]),
+        ({"resumed": END | {"state": "aborted"}}, ["resumed, ended with 0"]),
+        ({"resumed": END | {"charged": 2}}, ["resumed, not charged once"]),
+        ({"resumed": END | {"charged": None}}, ["resumed, not charged once"]),
+        ({"resumed": END | {"same": False}}, ["resumed to other bits"]),
     ],
 )
 def test_faults_are_told(change, fault):

@@ -162,13 +162,13 @@ class Runs:
         self.pages = {name: (disk / "run" / name).read_text("utf-8") for name in PAGES}
         self.steps = first["steps"]
 
-    def _fit(self, model: Any, rows: Any, validation: Any) -> None:
+    def _fit(self, model: Any, prepared: Any, checkpoint: Any) -> None:
         if not self.fitted:
-            TRUE_FIT(model, rows, validation)
+            TRUE_FIT(model, prepared, checkpoint)
             self.space = model.ledger._folder.space
             self.fitted = {name: value for name, value in vars(model).items() if name.endswith("_")}
             return
-        planned = model.plan(*rows.features.shape)
+        planned = prepared.planned
         model.ledger.charge(planned.releases, planned.budget, "the same again")
         vars(model).update(self.fitted)
 

@@ -1,8 +1,9 @@
-"""Real runs of the command line with a ledger in a database, killed at chosen and at random moments.
+"""Real runs of the command line with a ledger in a database, killed at chosen and at random moments, and resumed.
 
 Runs as a program of its own: it imports everything once, forks before JAX has started, and each child is a whole
 `dpbilevel tune`. A child notes, in a file of its own, that it is about to touch records; what it was charged is
-compared with that. Prints what happened as JSON.
+compared with that. A run that has left a checkpoint is resumed, and must end with the bits of a run that nobody killed
+and one charge. Prints what happened as JSON.
 """
 
 import json
@@ -15,10 +16,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from support.compilation_cache import only_read
 
 DATASET, EPSILON = "people", 0.01
+SECRET = bytes(range(32))  # of the noise of every run at its start; a process that resumes draws others
 TUNE = ("tune", "people.csv", "--target", "paid", "--schema", "schema.toml", "--delta", "1e-9", "--quiet")
 
 
@@ -75,7 +78,6 @@ def _anywhere(draws: random.Random) -> None:
     """The parent kills."""
 
 
-# Runs of the command line write no checkpoints; those of `solve` do: killed_solves.py kills and resumes them.
 PHASES: dict[str, Callable[[random.Random], None]] = {
     "start": _anywhere,
     "before the charge": _before_the_charge,
@@ -91,16 +93,25 @@ def _uncharged(draws: random.Random) -> None:
     """A mutation: receipts for nothing, so that records are touched without a charge."""
     from dpbilevel.privacy.ledger import Ledger, Receipt
 
-    Ledger.charge = lambda self, releases, budget, description: Receipt(releases)  # type: ignore[method-assign]
+    Ledger.charge = lambda *arguments, **options: Receipt(arguments[1])  # type: ignore[method-assign]
     _in_the_loop(draws)
 
 
-MUTATIONS = {"uncharged": _uncharged}
+def _forgetful(draws: random.Random) -> None:
+    """A mutation: a checkpoint that does not keep the noise secret, so that a run resumes with other noise."""
+    from dpbilevel.checkpoint import checkpoint
+    from dpbilevel.privacy.noise import KeySchedule
+
+    checkpoint.KeySchedule = mock.Mock(wraps=KeySchedule, restored=lambda secret: KeySchedule())  # type: ignore[misc]
 
 
-def _child(folder: Path, number: int, phase: str, draws: random.Random) -> None:
+MUTATIONS = {"uncharged": _uncharged, "forgetful": _in_the_loop}
+
+
+def _child(folder: Path, number: int, phase: str, draws: random.Random, *arguments: str) -> None:
     """A whole run, as `dpbilevel` starts it; never returns."""
     from dpbilevel.cli import app
+    from dpbilevel.privacy import noise
     from dpbilevel.records import Records
 
     quiet = os.open(os.devnull, os.O_WRONLY)
@@ -114,11 +125,15 @@ def _child(folder: Path, number: int, phase: str, draws: random.Random) -> None:
         return true(self, *arguments)
 
     Records.execute = noted  # type: ignore[method-assign]
-    (PHASES | MUTATIONS)[phase](draws)
-    sys.argv = [
-        *("dpbilevel", *TUNE, "--epsilon", str(EPSILON)),
-        *("--ledger", "people.db", "--dataset", DATASET, "--out", f"run-{number}"),
-    ]
+    if not arguments:
+        # Names of runs differ, as they do among processes; the ledger knows runs by them.
+        draw = noise.secrets.token_bytes
+        noise.secrets.token_bytes = lambda size: SECRET if size == len(SECRET) else draw(size)
+        (PHASES | MUTATIONS)[phase](draws)
+    elif phase == "forgetful":
+        _forgetful(draws)
+    new = ("--epsilon", str(EPSILON), "--ledger", "people.db", "--dataset", DATASET, "--out", f"run-{number}")
+    sys.argv = ["dpbilevel", *(arguments or (*TUNE, *new))]
     try:
         app.main()
     except SystemExit as ended:
@@ -148,7 +163,31 @@ def killed(folder: Path, number: int, phase: str, delay: float | None) -> dict[s
             time.sleep(0.002)
         os.kill(child, signal.SIGKILL)  # its own child, which is not reaped before the next line
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    return {"phase": phase, "status": status, **judged(folder, number, before)}
+    found = {"phase": phase, "status": status, **judged(folder, number, before)}
+    if found["state"] == "finished" or not (folder / f"run-{number}" / ".checkpoint").exists():
+        return found
+    return found | {"resumed": _resumed(folder, number, phase, before)}
+
+
+def _resumed(folder: Path, number: int, phase: str, before: int) -> dict[str, Any]:
+    """Resume a run, from another folder than it was started in, and look at what it leaves."""
+    child = os.fork()
+    if child == 0:
+        only_read()
+        resume = ("tune", "--resume", str(folder / f"run-{number}"), "--quiet")
+        _child(folder.parent, number, phase, random.Random(number), *resume)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    return {
+        "status": status,
+        **judged(folder, number, before),
+        "same": _released(folder, number) == _released(folder, 0),
+    }
+
+
+def _released(folder: Path, number: int) -> Any:
+    """All that a run released, as its file has it."""
+    document = json.loads((folder / f"run-{number}" / "run.json").read_text("utf-8"))
+    return [document.get("solution"), document.get("model")]
 
 
 def judged(folder: Path, number: int, before: int) -> dict[str, Any]:
@@ -181,7 +220,17 @@ def faults(kill: dict[str, Any]) -> list[str]:
         found.append("half a file")
     if kill["status"] not in (0, -signal.SIGKILL):
         found.append(f"ended with {kill['status']}")
+    if "resumed" in kill:
+        found += _faults_of_resumed(kill["resumed"])
     return found
+
+
+def _faults_of_resumed(end: dict[str, Any]) -> list[str]:
+    """What is wrong with a killed run that was resumed."""
+    if (end["status"], end["state"]) != (0, "finished"):
+        return [f"resumed, ended with {end['status']}"]
+    charged = [] if end["charged"] == 1 else ["resumed, not charged once"]
+    return charged + ([] if end["same"] else ["resumed to other bits"])
 
 
 def happened(folder: Path, kills: int, phases: tuple[str, ...] = tuple(PHASES)) -> list[dict[str, Any]]:

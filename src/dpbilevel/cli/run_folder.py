@@ -157,6 +157,7 @@ class RunFolder:
     def _how_to_resume(self) -> str:
         checkpoint, name = self.checkpoint, self.command.split()[1]
         if checkpoint is None or not checkpoint.exists():
+            remove_checkpoint(self.path)  # options alone are of no use
             return ""
         return f"; resume it, at no further cost, with: dpbilevel {name} --resume {self.path}"
 
@@ -267,7 +268,7 @@ def running(folder: RunFolder, ledger: Ledger) -> Iterator[Ledger]:
         raise
     except BaseException as error:
         with SIGNALS.held():
-            charged = own.charged if folder.resumed else _charged(ledger, before)
+            charged = own.charged or (False if folder.resumed else _charged(ledger, before))
             if charged is False:
                 folder.withdraw()
                 SIGNALS.ending = lambda: NOTHING_SPENT

@@ -10,6 +10,7 @@ from dpbilevel.cli.fit_command import COMMANDS, FitCommand, options
 
 # Arguments and what a command calls them. An empty name leaves the value alone, as for a file.
 _NAMES = {
+    "checkpoint": "",
     "classes": "classes in the schema",
     "composition": "composition",
     "confidence": "--confidence",
@@ -38,6 +39,7 @@ _REMEDIES = {
     r"^epsilon is ": "--epsilon is ",
     r"^url: ": "--ledger: ",
     r"^schema: ": "--schema: ",
+    r"delete (the checkpoint|it) to start a new run, which": "start a new run in its folder with --force, which",
 }
 _START = r"(?<![\w/.=?&-])"  # not inside of a path, an address or an option
 _ARGUMENT = re.compile(_START + r"([a-z_]+)=(\([^()]*\)|'[^']*'|\"[^\"]*\"|[^\s:;,()'\"]+)?")

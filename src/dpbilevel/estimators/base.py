@@ -24,6 +24,7 @@ from dpbilevel.estimators.prepared import Prepared, Rows, Unread, levels
 from dpbilevel.estimators.rows import scaling
 from dpbilevel.estimators.settings import with_inherited_settings
 from dpbilevel.execution.notices import warn_afterwards, warn_beforehand
+from dpbilevel.execution.running import check_ledger
 from dpbilevel.foundation.arguments import one_of, positive
 from dpbilevel.methods.refit import Refit
 from dpbilevel.planning import DEFAULT_METHOD, Method, Plan, prepare, with_caveats
@@ -118,6 +119,7 @@ class PrivateEstimator(CountedCopies):
         """Tune and train within the budget: execute the plan."""
         seed = self._checked_seed()
         check_noise(self.noise, seed, "random_state")
+        check_ledger(self.ledger)
         schedule = KeySchedule(seed)
         records = Records(**prepared.records, invalid=self.invalid)
         # Warnings come before the charge: where one is made an error, nothing has been spent.
