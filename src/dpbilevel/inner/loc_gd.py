@@ -251,7 +251,7 @@ class _Steps:
         size = jnp.minimum(1 / (self.strong_convexity * (inside + 1)), self.largest_step)
         gradient = optax.tree.add(answer, self.problem.free_gradient(state, carry["y"]))
         moved = project(self.problem.context.problem.lower_domain, _descend(carry["y"], gradient, size))
-        moved = into_ball(moved, carry["centre"], self.radii[step // self.steps])
+        moved = into_ball(moved, carry["centre"], jnp.asarray(self.radii)[step // self.steps])
         # The paper averages y_0, ..., y_{T-1}, which pays for the last answer without using it.
         summed = optax.tree.add(carry["sum"], moved)
         last = inside == self.steps - 1
