@@ -126,7 +126,7 @@ def solve(
     >>> records = dpb.Records(lower=points)
     >>> planned = dpb.plan(problem, records.sizes, dpb.Budget(2.0, 1e-4), start=(0.0, 0.0), method=dpb.Refit(steps=5))
     >>> planned
-    Plan(Refit, 5 releases on RecordShapes(lower=500 records): (2, 0.0001)-DP)
+    Plan(Refit, 5 releases on RecordShapes(lower=500 records): (2, 0.0001)-DP, replace-one, one record)
     >>> dpb.solve(planned, records).sizes
     {'lower': 500}
     """

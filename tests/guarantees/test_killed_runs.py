@@ -3,7 +3,7 @@
 import pytest
 from support.killed_runs import PHASES, faults, happened
 
-KILLS = 12
+KILLS = 10
 
 
 @pytest.mark.slow

@@ -29,11 +29,15 @@ def kill_self(*_: Any, **__: Any) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _at_call(home: Any, name: str, number: int, *, after: bool = False) -> None:
-    """Be killed at the so-and-so-manyth call of a function, before or after it has done its work."""
+def _at_call(
+    home: Any, name: str, number: int, *, after: bool = False, counts: Callable[..., bool] = lambda *_, **__: True
+) -> None:
+    """Be killed at the call of that number of a function, before or after it has done its work."""
     true, calls = getattr(home, name), []
 
     def counted(*arguments: Any, **options: Any) -> Any:
+        if not counts(*arguments):
+            return true(*arguments, **options)
         calls.append(1)
         if len(calls) == number and not after:
             kill_self()
@@ -71,7 +75,18 @@ def _in_the_loop(draws: random.Random) -> None:
 
 def _in_the_report(draws: random.Random) -> None:
     """While one of the files is written: the mark that the run has begun, the pages, the run file."""
-    _at_call(os, "replace", draws.randint(1, 4), after=draws.random() < 0.5)
+    _at_call(
+        os, "replace", draws.randint(1, 4), after=draws.random() < 0.5, counts=lambda *paths: not _is_hidden(paths)
+    )
+
+
+def _in_a_save(draws: random.Random) -> None:
+    """While the checkpoint is written, or the options beside it."""
+    _at_call(os, "replace", draws.randint(1, 40), after=draws.random() < 0.5, counts=lambda *paths: _is_hidden(paths))
+
+
+def _is_hidden(paths: tuple[Any, ...]) -> bool:
+    return Path(paths[1]).name in (".checkpoint", ".options.json")
 
 
 def _anywhere(draws: random.Random) -> None:
@@ -84,6 +99,7 @@ PHASES: dict[str, Callable[[random.Random], None]] = {
     "within the charge": _within_the_charge,
     "after the charge": _after_the_charge,
     "mid-loop": _in_the_loop,
+    "checkpoint write": _in_a_save,
     "report": _in_the_report,
     "any moment": _anywhere,
 }

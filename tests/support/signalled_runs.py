@@ -100,7 +100,7 @@ MOMENTS: dict[str, tuple[tuple[int, str], Callable[[], None]]] = {
     "within the charge": (ABORTED, lambda: _at("dpbilevel.privacy.stores.database.add_entry", 1, _now, after=True)),
     "at the first round": (ABORTED, lambda: _at("dpbilevel.records:Records.execute", 1, _unheard)),
     "between chunks": (ABORTED, lambda: _at("dpbilevel.records:Records.execute", 3, _kindly, after=True)),
-    "while results are written": (FINISHED, lambda: _at("os.replace", 3, _twice)),
+    "while results are written": (FINISHED, lambda: _at("dpbilevel.foundation.files:Reserved.write", 1, _twice)),
     "while results are shown": (FINISHED, lambda: _at("dpbilevel.cli.commands._show_review", 1, _unheard)),
 }
 

@@ -238,14 +238,14 @@ class _RunLedger(Ledger):
     """The ledger of a run on the command line: a signal does not cut its charge, and finds the run charged after it."""
 
     def __init__(self, ledger: Ledger, folder: RunFolder) -> None:
-        self._store, self._folder, self.charged = ledger._store, folder, False
+        self._store, self._folder = ledger._store, folder
+        self.receipt: Receipt | None = None
 
     def charge(self, *arguments: Any, **options: Any) -> Receipt:
         with SIGNALS.held():
             if self._folder.resumed:  # not earlier: its checkpoint is locked now, and has refused nothing
                 self._folder.begin()
-            receipt = super().charge(*arguments, **options)
-            self.charged = True
+            receipt = self.receipt = super().charge(*arguments, **options)
             SIGNALS.ending = lambda: f"The run had begun: {self._folder.abort()}."
             self._folder.replace_earlier()
         return receipt
@@ -268,7 +268,7 @@ def running(folder: RunFolder, ledger: Ledger) -> Iterator[Ledger]:
         raise
     except BaseException as error:
         with SIGNALS.held():
-            charged = own.charged or (False if folder.resumed else _charged(ledger, before))
+            charged = own.receipt is not None or (False if folder.resumed else _charged(ledger, before))
             if charged is False:
                 folder.withdraw()
                 SIGNALS.ending = lambda: NOTHING_SPENT
