@@ -8,15 +8,13 @@ chunks' sums in float64, and `ROUNDING` bounds the remaining error. It also acco
 This is not taken from a library because no library bounds its rounding; it is tested against ``jax_privacy.clipping``.
 """
 
-from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from dpbilevel.privacy.buffer import computed_once
-
-Tree = Any
+from dpbilevel.privacy.sums import Sum, Tree, Vector, compensated
 
 # A clipped sum changes by at most (1 + ROUNDING) times what it would in real arithmetic. Adding 128 float32 vectors of
 # norm C errs by at most 127 * 2^-24 * 128 C < 2^-10 C in any order; only the changed record's chunk differs between
@@ -36,7 +34,7 @@ _ELEMENTS, _ELEMENTS_ON_ACCELERATORS = 2**20, 2**26
 _BLOCK = 2**20
 
 
-def clipped_sum(vector: Callable[[Tree], Tree], records: Tree, present: jax.Array, clip: float) -> jax.Array:
+def clipped_sum(vector: Vector, records: Tree, present: jax.Array, clip: float) -> jax.Array:
     """Sum of the clipped contributions of all present records, raveled, in float64.
 
     Args:
@@ -49,54 +47,61 @@ def clipped_sum(vector: Callable[[Tree], Tree], records: Tree, present: jax.Arra
     records are processed in blocks whose size depends on public sizes only.
     """
 
-    def add_block(carry: tuple[jax.Array, jax.Array], vectors: jax.Array, taken: jax.Array) -> Any:
+    total = compensated_sum(clip)
+    return total.value(Memory(records).fold(vector, total, present))
+
+
+def compensated_sum(clip: float) -> Sum:
+    """The sum of clipped contributions in float64: chunks in their own precision, blocks with compensation."""
+
+    def block_total(vectors: jax.Array, taken: jax.Array) -> jax.Array:
         block, dimension = vectors.shape
         chunk = min(block, _CHUNK)
         chunks = clipped(vectors, taken, clip).reshape(block // chunk, chunk, dimension)
-        total, excess = carry  # Kahan's compensated sum: its error does not grow with the number of blocks
-        addend = jnp.sum(jnp.sum(chunks, axis=1).astype(jnp.float64), axis=0) - excess
-        larger = total + addend
-        return larger, (larger - total) - addend
+        return jnp.sum(jnp.sum(chunks, axis=1).astype(jnp.float64), axis=0)
 
-    zero = jnp.zeros(_dimension(vector, records), jnp.float64)
-    return over_blocks(vector, records, present, add_block, (zero, zero))[0]
+    return compensated(block_total, lambda dimension: jnp.zeros(dimension, jnp.float64))
 
 
-def over_blocks(
-    vector: Callable[[Tree], Tree],
-    records: Tree,
-    present: jax.Array,
-    add_block: Callable[[Any, jax.Array, jax.Array], Any],
-    start: Any,
-) -> Any:
-    """Fold ``add_block(carry, vectors, mask)`` over blocks of records; a block is a whole number of chunks.
+class Memory(NamedTuple):
+    """Records in memory, a `Source`.
 
-    The vectors of a block are computed once: the values that ``add_block`` measures are the values that it adds.
+    Args:
+        arrays: pytree of arrays with a common leading axis.
     """
-    number, dimension = present.shape[0], _dimension(vector, records)
-    largest = max(1, dimension, sum(leaf.size for leaf in jax.tree.leaves(_one(records))))
-    elements = _ELEMENTS if jax.default_backend() == "cpu" else _ELEMENTS_ON_ACCELERATORS
-    # At least two records: `computed_once` takes two steps, and would compute a single record twice.
-    at_once = min(number, _BLOCK, max(2, elements // largest))
-    chunk = min(at_once, _CHUNK)
-    block = at_once // chunk * chunk
-    # Half precision is too coarse for sums.
-    dtype = jnp.result_type(jnp.float32, *(leaf.dtype for leaf in jax.tree.leaves(_described(vector, records))))
 
-    def step(carry: Any, index: jax.Array) -> tuple[Any, None]:
-        # The last block is shifted back to end with the last record; rows of the previous block are masked.
-        first = index * block
-        begin = jnp.minimum(first, number - block)
-        taken = jax.lax.dynamic_slice_in_dim(present, begin, block)
-        taken = taken & (begin + jnp.arange(block) >= first)
+    arrays: Tree
 
-        def rows(offset: jax.Array, size: int) -> list[jax.Array]:
-            part = jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, begin + offset, size), records)
-            return jax.tree.leaves(jax.vmap(vector)(part))
+    def fold(self, vector: Vector, total: Sum, present: jax.Array) -> Any:
+        """Fold a sum over blocks of records; a block is a whole number of chunks.
 
-        return add_block(carry, computed_once(rows, (block, dimension), dtype), taken), None
+        The vectors of a block are computed once: the values that ``total.add`` measures are the values that it adds.
+        """
+        records = self.arrays
+        number, dimension = present.shape[0], _dimension(vector, records)
+        largest = max(1, dimension, sum(leaf.size for leaf in jax.tree.leaves(_one(records))))
+        elements = _ELEMENTS if jax.default_backend() == "cpu" else _ELEMENTS_ON_ACCELERATORS
+        # At least two records: `computed_once` takes two steps, and would compute a single record twice.
+        at_once = min(number, _BLOCK, max(2, elements // largest))
+        chunk = min(at_once, _CHUNK)
+        block = at_once // chunk * chunk
+        # Half precision is too coarse for sums.
+        dtype = jnp.result_type(jnp.float32, *(leaf.dtype for leaf in jax.tree.leaves(_described(vector, records))))
 
-    return jax.lax.scan(step, start, jnp.arange(-(-number // block)))[0]
+        def step(carry: Any, index: jax.Array) -> tuple[Any, None]:
+            # The last block is shifted back to end with the last record; rows of the previous block are masked.
+            first = index * block
+            begin = jnp.minimum(first, number - block)
+            taken = jax.lax.dynamic_slice_in_dim(present, begin, block)
+            taken = taken & (begin + jnp.arange(block) >= first)
+
+            def rows(offset: jax.Array, size: int) -> list[jax.Array]:
+                part = jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, begin + offset, size), records)
+                return jax.tree.leaves(jax.vmap(vector)(part))
+
+            return total.add(carry, computed_once(rows, (block, dimension), dtype), taken), None
+
+        return jax.lax.scan(step, total.start(dimension), jnp.arange(-(-number // block)))[0]
 
 
 def clipped(vectors: jax.Array, present: jax.Array, clip: float) -> jax.Array:
@@ -133,9 +138,9 @@ def _one(records: Tree) -> Tree:
     return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), records)
 
 
-def _described(vector: Callable[[Tree], Tree], records: Tree) -> Tree:
+def _described(vector: Vector, records: Tree) -> Tree:
     return jax.eval_shape(vector, _one(records))
 
 
-def _dimension(vector: Callable[[Tree], Tree], records: Tree) -> int:
+def _dimension(vector: Vector, records: Tree) -> int:
     return sum(leaf.size for leaf in jax.tree.leaves(_described(vector, records)))
