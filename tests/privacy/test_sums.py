@@ -17,8 +17,7 @@ def folded(total, rows, parts):
     with isolated_jax_config():
         ends = np.linspace(0, len(rows), parts + 1).astype(int)
         carries = [
-            Memory(rows[a:b]).fold(lambda row: row, total, jnp.ones(b - a, bool))
-            for a, b in itertools.pairwise(ends)
+            Memory(rows[a:b]).fold(lambda row: row, total, jnp.ones(b - a, bool)) for a, b in itertools.pairwise(ends)
         ]
         carry = carries[0]
         for other in carries[1:]:

@@ -27,6 +27,7 @@ from dpbilevel.errors import InvalidArgument
 from dpbilevel.privacy.buffer import computed_once
 from dpbilevel.privacy.clipping import Memory, clipped
 from dpbilevel.privacy.discrete import LARGEST_SCALE
+from dpbilevel.privacy.outer import dense
 from dpbilevel.privacy.sums import Tree, Vector, exact
 
 OVERSHOOT = 2.0**-8  # largest relative excess of an integer row over the clip; the rest of ROUNDING covers float64
@@ -89,7 +90,9 @@ class Grid:
             return jnp.sum(integers(vectors, taken, clip, spacing, longest), axis=0)
 
         total = exact(block_total, lambda dimension: jnp.zeros(dimension, jnp.int64))
-        return total.value(Memory(records).fold(vector, total, present))
+        source = records if isinstance(records, Memory) else Memory(records)
+        # Integers of a record are those of its whole vector: outer products are written out, block by block.
+        return total.value(source.fold(lambda record: dense(vector(record)), total, present))
 
 
 def integers(vectors: jax.Array, present: jax.Array, clip: float, spacing: float, longest: float) -> jax.Array:

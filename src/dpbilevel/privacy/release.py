@@ -25,9 +25,10 @@ from dpbilevel.foundation.arguments import count, non_negative, one_of, positive
 from dpbilevel.foundation.precision import is_double
 from dpbilevel.privacy.accounting import ROLES, Charge
 from dpbilevel.privacy.budget import ADJACENCIES, Adjacency
-from dpbilevel.privacy.clipping import LARGEST_CLIP, ROUNDING, SMALLEST_CLIP, clipped_sum
+from dpbilevel.privacy.clipping import LARGEST_CLIP, ROUNDING, SMALLEST_CLIP, Memory, clipped_sum
 from dpbilevel.privacy.grid import Grid
 from dpbilevel.privacy.noise import standard_normal
+from dpbilevel.privacy.outer import dense
 from dpbilevel.privacy.sampling import FullBatch, Sampling, check_sampling
 
 Tree = Any
@@ -167,7 +168,7 @@ class Release:
         """Evaluate the release once, inside a compiled loop.
 
         Args:
-            records: role to (arrays with a leading axis, which records are valid).
+            records: role to (arrays with a leading axis or `Memory`, which records are valid).
             point: released values at which to evaluate.
             keys: the noise key and the batch key of this use, two rows; for exact noise the noise itself, as
                 `Program.draws` gives it.
@@ -232,8 +233,8 @@ class Release:
         """A raveled answer of zeros, and the function that gives an answer its structure back."""
         shapes = []
         for role, contribution in self.contributions.items():
-            one = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape[1:], leaf.dtype), records[role][0])
-            shapes.append(jax.eval_shape(contribution.per_record, point, one))
+            one = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape[1:], leaf.dtype), _arrays(records[role][0]))
+            shapes.append(jax.eval_shape(lambda *at: dense(contribution.per_record(*at)), point, one))  # noqa: B023
         described = [(jax.tree.structure(s), [leaf.shape for leaf in jax.tree.leaves(s)]) for s in shapes]
         if any(description != described[0] for description in described):
             raise InvalidArgument(
@@ -256,6 +257,11 @@ def _ratio(sensitivity: float, noise: float) -> float:
 def _at(vector: Callable[[Tree, Tree], Tree], point: Tree, precise: bool) -> Callable[[Tree], Tree]:
     def at_point(record: Tree) -> Tree:
         with jax.enable_x64(precise):
-            return vector(point, record)
+            return vector(point, _arrays(record))
 
     return at_point
+
+
+def _arrays(records: Tree) -> Tree:
+    """Records without the norms of their rows."""
+    return records.arrays if isinstance(records, Memory) else records
