@@ -41,7 +41,7 @@ def test_the_buffer_that_is_measured_is_the_buffer_that_is_summed(case):
 
 
 @pytest.mark.parametrize("twin", [direct, behind_a_barrier, in_one_step])
-@pytest.mark.parametrize("vector", ["elementwise", "gradient", "linear", "linear_joint", "computed_row"])
+@pytest.mark.parametrize("vector", ["elementwise", "gradient", "linear", "computed_row"])
 def test_vectors_that_are_computed_twice_are_noticed(monkeypatch, vector, twin):
     broken(monkeypatch, twin)
     assert not Case(vector, "one block", "full batch").is_measured_once()

@@ -40,7 +40,12 @@ def realised_batch_sum(vector, records, present, clip):
 
 def rows_without_norms(monkeypatch):
     """Coefficients are clipped as if every row had norm one."""
-    monkeypatch.setattr(clipping, "row_norms", lambda rows: jnp.ones(rows.shape[0], jnp.float64))
+
+    def ones(rows):
+        with jax.enable_x64(True):
+            return jnp.ones(rows.shape[0], jnp.float64)
+
+    monkeypatch.setattr(clipping, "row_norms", ones)
 
 
 def rows_not_zeroed(monkeypatch):

@@ -17,7 +17,7 @@ from dpbilevel.problem import Loss
 Tree = Any
 
 
-def gradient_in_y(loss: Loss) -> Callable[[Tree, Tree, Tree], Tree]:
+def gradient_in_y(loss: Loss) -> Callable[..., Tree]:
     """(x, y, record) -> the gradient of the loss in y."""
     if not isinstance(loss, LinearLoss):
         return jax.grad(loss, 1)

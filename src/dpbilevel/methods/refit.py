@@ -163,7 +163,7 @@ class Refit:
         def lower(x: Tree, y: Tree, record: Tree) -> Tree:
             return optax.tree.scale(1 / problem.lower_scale(x), lower_gradient(x, y, record))
 
-        loss_gradients = {"lower": lower}
+        loss_gradients: dict[str, Callable[..., Tree]] = {"lower": lower}
         if self._pools(context) and problem.upper_loss is not None:
             loss_gradients["upper"] = gradient_in_y(problem.upper_loss)
         total = self._records(context)

@@ -116,30 +116,37 @@ class Memory(NamedTuple):
         return _over_blocks(add, total.start(dimension), present, block)
 
     def _products(self, found: Layout, vector: Vector, total: Sum, present: jax.Array) -> Any:
-        leaf = found.record_leaf
-        rows = None if leaf is None else jax.tree.leaves(self.arrays)[leaf]
-        norms = None if leaf is None or self.norms is None else self.norms[leaf]
-        if rows is not None and norms is None:
-            norms = row_norms(rows)
+        rows, norms = self._rows(found)
         block = self._block(present, max(found.columns, found.numbers), _ROW_ELEMENTS)
         width = found.numbers + (found.columns if rows is None else 0)
 
         def numbers(record: Tree, norm: jax.Array | None) -> list[jax.Array]:
-            known = [] if norm is None else [(jax.tree.leaves(record)[leaf], norm)]
-            with known_norms(known):
+            leaf = found.record_leaf
+            pairs = [] if leaf is None else [(jax.tree.leaves(record)[leaf], norm)]
+            with known_norms(pairs):
                 return found.numbers_of(vector(record))
 
         def add(carry: Any, begin: jax.Array, taken: jax.Array) -> Any:
             def parts(offset: jax.Array, size: int) -> list[jax.Array]:
-                hints = None if norms is None else norms.astype(rows.dtype)
-                return jax.vmap(numbers)(*_slice((self.arrays, hints), begin + offset, size))
+                known = None if rows is None else norms.astype(rows.dtype)
+                return jax.vmap(numbers)(*_slice((self.arrays, known), begin + offset, size))
 
             buffer = computed_once(parts, (block, width), found.dtype)
-            mine = buffer[:, found.numbers :] if rows is None else _slice(rows, begin, block)
-            measured = row_norms(mine) if norms is None else _slice(norms, begin, block)
+            if rows is None:
+                mine = buffer[:, found.numbers :]
+                measured = row_norms(mine)
+            else:
+                mine, measured = _slice((rows, norms), begin, block)
             return total.add(carry, Products(buffer[:, : found.numbers], mine, measured, found), taken)
 
         return _over_blocks(add, total.start(sum(size for size, _ in found.leaves)), present, block)
+
+    def _rows(self, found: Layout) -> tuple[Any, Any]:
+        """The records' array of rows and its norms; None and None if rows are computed from records."""
+        if found.record_leaf is None:
+            return None, None
+        rows = jax.tree.leaves(self.arrays)[found.record_leaf]
+        return rows, row_norms(rows) if self.norms is None else self.norms[found.record_leaf]
 
     def _block(self, present: jax.Array, numbers: int, elements: int) -> int:
         """Records in a block, from public sizes only."""

@@ -84,7 +84,7 @@ class Outer:
 
 
 @contextlib.contextmanager
-def known_norms(pairs: Sequence[tuple[jax.Array, jax.Array]]) -> Iterator[None]:
+def known_norms(pairs: Sequence[tuple[Any, Any]]) -> Iterator[None]:
     """Rows with their norms, for contributions that are traced inside."""
     token = _KNOWN_NORMS.set(tuple(pairs))
     try:
