@@ -8,6 +8,7 @@ from typing import Any
 import jax
 
 from dpbilevel.foundation.structure import key_of
+from dpbilevel.methods.derivatives import gradient_in_y
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.problem import BilevelProblem, Inspection, free_gradient
 from dpbilevel.records import RecordShapes
@@ -79,9 +80,11 @@ class PublicContext(_Dimensions):
 def gradient(problem: BilevelProblem, name: str, argument: int) -> Callable[..., Any]:
     """The gradient of a loss or term of a problem ("lower_loss", "upper_loss", ...) in x (0) or y (1)."""
     level, kind = name.split("_")
-    called = problem.term(level) if kind == "term" else problem.loss(level)
-    assert called is not None, "a loss that is not there has no gradient"
-    return jax.grad(called, argument)
+    if kind == "term":
+        return jax.grad(problem.term(level), argument)
+    loss = problem.loss(level)
+    assert loss is not None, "a loss that is not there has no gradient"
+    return gradient_in_y(loss) if argument == 1 else jax.grad(loss, argument)
 
 
 @functools.lru_cache(maxsize=64)

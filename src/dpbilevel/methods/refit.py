@@ -31,6 +31,7 @@ from dpbilevel.methods.noiseless.noiseless import noiseless_training
 from dpbilevel.privacy.accounting import gaussian_epsilon
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.calibration import calibrate, with_shares
+from dpbilevel.privacy.outer import norm
 from dpbilevel.privacy.release import Release
 from dpbilevel.privacy.sampling import FullBatch
 from dpbilevel.problem import BilevelProblem
@@ -248,7 +249,7 @@ def _in_units(loss_gradient: Callable[[Tree, Tree, Tree], Tree], cut: Any, point
 
 
 def _within(loss_gradient: Callable[[Tree, Tree, Tree], Tree], cut: Any, point: Tree, record: Tree) -> jax.Array:
-    return jnp.where(cut * optax.tree.norm(_in_units(loss_gradient, cut, point, record)) <= 1, 0.5, -0.5)
+    return jnp.where(cut * norm(_in_units(loss_gradient, cut, point, record)) <= 1, 0.5, -0.5)
 
 
 def _weighted(fraction: Any, contribution: Callable[[Tree, Tree], Tree], point: Tree, record: Tree) -> Tree:

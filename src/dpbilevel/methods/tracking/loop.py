@@ -12,6 +12,7 @@ from dpbilevel.constraints import project
 from dpbilevel.execution.program import State
 from dpbilevel.foundation.structure import passing
 from dpbilevel.methods.context import PublicContext, Setting, free_gradients
+from dpbilevel.methods.derivatives import flat
 from dpbilevel.methods.tracking import hyper_steps, lower_steps
 from dpbilevel.methods.tracking.hyper_groups import groups
 from dpbilevel.methods.tracking.passes import LOSS_CHANGE, SEARCH, TRACK, VALIDATE, Pass
@@ -284,11 +285,6 @@ def _coordinates(setting: Setting) -> tuple[Any, ...]:
     """The functions that turn flat vectors into x and y, and the groups of x."""
     to_x, to_y = (unravel(part) for part in setting.point)
     return to_x, to_y, groups(setting.problem.domain, setting.point[0])
-
-
-def flat(tree: Tree) -> jax.Array:
-    """A pytree as one flat vector."""
-    return ravel_pytree(tree)[0]
 
 
 def unravel(shapes: Tree) -> Callable[[jax.Array], Tree]:

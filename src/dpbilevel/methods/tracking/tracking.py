@@ -29,9 +29,10 @@ from dpbilevel.foundation.arguments import count, positive
 from dpbilevel.foundation.structure import function
 from dpbilevel.methods.context import PublicContext, Setting
 from dpbilevel.methods.contributions import by_role, shares_by_role
+from dpbilevel.methods.derivatives import derivatives_along, gradients_and_change
 from dpbilevel.methods.noiseless.noiseless import noiseless_tuning
 from dpbilevel.methods.refit import Refit
-from dpbilevel.methods.tracking.loop import CROSS, CURVATURE, HYPERGRADIENT, MODEL, PULL, Loop, flat, phase_of, unravel
+from dpbilevel.methods.tracking.loop import CROSS, CURVATURE, HYPERGRADIENT, MODEL, PULL, Loop, phase_of, unravel
 from dpbilevel.methods.tracking.passes import LOSS_CHANGE, Pass
 from dpbilevel.privacy.calibration import calibrate, with_shares
 from dpbilevel.privacy.release import Release
@@ -183,29 +184,26 @@ def _observe(loop: Loop, state: State) -> Tree:
 
 
 @functools.lru_cache(maxsize=64)
-def _lower_vectors(setting: Setting) -> Callable[[Tree, Tree], dict[str, jax.Array]]:
+def _lower_vectors(setting: Setting) -> Callable[[Tree, Tree], dict[str, Any]]:
     reads, to_y = "lower" in setting.inspection.hypergradient_reads, unravel(setting.point[1])
-    lower_gradients = jax.grad(setting.problem.lower_loss, (0, 1))
+    along = derivatives_along(setting.problem.lower_loss)
 
-    def lower(at: Tree, record: Tree) -> dict[str, jax.Array]:
-        x, y, u = at["x"], at["y"], at["u"]
-        (_, gradient), (cross, curved) = jax.jvp(lambda y: lower_gradients(x, y, record), (y,), (to_y(u),))
-        return {MODEL: flat(gradient), CURVATURE: flat(curved)} | ({CROSS: flat(cross)} if reads else {})
+    def lower(at: Tree, record: Tree) -> dict[str, Any]:
+        gradient, curved, cross = along(at["x"], at["y"], to_y(at["u"]), record)
+        return {MODEL: gradient, CURVATURE: curved} | ({CROSS: cross} if reads else {})
 
     return lower
 
 
 @functools.lru_cache(maxsize=64)
-def _upper_vectors(setting: Setting) -> Callable[[Tree, Tree], dict[str, jax.Array]]:
+def _upper_vectors(setting: Setting) -> Callable[[Tree, Tree], dict[str, Any]]:
     reads, upper_loss = "upper" in setting.inspection.hypergradient_reads, setting.problem.upper_loss
     assert upper_loss is not None, "without an upper loss there is no validation pass"
-    upper_gradients = jax.grad(upper_loss, (0, 1))
+    derivatives = gradients_and_change(upper_loss)
 
-    def upper(at: Tree, record: Tree) -> dict[str, jax.Array]:
-        direct, pull = upper_gradients(at["x"], at["y"], record)
-        first_x, first_y = at["first"]
-        change = upper_loss(at["x"], at["y"], record) - upper_loss(first_x, first_y, record)
-        parts = {PULL: flat(pull)} | ({HYPERGRADIENT: flat(direct)} if reads else {})
+    def upper(at: Tree, record: Tree) -> dict[str, Any]:
+        pull, direct, change = derivatives(at["x"], at["y"], *at["first"], record)
+        parts = {PULL: pull} | ({HYPERGRADIENT: direct} if reads else {})
         return parts | {LOSS_CHANGE: jnp.reshape(change, 1)}
 
     return upper
