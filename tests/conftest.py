@@ -43,6 +43,30 @@ def _seeds_are_fine_in_tests():
 
 
 @pytest.fixture
+def monkeypatch(monkeypatch):
+    """pytest's own. Code that a test replaces must run: compiled programs are reused for equal structures, and what a
+    mutation does to the library is no part of a program's structure."""
+    plain = monkeypatch.setattr
+
+    def setattr_and_compile_again(target, *arguments, **options):
+        if str(getattr(target, "__module__", getattr(target, "__name__", target))).startswith("dpbilevel"):
+            _forget_compiled_programs()
+        plain(target, *arguments, **options)
+
+    monkeypatch.setattr = setattr_and_compile_again
+    yield monkeypatch
+    monkeypatch.undo()
+    _forget_compiled_programs()
+
+
+def _forget_compiled_programs():
+    for name in ("_execute", "_execute_stage") if "dpbilevel.records" in sys.modules else ():
+        compiled = getattr(sys.modules["dpbilevel.records"], name)
+        if hasattr(compiled, "clear_cache"):  # a test may have replaced it
+            compiled.clear_cache()
+
+
+@pytest.fixture
 def folder(tmp_path, monkeypatch):
     """A folder with people.csv and schema.toml, where commands run."""
     from support.cli_data import write_people

@@ -24,9 +24,15 @@ Tree = Any
 Loss = Callable[[Tree, Tree, Tree], Any]  # one record's loss: (x, y, record) -> scalar
 Term = Callable[[Tree, Tree], Any]  # a data-free term: (x, y) -> scalar
 
+CLOSES_OVER = "closes over an array that was not declared public"  # a caveat; compiled programs then hold the array
+
 
 def _one(x: Tree) -> float:
     return 1.0
+
+
+def _nothing(x: Tree, y: Tree) -> jax.Array:
+    return jnp.zeros(())
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -92,7 +98,7 @@ class BilevelProblem:
 
     def term(self, level: str) -> Term:
         """The data-free term of a level ("upper" or "lower"); zero if there is none."""
-        return getattr(self, f"{level}_term") or (lambda x, y: jnp.zeros(()))
+        return getattr(self, f"{level}_term") or _nothing
 
     def loss(self, level: str) -> Loss | None:
         """The per-record loss of a level; None if the level reads no records."""
@@ -127,7 +133,7 @@ def inspect(problem: BilevelProblem, x: Tree, y: Tree, records: dict[str, Tree])
         for name, jaxpr in traced.items():
             if closed_over_arrays(jaxpr, problem.public):
                 caveats.append(
-                    f"{name} closes over an array that was not declared public: if it holds private data, the stated "
+                    f"{name} {CLOSES_OVER}: if it holds private data, the stated "
                     "guarantee does not cover it (pass data as records; list public arrays in public=...)"
                 )
     return Inspection(frozenset(reads), tuple(caveats))

@@ -25,8 +25,9 @@ from dpbilevel.errors import InvalidArgument, InvalidRecords
 from dpbilevel.execution.means import mean_over_records
 from dpbilevel.execution.program import Answer, Call, Means, Program, Randomness, Stage, State
 from dpbilevel.foundation.arguments import one_of
-from dpbilevel.foundation.precision import is_double, user_float
+from dpbilevel.foundation.precision import in_user_precision, is_double, user_float
 from dpbilevel.foundation.tracing import without_addresses
+from dpbilevel.privacy.clipping import Memory
 from dpbilevel.privacy.ledger import Receipt
 from dpbilevel.privacy.noise import KeySchedule
 from dpbilevel.privacy.release import Release
@@ -142,13 +143,22 @@ class Records:
     def execute(
         self, program: Program, receipt: Receipt, schedule: KeySchedule, state: State, rounds: int
     ) -> tuple[State, Tree]:
-        """Run the next rounds of a program whose releases a ledger has charged; the only access to the arrays."""
-        keys = program.randomness(schedule, program.take(receipt, schedule, rounds), rounds)
-        precise = is_double()
+        """Run the next rounds of a program whose releases a ledger has charged; the only access to the arrays.
+
+        Compiled code gets noise and clips from the very releases that are redeemed on the receipt.
+        """
+        first, precise = program.take(receipt, schedule, rounds), is_double()
         if not program.is_compiled:
-            return _execute_with_calls(program, precise, _VAULT[self], state, keys)
-        with isolated_jax_config():
-            return _execute(program, precise, _VAULT[self], state, keys)
+            return _execute_with_calls(program, precise, _VAULT[self], state, program.keys(schedule, first, rounds))
+        history = []
+        for done in range(0, rounds, program.capacity):
+            number = min(program.capacity, rounds - done)
+            randomness = program.randomness(schedule, first + done * program.keys_per_round, number)
+            with isolated_jax_config():
+                state, rows = _execute(program, precise, _VAULT[self], state, randomness, np.int32(number))
+                # By NumPy: JAX would compile a slice for every number of rounds.
+                history.append(jax.tree.map(lambda leaf, number=number: np.asarray(leaf)[:number], rows))
+        return state, jax.tree.map(lambda *parts: np.concatenate(parts), *history)
 
     def seal(self, key: bytes) -> bytes:
         """HMAC-SHA256 of all arrays, with which the holder of the key can check that records are the same.
@@ -175,23 +185,26 @@ class Records:
         raise TypeError("Records cannot be pickled or copied: private values would leave the accounting")
 
 
-@functools.partial(jax.jit, static_argnames=("program", "precise"))
+@functools.partial(jax.jit, static_argnames=("precise",))
 def _execute(
-    program: Program, precise: bool, arrays: Mapping[str, Any], state: State, keys: Randomness
+    program: Program, precise: bool, arrays: Mapping[str, Any], state: State, randomness: Randomness, rounds: jax.Array
 ) -> tuple[State, Tree]:
     # Losses are traced in the user's precision, noise and sums in float64.
     with jax.enable_x64(precise):
-        return program.loop(_answering(arrays), state, keys, _means(arrays))
+        own = in_user_precision(program)
+        return own.loop(_answering(arrays), state, randomness, rounds, _means(arrays))
 
 
-@functools.partial(jax.jit, static_argnames=("stage", "precise"))
+@functools.partial(jax.jit, static_argnames=("precise",))
 def _execute_stage(stage: Stage, precise: bool, arrays: Mapping[str, Any], state: State, keys: jax.Array) -> State:
     with jax.enable_x64(precise):
-        return stage.run(_answering(arrays), state, keys)
+        return in_user_precision(stage).run(_answering(arrays), state, keys)
 
 
 def _answering(arrays: Mapping[str, Any]) -> Answer:
-    return lambda release, point, keys: Release.answer(release, arrays, point, keys)
+    # Norms of rows are measured here, once for all rounds of a loop.
+    sources = {role: (Memory(tree).measured(), present) for role, (tree, present) in arrays.items()}
+    return lambda release, point, keys: Release.answer(release, sources, point, keys)
 
 
 def _means(arrays: Mapping[str, Any]) -> Means:
@@ -223,7 +236,7 @@ def _execute_with_calls(
                 state = _execute_stage(stage, precise, arrays, state, round_keys[first : first + stage.keys_per_round])
             first += stage.keys_per_round
         history.append(jax.tree.map(np.asarray, program.observe(state)))
-    return state, jax.tree.map(lambda *rounds: np.stack(rounds), *history)
+    return state, jax.tree.map(lambda *rows: np.stack(rows), *history)
 
 
 def _zero_invalid(valid: jax.Array, leaf: jax.Array) -> npt.NDArray[Any]:
@@ -233,26 +246,27 @@ def _zero_invalid(valid: jax.Array, leaf: jax.Array) -> npt.NDArray[Any]:
 
 
 def check_traceable(program: Program, sizes: RecordShapes, state: State) -> None:
-    """Trace a program on shapes, so that its errors are raised before anything is charged."""
+    """Trace a program on shapes, so that its errors are raised before anything is charged. JAX keeps the trace."""
+    if program.is_compiled:
+        traced(program, sizes, state)
+        return
     arrays, precise = _shapes(sizes), is_double()
-    keys = functools.partial(jax.ShapeDtypeStruct, dtype=jnp.uint32)
     with isolated_jax_config():
-        if program.is_compiled:
-            looped = _randomness_shapes(program)
-            jax.eval_shape(functools.partial(_execute, program, precise), arrays, state, looped)
-            return
-        for stage in program.stages:
-            if isinstance(stage, Stage):
-                staged = functools.partial(_execute_stage, stage, precise)
-                jax.eval_shape(staged, arrays, state, keys((stage.keys_per_round, 2, 2)))
+        for stage in (stage for stage in program.stages if isinstance(stage, Stage)):
+            keys = jax.ShapeDtypeStruct((stage.keys_per_round, 2, 2), jnp.uint32)
+            _execute_stage.trace(stage, precise, arrays, _strong(state), keys)
 
 
-def traced(program: Program, sizes: RecordShapes, state: State, rounds: int) -> ClosedJaxpr:
-    """The jaxpr of a program that runs ``rounds`` rounds at a time, traced on shapes."""
-    keys = jax.ShapeDtypeStruct((rounds, program.keys_per_round, 2, 2), jnp.uint32)
-    precise = is_double()
+def traced(program: Program, sizes: RecordShapes, state: State) -> ClosedJaxpr:
+    """The jaxpr of the compiled loop of a program, traced on shapes. Numbers are its inputs, not part of it."""
+    arrays, precise, rounds = _shapes(sizes), is_double(), jax.ShapeDtypeStruct((), jnp.int32)
     with isolated_jax_config():
-        return _execute.trace(program, precise, _shapes(sizes), state, keys).jaxpr
+        return _execute.trace(program, precise, arrays, _strong(state), program.randomness_shapes(), rounds).jaxpr
+
+
+def _strong(state: State) -> State:
+    """Shapes without JAX's weak types, which the arrays of a run do not have."""
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), state)
 
 
 def answer_dimensions(program: Program, sizes: RecordShapes, state: State) -> dict[Release, int]:
@@ -267,21 +281,15 @@ def answer_dimensions(program: Program, sizes: RecordShapes, state: State) -> di
             return noisy
 
         with jax.enable_x64(precise):
-            return program.loop(answer, state, keys, _means(arrays))
+            return program.loop(answer, state, keys, 1, _means(arrays))
 
     with isolated_jax_config():
-        jax.eval_shape(traced, arrays, state, _randomness_shapes(program))
+        jax.eval_shape(traced, arrays, state, program.randomness_shapes())
     return dimensions
 
 
 def _shapes(sizes: RecordShapes) -> dict[str, tuple[Tree, Any]]:
     return {role: (getattr(sizes, role), jax.ShapeDtypeStruct((sizes.count(role),), bool)) for role in sizes.roles}
-
-
-def _randomness_shapes(program: Program) -> Any:
-    """Shapes of the randomness of one round."""
-    keys = functools.partial(jax.ShapeDtypeStruct, dtype=jnp.uint32)
-    return tuple(map(keys, program.draw_shapes(1))) if program.is_exact else keys((1, program.keys_per_round, 2, 2))
 
 
 @contextlib.contextmanager

@@ -21,11 +21,13 @@ ORDER = (
     "foundation.tables",
     "foundation.files",
     "foundation.precision",
+    "foundation.structure",
     "foundation.tracing",
     "constraints",
     "constants",
     "theory",
     "problem",
+    "linear_loss",
     "privacy",
     "paper",
     "execution.program",
@@ -35,6 +37,7 @@ ORDER = (
     "records",
     "encoding",
     "datasets",
+    "methods.derivatives",
     "methods.context",
     "methods.contributions",
     "inner",
@@ -90,6 +93,7 @@ MAY_EXECUTE = {"dpbilevel.execution.running", "dpbilevel.privacy.stores"}  # sta
 MAY_HASH = {
     "dpbilevel.privacy.noise",  # keys of a secret; a seed, which is public
     "dpbilevel.privacy.stores.chain",  # lines of a ledger, which are public
+    "dpbilevel.cli.compilation_cache",  # the kind of the processor
 }
 MAY_HASH_WITH_A_KEY = {
     "dpbilevel.records",

@@ -1,10 +1,10 @@
 """After the charge nothing depends on records but releases: no shape, branch, early exit, callback or exception.
 
 Every method runs on records that no computation survives; what it ran is then traced and looked at, operation by
-operation. A compiled program of fixed shapes without branches and without a way out has no side channels left.
+operation. A compiled program of fixed shapes without branches and without a way out has no side channels left. The
+lengths of its loops are public: numbers of rounds and of uses, which are inputs of the program.
 """
 
-import functools
 from types import SimpleNamespace
 
 import jax
@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from support.every_method import BUDGET, METHODS, NUMBER, PROBLEM, SHORT, START, data, solved, spoiled
+from support.loop_lengths import steered_loops
 
 import dpbilevel as dpb
 from dpbilevel import records as records_module
@@ -25,29 +26,37 @@ pytestmark = pytest.mark.filterwarnings(
 )
 
 DEADLY = {"NaN": np.nan, "infinity": np.inf, "huge": 3e38, "tiny": 1e-45, "large": -NUMBER}
-# Branches on values are `cond`, loops that end when a value says so are `while`; a scan has a fixed length.
-DOORS = ("callback", "debug", "feed", "print", "while", "cond")
+# Branches on values are `cond`; a scan has a fixed length, and a `while` that of its condition.
+DOORS = ("callback", "debug", "feed", "print", "cond")
 
 
-def doors(traced) -> list[str]:
-    """The operations of a traced program through which values could leave, or steer it."""
+def doors(traced, numbers: int, rest: int) -> list[str]:
+    """The operations of a traced program through which values could leave, or steer it.
+
+    Its first inputs are public numbers, the last one is the number of rounds; the others, as many as ``rest``, are
+    arrays of records, released values and keys.
+    """
     names = {equation.primitive.name for jaxpr, _ in _jaxprs(traced) for equation in jaxpr.eqns}
-    return sorted([*(name for name in names if any(door in name for door in DOORS)), *map(str, traced.effects)])
+    public = [*[True] * numbers, *[False] * rest, *[True] * (len(traced.jaxpr.invars) - numbers - rest)]
+    found = [name for name in names if any(door in name for door in DOORS)]
+    return sorted([*found, *map(str, traced.effects), *steered_loops(traced.jaxpr, public)])
 
 
 def doors_of(program: Program, sizes: dpb.RecordShapes, state) -> list[str]:
     """Those of a whole program, as records execute it."""
     arrays = {role: (getattr(sizes, role), jax.ShapeDtypeStruct((sizes.count(role),), bool)) for role in sizes.roles}
-    keys = functools.partial(jax.ShapeDtypeStruct, dtype=jnp.uint32)
+    state = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(np.shape(leaf), np.asarray(leaf).dtype), state)
     found = []
     with isolated_jax_config():
         if program.is_compiled:
-            whole = functools.partial(records_module._execute, program, is_double())
-            return doors(jax.make_jaxpr(whole)(arrays, state, keys((1, program.keys_per_round, 2, 2))))
+            keys, rounds = program.randomness_shapes(), jax.ShapeDtypeStruct((), jnp.int32)
+            traced = records_module._execute.trace(program, is_double(), arrays, state, keys, rounds).jaxpr
+            return doors(traced, len(jax.tree.leaves(program)), len(jax.tree.leaves((arrays, state, keys))))
         for stage in program.stages:
             if not isinstance(stage, Call):
-                alone = functools.partial(records_module._execute_stage, stage, is_double())
-                found += doors(jax.make_jaxpr(alone)(arrays, state, keys((stage.keys_per_round, 2, 2))))
+                keys = jax.ShapeDtypeStruct((stage.keys_per_round, 2, 2), jnp.uint32)
+                traced = records_module._execute_stage.trace(stage, is_double(), arrays, state, keys).jaxpr
+                found += doors(traced, len(jax.tree.leaves(stage)), len(jax.tree.leaves((arrays, state, keys))))
     return found
 
 
@@ -125,7 +134,25 @@ def ends_early(answer, step):
     return jax.lax.while_loop(lambda value: value[0] > 1, lambda value: value / 2, answer)
 
 
-@pytest.mark.parametrize("mutant", [looks, asks, branches, ends_early], ids=lambda mutant: mutant.__name__)
+def counts(answer, step):
+    """The loop of a public number, with a number that is released in its place."""
+    return jax.lax.fori_loop(0, jnp.abs(answer[0]).astype(jnp.int32), lambda _, value: value / 2, answer)
+
+
+def counts_on(answer, step):
+    """A loop with a public bound that is raised while it runs."""
+    bound = jnp.asarray(step + 3)
+    return jax.lax.while_loop(
+        lambda carry: carry[0] < carry[1],
+        lambda carry: (carry[0] + 1, carry[1] - (carry[2][0] > 0), carry[2] / 2),
+        (jnp.zeros_like(bound), bound, answer),
+    )[2]
+
+
+MUTANTS = [looks, asks, branches, ends_early, counts, counts_on]
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
 def test_a_program_with_a_side_door_is_noticed(mutant):
     release = dpb.Release(
         name="mean",

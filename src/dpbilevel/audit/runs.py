@@ -46,10 +46,10 @@ def released_values(
 
         with jax.enable_x64(precise):  # as `Records.execute` does: losses in the user's precision, noise in float64
             x, y = (jax.tree.map(jnp.asarray, tree) for tree in start)
-            state, history = program.loop(answer, program.start(x, y), keys[0])
+            state, history = program.loop(answer, program.start(x, y), keys[0], program.rounds)
             values = program.finish(state)
             if training is not None:
-                state, _ = training.loop(answer, training.start(values[0], y), keys[1])
+                state, _ = training.loop(answer, training.start(values[0], y), keys[1], training.rounds)
                 values = training.finish(state)
             return (*values, history)
 

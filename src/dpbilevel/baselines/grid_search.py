@@ -16,6 +16,7 @@ from dpbilevel.baselines.baseline import Baseline
 from dpbilevel.baselines.candidates import check_list, fitted
 from dpbilevel.baselines.runs import ScoredRuns
 from dpbilevel.execution.program import Program, Stage, State
+from dpbilevel.foundation.structure import function
 from dpbilevel.methods.context import PublicContext
 
 Tree = Any
@@ -57,17 +58,13 @@ class NaiveGridSearch(Baseline, ScoredRuns):
         number = len(self.candidates)
         points = [fitted(candidate, context.point[0], context.problem.domain) for candidate in self.candidates]
         stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *points)
-
-        def begin(state: State) -> tuple[Tree, Tree]:
-            return jax.tree.map(lambda leaf: leaf[state["index"]], stacked), state["start"]
-
-        stages, parameters = self.stages(context, number, begin)
+        stages, parameters = self.stages(context, number, function(_candidate, stacked))
         program = Program(
             rounds=number,
-            stages=[*stages, _keeping_the_best()],
+            stages=[*stages, Stage(release=None, update=_keep_the_best)],
             start=_start,
-            observe=lambda state: {"x": state["x"], "score": state["score"]},
-            finish=lambda state: (state["best"]["x"], state["best"]["y"]),
+            observe=_observe,
+            finish=_finish,
         )
         reason = "each trains and is scored with an equal share of mu^2"
         chosen = ("best score", "the candidate with the smallest released score")
@@ -86,15 +83,20 @@ def _start(x: Tree, y: Tree) -> State:
     }
 
 
-def _keeping_the_best() -> Stage:
-    def update(state: State, carry: State, answer: Tree, step: jax.Array) -> State:
-        current = {name: carry[name] for name in ("x", "y", "score")}
-        better = current["score"] < carry["best"]["score"]
-        best = jax.tree.map(lambda new, old: jnp.where(better, new, old), current, carry["best"])
-        return carry | {"best": best, "index": carry["index"] + 1}
+def _candidate(candidates: Tree, state: State) -> tuple[Tree, Tree]:
+    return jax.tree.map(lambda leaf: leaf[state["index"]], candidates), state["start"]
 
-    return Stage(
-        release=None,
-        query=lambda state, carry, step: (),
-        update=update,
-    )
+
+def _keep_the_best(state: State, carry: State, answer: Tree, step: jax.Array) -> State:
+    current = {name: carry[name] for name in ("x", "y", "score")}
+    better = current["score"] < carry["best"]["score"]
+    best = jax.tree.map(lambda new, old: jnp.where(better, new, old), current, carry["best"])
+    return carry | {"best": best, "index": carry["index"] + 1}
+
+
+def _observe(state: State) -> Tree:
+    return {"x": state["x"], "score": state["score"]}
+
+
+def _finish(state: State) -> tuple[Tree, Tree]:
+    return state["best"]["x"], state["best"]["y"]

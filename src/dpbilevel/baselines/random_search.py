@@ -25,7 +25,7 @@ from dpbilevel.baselines.runs import ScoredRuns, with_mu
 from dpbilevel.constraints import project
 from dpbilevel.errors import InvalidArgument
 from dpbilevel.execution.notices import warn_beforehand
-from dpbilevel.execution.program import Program
+from dpbilevel.execution.program import Program, State
 from dpbilevel.execution.running import Released, charge, check_ledger, check_records, run
 from dpbilevel.foundation.about import version
 from dpbilevel.methods.context import PublicContext
@@ -57,15 +57,23 @@ class OneRun(ScoredRuns):
 
     def program(self, context: PublicContext) -> tuple[Program, Parameters]:
         """One round of two stages."""
-        stages, parameters = self.stages(context, 1, lambda state: (state["x"], state["y"]))
+        stages, parameters = self.stages(context, 1, _finish)
         program = Program(
             rounds=1,
             stages=stages,
             start=lambda x, y: {"x": x, "y": y, "score": jnp.zeros((), jnp.float32)},
-            observe=lambda state: {"score": state["score"]},
-            finish=lambda state: (state["x"], state["y"]),
+            observe=_observe,
+            finish=_finish,
         )
         return program, parameters
+
+
+def _observe(state: State) -> Tree:
+    return {"score": state["score"]}
+
+
+def _finish(state: State) -> tuple[Tree, Tree]:
+    return state["x"], state["y"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

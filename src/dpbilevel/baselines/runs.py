@@ -20,6 +20,7 @@ import jax.numpy as jnp
 from dpbilevel.errors import InvalidArgument, InvalidProblem
 from dpbilevel.execution.program import Program, Stage, State
 from dpbilevel.foundation.arguments import positive
+from dpbilevel.foundation.structure import function
 from dpbilevel.foundation.tracing import closed_over_arrays, trace_loss
 from dpbilevel.methods.context import PublicContext
 from dpbilevel.methods.refit import Refit
@@ -88,12 +89,8 @@ class ScoredRuns:
             )
             declared.append(with_shares(score, {role: self.score_share if shared else 1.0}, context.budget))
         releases = calibrate(declared, context.budget)
-
-        def trained(state: State, x: Tree, y: Tree) -> State:
-            return state | {"x": x, "y": y}
-
         scoring = releases[1] if len(releases) > 1 else None
-        stages = [training_stage(program, releases[0], begin, trained), self._scoring_stage(context, scoring)]
+        stages = [training_stage(program, releases[0], begin, _trained), self._scoring_stage(context, scoring)]
         if scoring is None:
             return stages, parameters | {"score": (0, "free: the upper level reads no record")}
         return stages, parameters | {
@@ -112,25 +109,37 @@ class ScoredRuns:
         if self.score is not None:
             check_pure("score", self.score, context, "upper")
         private = context.budget.is_private
-        bounded = within(self.score_range, lambda point, record: loss(point[0], point[1], record), private)
+        bounded = within(self.score_range, function(_loss_at, loss), private)
         half = (self.score_range[1] - self.score_range[0]) / 2
         return Contribution(bounded, half if private else math.inf, sizes.count(role)), role
 
     def _scoring_stage(self, context: PublicContext, release: Release | None) -> Stage:
-        term = context.problem.term("upper")
-        middle = sum(self.score_range) / 2
+        term = context.problem.term("upper") if self.score is None else _no_term
+        return Stage(release=release, query=at_carry, update=function(_scored, term, sum(self.score_range) / 2))
 
-        def update(state: State, carry: State, answer: Tree, step: jax.Array) -> State:
-            x, y = carry["x"], carry["y"]
-            value = jnp.zeros(()) if answer is None else middle + answer
-            free = term(x, y) if self.score is None else 0.0
-            return carry | {"score": (value + free).astype(carry["score"].dtype)}
 
-        return Stage(
-            release=release,
-            query=lambda state, carry, step: (carry["x"], carry["y"]),
-            update=update,
-        )
+def at_carry(state: State, carry: State, step: jax.Array) -> Tree:
+    """The query point (x, y) of the carry."""
+    return carry["x"], carry["y"]
+
+
+def _trained(state: State, x: Tree, y: Tree) -> State:
+    return state | {"x": x, "y": y}
+
+
+def _scored(
+    term: Callable[[Tree, Tree], Any], middle: Any, state: State, carry: State, answer: Tree, step: jax.Array
+) -> State:
+    value = jnp.zeros(()) if answer is None else middle + answer
+    return carry | {"score": (value + term(carry["x"], carry["y"])).astype(carry["score"].dtype)}
+
+
+def _no_term(x: Tree, y: Tree) -> float:
+    return 0.0
+
+
+def _loss_at(loss: Loss, point: Tree, record: Tree) -> Any:
+    return loss(point[0], point[1], record)
 
 
 def within(
@@ -140,15 +149,19 @@ def within(
 
     Without privacy nothing is clipped.
     """
+    return function(_clipped if private else _shifted, tuple(map(float, bounds)), loss)
+
+
+def _clipped(bounds: tuple[Any, Any], loss: Callable[[Tree, Tree], Any], point: Tree, record: Tree) -> jax.Array:
     low, high = bounds
+    value = loss(point, record)
+    value = jnp.where(jnp.isnan(value), high, value).astype(value.dtype)  # infinities are clipped
+    return jnp.clip(value, low, high) - (low + high) / 2
 
-    def shifted(point: Tree, record: Tree) -> jax.Array:
-        value = loss(point, record)
-        if private:
-            value = jnp.clip(jnp.nan_to_num(value, nan=high, posinf=high, neginf=low), low, high)
-        return value - (low + high) / 2
 
-    return shifted
+def _shifted(bounds: tuple[Any, Any], loss: Callable[[Tree, Tree], Any], point: Tree, record: Tree) -> jax.Array:
+    low, high = bounds
+    return loss(point, record) - (low + high) / 2
 
 
 def training_stage(
@@ -160,18 +173,30 @@ def training_stage(
     """An entire training program as one stage of a larger program: its rounds become the stage's steps."""
     (stage,) = program.stages
     assert isinstance(stage, Stage), "a training has one stage, which reads records through its release"
-
-    def update(state: State, carry: State, answer: Tree, step: jax.Array) -> State:
-        return stage.end(carry, stage.update(carry, stage.begin(carry), answer, jnp.zeros_like(step)))
-
     return Stage(
         release=release,
         uses_per_round=program.rounds,
-        begin=lambda state: program.start(*begin(state)),
-        query=lambda state, carry, step: stage.query(carry, stage.begin(carry), jnp.zeros_like(step)),
-        update=update,
-        end=lambda state, carry: end(state, *program.finish(carry)),
+        begin=function(_begin_training, program.start, begin),
+        query=function(_query_training, stage),
+        update=function(_update_training, stage),
+        end=function(_end_training, program.finish, end),
     )
+
+
+def _begin_training(start: Any, begin: Callable[[State], tuple[Tree, Tree]], state: State) -> State:
+    return start(*begin(state))
+
+
+def _query_training(stage: Stage, state: State, carry: State, step: jax.Array) -> Tree:
+    return stage.query(carry, stage.begin(carry), jnp.zeros_like(step))
+
+
+def _update_training(stage: Stage, state: State, carry: State, answer: Tree, step: jax.Array) -> State:
+    return stage.end(carry, stage.update(carry, stage.begin(carry), answer, jnp.zeros_like(step)))
+
+
+def _end_training(finish: Any, end: Callable[[State, Tree, Tree], State], state: State, carry: State) -> State:
+    return end(state, *finish(carry))
 
 
 def only_release(program: Program) -> Release:

@@ -19,6 +19,7 @@ import jax.numpy as jnp
 
 from dpbilevel.baselines.baseline import Baseline
 from dpbilevel.baselines.runs import (
+    at_carry,
     check_pure,
     check_range,
     check_training,
@@ -31,6 +32,7 @@ from dpbilevel.baselines.untuned import UpperRecordsOnly
 from dpbilevel.constraints import Simplex
 from dpbilevel.errors import InvalidArgument, InvalidProblem
 from dpbilevel.execution.program import Program, Stage, State
+from dpbilevel.foundation.structure import function, passing
 from dpbilevel.methods.context import PublicContext
 from dpbilevel.methods.refit import Refit
 from dpbilevel.privacy.calibration import calibrate, with_shares
@@ -108,12 +110,12 @@ class ScreenSources(Baseline):
         program = Program(
             rounds=1,
             stages=[
-                training_stage(training, trained, lambda s: (s["x"], s["y"]), lambda s, x, y: s | {"y": y}),
-                self._stage(screened, sources, total),
+                training_stage(training, trained, _finish, _trained),
+                self._stage(screened, total),
             ],
             start=lambda x, y: {"x": x, "y": y, "source_loss": jnp.zeros(sources, jnp.float32)},
-            observe=lambda state: {"x": state["x"], "source_loss": state["source_loss"]},
-            finish=lambda state: (state["x"], state["y"]),
+            observe=_observe,
+            finish=_finish,
         )
         return program, {
             "sources": (sources, "coordinates of x"),
@@ -122,22 +124,14 @@ class ScreenSources(Baseline):
         } | {name.replace("training", "model for screening", 1): value for name, value in parameters.items()}
 
     def _release(self, context: PublicContext, sources: int) -> Release:
-        problem, role = context.problem, self._role(context)
-        loss, source = self.loss, self.source
+        role, loss, source = self._role(context), self.loss, self.source
         if loss is not None:
             check_pure("loss", lambda x, y, record: self.loss(y, record), context, "lower")  # type: ignore[misc]
         check_pure("source", lambda x, y, record: jnp.sum(jax.nn.one_hot(source(record), sources)), context, "lower")
-
-        def plain(point: Tree, record: Tree) -> Any:
-            return problem.lower_loss(point[0], point[1], record) if loss is None else loss(point[1], record)
-
+        plain = function(_lower_loss, context.problem.lower_loss) if loss is None else function(_own_loss, loss)
         bounded = within(self.loss_range, plain, context.budget.is_private)
         half = (self.loss_range[1] - self.loss_range[0]) / 2
-
-        def vector(point: Tree, record: Tree) -> Tree:
-            mine = jax.nn.one_hot(source(record), sources)
-            return {"loss": bounded(point, record) * mine, "number": half * mine}
-
+        vector = function(_BySource.vector, _BySource(function(source), sources, bounded, half))
         clip = half * math.sqrt(2) if context.budget.is_private else math.inf
         return Release(
             name=SCREENING,
@@ -147,29 +141,62 @@ class ScreenSources(Baseline):
             adjacency=context.budget.adjacency,
         )
 
-    def _stage(self, release: Release, sources: int, total: float) -> Stage:
-        low, high = self.loss_range
-        half = (high - low) / 2
-        least = max(_CERTAIN * release.noise_std / half, _RESOLUTION)
-
-        def update(state: State, carry: State, answer: Tree, step: jax.Array) -> State:
-            part = answer["number"] / half  # fraction of all records
-            overall = jnp.sum(answer["loss"])  # every record has a source, and the number of records is public
-            # A source with few records counts as average: its own ratio would be noise over noise.
-            means = overall + (answer["loss"] - overall * part) / jnp.maximum(part, least)
-            good = below_the_largest_gap(means)
-            weights = total * good / jnp.sum(good)
-            x = jax.tree.map(lambda leaf: weights.astype(leaf.dtype), carry["x"])
-            return carry | {"x": x, "source_loss": (means + (low + high) / 2).astype(jnp.float32)}
-
-        return Stage(
-            release=release,
-            query=lambda state, carry, step: (carry["x"], carry["y"]),
-            update=update,
-        )
+    def _stage(self, release: Release, total: float) -> Stage:
+        low, high = map(float, self.loss_range)
+        least = max(_CERTAIN * release.noise_std / ((high - low) / 2), _RESOLUTION)
+        return Stage(release=release, query=at_carry, update=function(_screened, (low, high), least, float(total)))
 
     def _role(self, context: PublicContext) -> str:
         return context.sizes.role_of("lower") or "lower"
+
+
+def _trained(state: State, x: Tree, y: Tree) -> State:
+    return state | {"y": y}
+
+
+def _observe(state: State) -> Tree:
+    return {"x": state["x"], "source_loss": state["source_loss"]}
+
+
+def _finish(state: State) -> tuple[Tree, Tree]:
+    return state["x"], state["y"]
+
+
+def _lower_loss(loss: Callable[[Tree, Tree, Tree], Any], point: Tree, record: Tree) -> Any:
+    return loss(point[0], point[1], record)
+
+
+def _own_loss(loss: Callable[[Tree, Tree], Any], point: Tree, record: Tree) -> Any:
+    return loss(point[1], record)
+
+
+@passing("source", "bounded", "half", structure=("sources",))
+@dataclass(frozen=True, eq=False)
+class _BySource:
+    """The loss of a record, and half of its range, in the place of the record's source."""
+
+    source: Callable[[Tree], Any]
+    sources: int
+    bounded: Callable[[Tree, Tree], Any]
+    half: float
+
+    def vector(self, point: Tree, record: Tree) -> Tree:
+        mine = jax.nn.one_hot(self.source(record), self.sources)
+        return {"loss": self.bounded(point, record) * mine, "number": self.half * mine}
+
+
+def _screened(
+    bounds: tuple[Any, Any], least: Any, total: Any, state: State, carry: State, answer: Tree, step: jax.Array
+) -> State:
+    low, high = bounds
+    part = answer["number"] / ((high - low) / 2)  # fraction of all records
+    overall = jnp.sum(answer["loss"])  # every record has a source, and the number of records is public
+    # A source with few records counts as average: its own ratio would be noise over noise.
+    means = overall + (answer["loss"] - overall * part) / jnp.maximum(part, least)
+    good = below_the_largest_gap(means)
+    weights = total * good / jnp.sum(good)
+    x = jax.tree.map(lambda leaf: weights.astype(leaf.dtype), carry["x"])
+    return carry | {"x": x, "source_loss": (means + (low + high) / 2).astype(jnp.float32)}
 
 
 def below_the_largest_gap(values: jax.Array) -> jax.Array:

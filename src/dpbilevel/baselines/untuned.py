@@ -4,6 +4,7 @@ The first is the obvious default. The second is the simplest treatment of record
 no hyperparameters, and is hard to beat with many validation records and a large budget.
 """
 
+import functools
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,6 +14,7 @@ from dpbilevel.errors import InvalidProblem
 from dpbilevel.execution.program import Program, Stage
 from dpbilevel.methods.context import PublicContext
 from dpbilevel.methods.refit import Refit
+from dpbilevel.problem import BilevelProblem
 from dpbilevel.records import RecordShapes
 
 Parameters = dict[str, tuple[Any, str]]
@@ -81,10 +83,8 @@ class UpperRecordsOnly(Baseline):
                 "upper_loss: is missing, so there are no upper records to train on; give the loss and "
                 "Records(upper=...), or use FixedDefault()"
             )
-        # The training reads the lower level. In this context, the upper level takes its place.
-        swapped = replace(problem, lower_loss=problem.upper_loss, lower_scale=_one, upper_trains=False)
         shapes = sizes if role == "both" else RecordShapes(lower=sizes.upper)
-        program, parameters = self.training.descent(replace(context, problem=swapped, sizes=shapes))
+        program, parameters = self.training.descent(replace(context, problem=_swapped(problem), sizes=shapes))
         (stage,) = program.stages
         (contribution,) = only_release(program).contributions.values()
         release = replace(only_release(program), contributions={role: contribution})
@@ -93,6 +93,13 @@ class UpperRecordsOnly(Baseline):
         parameters["training: records"] = (role, "of the upper level alone")
         parameters[f"training: clip ({role})"] = (contribution.clip, "bounds one record's part of the mean")
         return replace(program, stages=[replace(stage, release=release)]), parameters
+
+
+@functools.lru_cache(maxsize=64)
+def _swapped(problem: BilevelProblem) -> BilevelProblem:
+    """The training reads the lower level. In this problem, the upper level takes its place."""
+    assert problem.upper_loss is not None, "without an upper loss there is nothing to swap"
+    return replace(problem, lower_loss=problem.upper_loss, lower_scale=_one, upper_trains=False)
 
 
 def _one(x: Any) -> float:

@@ -1,7 +1,8 @@
 """The fingerprint of a run: HMACs under a secret key of each argument except the records.
 
 Two runs with the same noise must be the same run. Most of a run is defined by functions, which their names do not
-identify. Programs are therefore compared as the jaxprs that are compiled, with every constant. The key is secret
+identify. Programs are therefore compared as the jaxprs that are compiled, with every constant, and by the numbers that
+are passed to them: noise, clips, learning rates. The key is secret
 because a loss may close over arrays of data, and a plain hash of data would let anyone test guesses of it.
 """
 
@@ -17,6 +18,7 @@ import numpy as np
 
 from dpbilevel.foundation.about import version
 from dpbilevel.foundation.precision import is_double
+from dpbilevel.foundation.structure import numbers_as_bytes
 from dpbilevel.foundation.tracing import without_addresses, written_out
 from dpbilevel.planning import Plan
 from dpbilevel.privacy.noise import KeySchedule
@@ -65,7 +67,7 @@ def fingerprint(
             without_addresses(repr([dict(planned.parameters), planned.privacy.caveats])).encode(),
             repr(list(chunks)).encode(),
         ],
-        "problem": list(_programs(planned, start, chunks)),
+        "problem": list(_programs(planned, start)),
     }
     return {name: _mac(key, name, values) for name, values in pieces.items()}
 
@@ -77,12 +79,13 @@ def _mac(key: bytes, name: str, pieces: Sequence[bytes]) -> str:
     return mac.hexdigest()
 
 
-def _programs(planned: Plan, start: tuple[Tree, Tree], chunks: Sequence[int]) -> Iterator[bytes]:
-    """The compiled programs of tuning and training, with their start and finish functions."""
-    for part, chunk in zip(planned.parts, chunks, strict=True):
+def _programs(planned: Plan, start: tuple[Tree, Tree]) -> Iterator[bytes]:
+    """The compiled programs of tuning and training and their numbers, with their start and finish functions."""
+    for part in planned.parts:
         state = jax.eval_shape(part.start, *start)
         yield from written_out(jax.make_jaxpr(part.start)(*start))
-        yield from written_out(traced(part, planned.sizes, state, chunk))
+        yield from written_out(traced(part, planned.sizes, state))
+        yield numbers_as_bytes(part)
         yield from written_out(jax.make_jaxpr(part.finish)(state))
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from dpbilevel.cli.compilation_cache import kept
 from dpbilevel.cli.job import Job
 from dpbilevel.cli.resuming import StoredRun
 from dpbilevel.cli.rows import Rows, column_names, read_rows
@@ -74,7 +75,8 @@ def run(job: Job, *, ledger: Ledger | None, command: str, stored: StoredRun | No
 
 def _fit(model: Any, prepared: Prepared, checkpoint: Path | None) -> None:
     # A disk that is full does not stop a run that is paid for: space for its results has been taken.
-    model._fit(prepared, checkpoint, saves_required=False)
+    with kept(prepared.planned):
+        model._fit(prepared, checkpoint, saves_required=False)
 
 
 def _read(job: Job) -> tuple[Rows, Rows | None]:

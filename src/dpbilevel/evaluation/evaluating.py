@@ -8,7 +8,7 @@ import functools
 import json
 import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -246,29 +246,40 @@ def evaluate(
 
 @functools.lru_cache(maxsize=16)
 def _program(metrics: tuple[Metric, ...], number: int, budget: Budget) -> tuple[Program, Release]:
-    # Cached together with its compiled program, so that a second score of the same kind does not compile again.
     clip = NORM * math.sqrt(len(metrics)) if budget.is_private else math.inf
     declared = Release(
         name="evaluation: " + ", ".join(chosen.name for chosen in metrics),
-        contributions={_ROLE: Contribution(functools.partial(_vector, metrics), clip, number)},
+        contributions={_ROLE: Contribution(_vector_of(metrics), clip, number)},
         noise_std=1.0,
         uses=1,
         adjacency=budget.adjacency,
     )
     (release,) = calibrate([declared], budget)
-    stage = Stage(
-        release=release,
-        query=lambda state, carry, step: None,
-        update=lambda state, carry, answer, step: answer,
-    )
     program = Program(
         rounds=1,
-        stages=[stage],
+        stages=[Stage(release=release, query=_query, update=_update)],
         start=lambda x, y: y,
-        observe=lambda state: state,
+        observe=_observe,
         finish=lambda state: (None, state),
     )
     return program, release
+
+
+def _query(state: Tree, carry: Tree, step: jax.Array) -> None:
+    return None
+
+
+def _update(state: Tree, carry: Tree, answer: Tree, step: jax.Array) -> Tree:
+    return answer
+
+
+def _observe(state: Tree) -> Tree:
+    return state
+
+
+@functools.lru_cache(maxsize=16)
+def _vector_of(metrics: tuple[Metric, ...]) -> Callable[[None, Tree], Tree]:
+    return functools.partial(_vector, metrics)
 
 
 def _vector(metrics: tuple[Metric, ...], point: None, record: Tree) -> Tree:

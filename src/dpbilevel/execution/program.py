@@ -1,8 +1,11 @@
 """The program of a method: rounds of stages, each of which queries one release and updates the state.
 
 Methods never see records. A stage defines the point to query (``query``) and the update from the noisy answer
-(``update``). Only `Program` runs the loop. Its length is the number of keys, which equals the number of uses that the
-release declares and the ledger has charged.
+(``update``). Only `Program` runs the loop. It makes the rounds that were redeemed on a receipt, and for which keys were
+then handed out: what the release declares and the ledger has charged.
+
+A program is compiled once for its structure. The numbers of releases and of methods are passed to it (`structure`), and
+so is the number of rounds: randomness and history have room for `Program.capacity` rounds, whatever a run asks for.
 """
 
 import math
@@ -16,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpbilevel.errors import InvalidArgument, InvalidProblem
+from dpbilevel.foundation.structure import function, register
 from dpbilevel.privacy.accounting import Chargeable
 from dpbilevel.privacy.declared import DeclaredRelease
 from dpbilevel.privacy.discrete import discrete_gaussian
@@ -27,6 +31,11 @@ Tree = Any
 State = Any
 Answer = Callable[[Release, Tree, jax.Array], Tree]
 Randomness = Any  # keys, one array for all stages; or exact noise, one array per stage
+
+_ROUNDS = 50  # largest number of rounds of one call of the compiled loop
+_KEYS = 1024  # keys that a round has room for where a stage uses its release several times; then the next power of two
+_KEYS_AT_ONCE = 2**16  # and in one call
+_DRAWS_AT_ONCE = 2**22  # integers of exact noise in one call
 # (level, function of (*arguments, record)) -> its mean over the level's records, a function of the arguments.
 Means = Callable[[str, Callable[..., Any]], Callable[..., Any]]
 
@@ -54,27 +63,26 @@ class Stage:
     begin: Callable[[State], Tree] = lambda state: state
     end: Callable[[State, Tree], State] = lambda state, carry: carry
 
+    def __post_init__(self) -> None:
+        for name in ("update", "query", "begin", "end"):
+            object.__setattr__(self, name, function(getattr(self, name)))
+
     @property
     def keys_per_round(self) -> int:
         """Number of noise keys per round: one for each use of the release."""
         return 0 if self.release is None else self.uses_per_round
 
-    def run(self, answer: Answer, state: State, keys: jax.Array) -> State:
-        """Run all steps of the stage; ``keys`` has one row of keys, or of exact noise, for each use."""
+    def run(self, answer: Answer, state: State, keys: jax.Array, first: Any = 0) -> State:
+        """Run all steps of the stage; ``keys`` has a row of keys, or of exact noise, for each use from ``first`` on."""
 
-        def step(carry: Tree, inputs: tuple[jax.Array, jax.Array]) -> tuple[Tree, None]:
-            index, key = inputs
+        def step(index: jax.Array, carry: Tree) -> Tree:
             noisy = None
             if self.release is not None:
+                key = jax.lax.dynamic_index_in_dim(keys, first + index, keepdims=False)
                 noisy = answer(self.release, self.query(state, carry, index), key)
-            return self.update(state, carry, noisy, index), None
+            return self.update(state, carry, noisy, index)
 
-        carry = self.begin(state)
-        indices = jnp.arange(self.uses_per_round, dtype=jnp.int32)
-        if self.release is None:
-            keys = jnp.zeros((self.uses_per_round, 0), jnp.uint32)
-        carry, _ = jax.lax.scan(step, carry, (indices, keys))
-        return self.end(state, carry)
+        return self.end(state, _repeated(step, self.uses_per_round, self.begin(state)))
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -114,6 +122,7 @@ class NoiselessStage:
     run: Callable[[Means, State], State]
     uses_per_round: int = 1
 
+    # It is compiled for every plan: there are no noise and no clips to pass.
     def __post_init__(self) -> None:
         if self.release.noise_std != 0:
             raise InvalidProblem(
@@ -128,7 +137,7 @@ class NoiselessStage:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Program:
-    """Everything a run executes. Compiled once and reused for every chunk of rounds.
+    """Everything a run executes. Compiled once for all programs of the same structure, and for any number of rounds.
 
     Args:
         rounds: number of rounds (outer steps).
@@ -146,6 +155,8 @@ class Program:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "stages", tuple(self.stages))  # the caller cannot change it after the charge
+        for name in ("start", "observe", "finish"):
+            object.__setattr__(self, name, function(getattr(self, name)))
         for stage in self.stages:
             if stage.release is not None and stage.release.uses != self.rounds * stage.uses_per_round:
                 raise InvalidProblem(
@@ -200,9 +211,35 @@ class Program:
             )
         return replace(self, stages=stages)
 
+    @property
+    def capacity(self) -> int:
+        """Largest number of rounds of one call of the compiled loop; it depends on structure only."""
+        if self.rounds == 1:
+            return 1
+        if self.is_exact:
+            return min(_ROUNDS, max(1, _DRAWS_AT_ONCE // sum(map(math.prod, self.draw_shapes(1)))))
+        return min(_ROUNDS, max(1, _KEYS_AT_ONCE // max(1, self._room_for_keys)))
+
+    @property
+    def _room_for_keys(self) -> int:
+        """Keys that a round has room for, whatever number of uses its stages have."""
+        if all(_is_one(stage.uses_per_round) for stage in self.stages):
+            return self.keys_per_round
+        return max(_KEYS, 2 ** math.ceil(math.log2(max(1, self.keys_per_round))))
+
     def randomness(self, schedule: KeySchedule, first: int, rounds: int) -> Randomness:
-        """The randomness of some rounds, from a first use on: exact noise, or keys from which noise is generated."""
-        return self.draws(rounds) if self.is_exact else self.keys(schedule, first, rounds)
+        """The randomness of some rounds, from a first use on: exact noise, or keys from which noise is generated.
+
+        It has the shapes of `randomness_shapes`: what no round and no use reads is zero.
+        """
+        drawn = self.draws(rounds) if self.is_exact else self.keys(schedule, first, rounds)
+        return jax.tree.map(_filled, drawn, self.randomness_shapes())
+
+    def randomness_shapes(self) -> Any:
+        """Shapes and dtype of the randomness of one call of the compiled loop."""
+        if self.is_exact:
+            return tuple(jax.ShapeDtypeStruct(shape, jnp.uint32) for shape in self.draw_shapes(self.capacity))
+        return jax.ShapeDtypeStruct((self.capacity, self._room_for_keys, 2, 2), jnp.uint32)
 
     def draws(self, rounds: int) -> tuple[npt.NDArray[np.uint32], ...]:
         """Draw the exact noise of some rounds: for each stage, integers of shape (rounds, uses, numbers).
@@ -233,24 +270,72 @@ class Program:
         pairs = [schedule.keys(purpose, first, number) for purpose in ("noise", "batch")]
         return np.stack(pairs, axis=1).reshape(rounds, self.keys_per_round, 2, 2)
 
-    def loop(self, answer: Answer, state: State, keys: Randomness, means: Means | None = None) -> tuple[State, Tree]:
-        """Run one round per row of keys; returns the state and the history of these rounds."""
+    def loop(
+        self, answer: Answer, state: State, randomness: Randomness, rounds: Any, means: Means | None = None
+    ) -> tuple[State, Tree]:
+        """Run the first ``rounds`` rounds for which there is randomness; returns the state and the history.
 
-        def one_round(state: State, round_keys: Randomness) -> tuple[State, Tree]:
-            first = 0
-            for index, stage in enumerate(self.stages):
+        The history has a row for each round that there is room for; rows after the last round are zero.
+        """
+        room = jax.tree.leaves(randomness)[0].shape[0]
+        rows = jax.tree.map(
+            lambda leaf: jnp.zeros((room, *leaf.shape), leaf.dtype), jax.eval_shape(self.observe, state)
+        )
+
+        def one_round(index: jax.Array, carry: tuple[State, Tree]) -> tuple[State, Tree]:
+            state, history = carry
+            mine = jax.tree.map(lambda leaf: jax.lax.dynamic_index_in_dim(leaf, index, keepdims=False), randomness)
+            first: Any = 0
+            for place, stage in enumerate(self.stages):
                 if isinstance(stage, NoiselessStage):
                     assert means is not None, "a program without noise needs exact means"
                     state = stage.run(means, state)
                     continue
                 assert isinstance(stage, Stage), "a program with calls has no compiled loop"
-                own_keys = round_keys[index] if self.is_exact else round_keys[first : first + stage.keys_per_round]
-                state = stage.run(answer, state, own_keys)
-                first += stage.keys_per_round
-            return state, self.observe(state)
+                own = (mine[place],) if self.is_exact else (mine, first)
+                state = stage.run(answer, state, *own)
+                first = first + stage.keys_per_round
+            written = jax.tree.map(
+                lambda leaf, row: jax.lax.dynamic_update_index_in_dim(leaf, row, index, 0), history, self.observe(state)
+            )
+            return state, written
 
-        return jax.lax.scan(one_round, state, keys)
+        return _repeated(one_round, rounds if room > 1 else 1, (state, rows))
+
+
+def _split(stage: Stage) -> tuple[dict[str, Any], dict[str, Any]]:
+    numbers = {name: getattr(stage, name) for name in ("release", "update", "query", "begin", "end")}
+    uses = {"uses_per_round": stage.uses_per_round}
+    # The number of uses is a number like others, unless it is one: then there is no loop.
+    return (numbers, uses) if _is_one(stage.uses_per_round) else (numbers | uses, {})
+
+
+register(Stage, _split)
+register(NoiselessStage, lambda stage: ({}, {"run": stage.run, "uses_per_round": stage.uses_per_round}))
+# The number of rounds is an argument of the loop; start and finish run outside of compiled code.
+register(Program, lambda program: ({"stages": program.stages, "observe": program.observe}, {}))
+
+
+def _repeated(step: Callable[[jax.Array, Tree], Tree], times: Any, carry: Tree) -> Tree:
+    """Apply ``step(index, carry)`` a public number of times."""
+    zero = jnp.zeros((), jnp.int32)
+    if _is_one(times):
+        return step(zero, carry)
+    if isinstance(times, int):
+        return jax.lax.fori_loop(0, times, step, carry)
+    return jax.lax.fori_loop(zero, times.astype(jnp.int32), step, carry)
+
+
+def _is_one(number: Any) -> bool:
+    return isinstance(number, int) and number == 1
+
+
+def _filled(values: npt.NDArray[np.uint32], shape: jax.ShapeDtypeStruct) -> npt.NDArray[np.uint32]:
+    """An array of the given shape that begins with the values and continues with zeros."""
+    filled = np.zeros(shape.shape, np.uint32)
+    filled[tuple(map(slice, values.shape))] = values
+    return filled
 
 
 def _is_discretized(stage: Stage | Call | NoiselessStage) -> bool:
-    return isinstance(stage.release, Release) and stage.release.grid is not None
+    return isinstance(stage, Stage) and stage.release is not None and stage.release.grid is not None

@@ -88,12 +88,13 @@ def run(
                 advance(done)
             chunk = chunk_length(part.rounds)
             for first in range(done, part.rounds, chunk):
-                state, observed = records.execute(part, receipt, schedule, _plain(state), chunk)
+                number = min(chunk, part.rounds - first)
+                state, observed = records.execute(part, receipt, schedule, _plain(state), number)
                 if index == 0:
                     history.append(jax.tree.map(np.asarray, observed))
                 if checkpoint is not None:
-                    checkpoint.save(index, first + chunk, state, history)
-                advance(chunk)
+                    checkpoint.save(index, first + number, state, history)
+                advance(number)
             values = part.finish(_plain(state))
     whole = jax.tree.map(lambda *chunks: np.concatenate(chunks), *history)
     return Released(jax.tree.map(np.asarray, values), whole)
@@ -119,8 +120,8 @@ def check_records(records: Any) -> None:
 
 
 def chunk_length(rounds: int) -> int:
-    """The largest divisor of ``rounds`` that gives at least `_CHUNKS` chunks; equal chunks are compiled once."""
-    return next(size for size in range(max(1, rounds // _CHUNKS), 0, -1) if rounds % size == 0)
+    """The rounds of a chunk, for at most `_CHUNKS` chunks; the last one may be shorter, which compiles nothing."""
+    return -(-rounds // _CHUNKS)
 
 
 def _plain(state: Tree) -> Tree:

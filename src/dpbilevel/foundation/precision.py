@@ -4,8 +4,12 @@ JAX has one setting for both. Losses are traced under the user's setting, becaus
 type under the other one (and JAX 0.10 confuses an array that it has seen under both).
 """
 
+from typing import Any
+
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jax.tree_util import Partial
 
 
 def is_double() -> bool:
@@ -16,3 +20,21 @@ def is_double() -> bool:
 def user_float() -> np.dtype[np.floating]:
     """The dtype of floating-point records and iterates: float32, unless the user has enabled float64 in JAX."""
     return np.dtype(jax.dtypes.canonicalize_dtype(np.float64))
+
+
+def in_user_precision(program: Any) -> Any:
+    """A traced program whose functions get their numbers in the precision of the current context.
+
+    Noise and clips stay in float64: they belong to releases, which compute in it.
+    """
+
+    def narrowed(leaf: Any) -> Any:
+        dtype = jax.dtypes.canonicalize_dtype(leaf.dtype)
+        return leaf if dtype == leaf.dtype else jax.lax.convert_element_type(leaf, dtype)
+
+    def convert(part: Any) -> Any:
+        if isinstance(part, Partial):
+            return jax.tree.map(narrowed, part)
+        return narrowed(part) if jnp.issubdtype(part.dtype, jnp.integer) else part
+
+    return jax.tree.map(convert, program, is_leaf=lambda part: isinstance(part, Partial))

@@ -19,6 +19,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from dpbilevel.constants import Constants
@@ -26,12 +27,14 @@ from dpbilevel.constraints import into_ball, project
 from dpbilevel.errors import InvalidArgument
 from dpbilevel.execution.program import Stage, State
 from dpbilevel.foundation.arguments import count, positive
+from dpbilevel.foundation.structure import function, passing
 from dpbilevel.inner.solver import Declare, InnerProblem, InnerSolver, Parameters
 from dpbilevel.privacy.release import Contribution, Release
 from dpbilevel.privacy.sampling import FullBatch, Poisson, Sampling, check_sampling
 
 Tree = Any
 
+_RADII = 8  # rounds that compiled code has room for, or a multiple of it; their number depends on the noise
 _CONVEXITY = "DPLocGD needs mu_g, a public number; a regulariser (w/2)||y||^2 in lower_term gives w"
 
 
@@ -184,39 +187,17 @@ class DPLocGD(InnerSolver):
         }
 
     def _stage(self, problem: InnerProblem, release: Release, schedule: Localisation) -> Stage:
-        domain = problem.context.problem.lower_domain
-        radii = jnp.asarray(schedule.radii, jnp.float32)
-
-        def begin(state: State) -> Tree:
-            y = problem.start(state)
-            return {"y": y, "centre": y, "sum": optax.tree.zeros_like(y)}
-
-        def point(state: State, carry: Tree, step: jax.Array) -> Tree:
-            return state["x"], carry["y"]
-
-        def update(state: State, carry: Tree, answer: Tree, step: jax.Array) -> Tree:
-            inside = step % schedule.steps
-            size = jnp.minimum(1 / (schedule.strong_convexity * (inside + 1)), schedule.largest_step)
-            gradient = optax.tree.add(answer, problem.free_gradient(state, carry["y"]))
-            moved = project(domain, _descend(carry["y"], gradient, size))
-            moved = into_ball(moved, carry["centre"], radii[step // schedule.steps])
-            # The paper averages y_0, ..., y_{T-1}: the last gradient would be charged but not used.
-            summed = optax.tree.add(carry["sum"], moved)
-            last = inside == schedule.steps - 1
-            average = optax.tree.scale(1 / schedule.steps, summed)
-            return {
-                "y": _choose(last, average, moved),
-                "centre": _choose(last, average, carry["centre"]),
-                "sum": _choose(last, optax.tree.zeros_like(summed), summed),
-            }
-
+        radii = np.zeros(-(-len(schedule.radii) // _RADII) * _RADII, np.float32)
+        radii[: len(schedule.radii)] = schedule.radii
+        convexity, largest_step = float(schedule.strong_convexity), float(schedule.largest_step)
+        steps = _Steps(problem, convexity, radii, schedule.steps, largest_step)
         return Stage(
             release=release,
             uses_per_round=schedule.total_steps,
-            begin=begin,
-            query=point,
-            update=update,
-            end=lambda state, carry: problem.end(state, carry["y"]),
+            begin=function(_Steps.begin, steps),
+            query=_query,
+            update=function(_Steps.update, steps),
+            end=function(_Steps.end, steps),
         )
 
 
@@ -241,6 +222,53 @@ class DPLocSGD(DPLocGD):
     def gradient_sampling(self) -> Sampling:
         """The sampling scheme of a gradient."""
         return self.sampling
+
+
+@passing("problem", "strong_convexity", "radii", "steps", "largest_step")
+@dataclass(frozen=True, eq=False)
+class _Steps:
+    """The steps of one solve.
+
+    Args:
+        problem: the minimisation.
+        strong_convexity: of its objective.
+        radii: of the balls, one for each round, then zeros.
+        steps: gradient steps per round.
+        largest_step: bound on the step sizes.
+    """
+
+    problem: InnerProblem
+    strong_convexity: float
+    radii: Any
+    steps: int
+    largest_step: float
+
+    def begin(self, state: State) -> Tree:
+        y = self.problem.start(state)
+        return {"y": y, "centre": y, "sum": optax.tree.zeros_like(y)}
+
+    def update(self, state: State, carry: Tree, answer: Tree, step: jax.Array) -> Tree:
+        inside = step % self.steps
+        size = jnp.minimum(1 / (self.strong_convexity * (inside + 1)), self.largest_step)
+        gradient = optax.tree.add(answer, self.problem.free_gradient(state, carry["y"]))
+        moved = project(self.problem.context.problem.lower_domain, _descend(carry["y"], gradient, size))
+        moved = into_ball(moved, carry["centre"], jnp.asarray(self.radii)[step // self.steps])
+        # The paper averages y_0, ..., y_{T-1}, which pays for the last answer without using it.
+        summed = optax.tree.add(carry["sum"], moved)
+        last = inside == self.steps - 1
+        average = optax.tree.scale(1 / self.steps, summed)
+        return {
+            "y": _choose(last, average, moved),
+            "centre": _choose(last, average, carry["centre"]),
+            "sum": _choose(last, optax.tree.zeros_like(summed), summed),
+        }
+
+    def end(self, state: State, carry: Tree) -> State:
+        return self.problem.end(state, carry["y"])
+
+
+def _query(state: State, carry: Tree, step: jax.Array) -> Tree:
+    return state["x"], carry["y"]
 
 
 def _descend(y: Tree, gradient: Tree, size: jax.Array) -> Tree:

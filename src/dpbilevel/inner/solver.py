@@ -12,7 +12,8 @@ from typing import Any, ClassVar
 import jax
 
 from dpbilevel.execution.program import Call, Stage, State
-from dpbilevel.methods.context import PublicContext
+from dpbilevel.foundation.structure import function, register
+from dpbilevel.methods.context import PublicContext, Setting
 from dpbilevel.methods.contributions import by_role, lower_gradients, penalised_gradients
 from dpbilevel.privacy.declared import DeclaredRelease
 from dpbilevel.privacy.release import Contribution, Release
@@ -43,6 +44,10 @@ class InnerProblem:
     start: Callable[[State], Tree]
     end: Callable[[State, Tree], State]
 
+    def __post_init__(self) -> None:
+        for name in ("start", "end"):
+            object.__setattr__(self, name, function(getattr(self, name)))
+
     @property
     def upper_weight(self) -> float:
         """The weight of f relative to g: zero, or one over the penalty weight."""
@@ -68,6 +73,16 @@ class InnerProblem:
             return self.upper_weight * problem.term("upper")(x, y) + problem.term("lower")(x, y)
 
         return jax.grad(terms, 1)(state["x"], y)
+
+
+# Compiled code sees the setting in place of the context, whose budget is not for it to read.
+register(
+    InnerProblem,
+    lambda problem: (
+        {name: getattr(problem, name) for name in ("penalty_weight", "start", "end")},
+        {"context": problem.context if isinstance(problem.context, Setting) else problem.context.setting},
+    ),
+)
 
 
 class InnerSolver(ABC):

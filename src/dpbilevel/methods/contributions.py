@@ -7,11 +7,11 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import jax
 import optax
 
 from dpbilevel.errors import InvalidProblem
-from dpbilevel.methods.context import PublicContext
+from dpbilevel.foundation.structure import function
+from dpbilevel.methods.context import PublicContext, gradient
 from dpbilevel.privacy.release import Contribution
 
 Tree = Any
@@ -21,19 +21,15 @@ Levels = dict[str, tuple[Vector, float]]  # level ("upper", "lower") -> per-reco
 
 def lower_gradients(context: PublicContext, clip: float) -> Levels:
     """Gradients of g_i in y, at points (x, y)."""
-    gradient = jax.grad(context.problem.lower_loss, 1)
-    return {"lower": (lambda point, record: gradient(*point, record), clip)}
+    return {"lower": (function(_at_point, gradient(context.problem, "lower_loss", 1)), clip)}
 
 
 def penalised_gradients(context: PublicContext, penalty_weight: float, clip: float, upper_clip: float) -> Levels:
     """Gradients of f_i/penalty and g_i in y, at points (x, y): an upper record has a weight of 1/penalty."""
     levels = lower_gradients(context, clip)
     if context.problem.upper_loss is not None:
-        gradient = jax.grad(context.problem.upper_loss, 1)
-        levels["upper"] = (
-            lambda point, record: optax.tree.scale(1 / penalty_weight, gradient(*point, record)),
-            upper_clip / penalty_weight,
-        )
+        vector = function(_divided, gradient(context.problem, "upper_loss", 1), penalty_weight)
+        levels["upper"] = (vector, upper_clip / penalty_weight)
     return levels
 
 
@@ -41,19 +37,27 @@ def hypergradients(context: PublicContext, penalty_weight: float, clip: float, u
     """Parts of the hypergradient at points (x, y, z), for the levels whose x-gradient depends on records."""
     levels: Levels = {}
     if "lower" in context.inspection.hypergradient_reads:
-        lower_gradient = jax.grad(context.problem.lower_loss)
-
-        def difference(point: Tree, record: Tree) -> Tree:
-            x, y, z = point
-            return optax.tree.scale(
-                penalty_weight, optax.tree.sub(lower_gradient(x, z, record), lower_gradient(x, y, record))
-            )
-
-        levels["lower"] = (difference, clip)
+        levels["lower"] = (function(_difference, gradient(context.problem, "lower_loss", 0), penalty_weight), clip)
     if context.problem.upper_loss is not None and "upper" in context.inspection.hypergradient_reads:
-        upper_gradient = jax.grad(context.problem.upper_loss)
-        levels["upper"] = (lambda point, record: upper_gradient(point[0], point[2], record), upper_clip)
+        levels["upper"] = (function(_direct, gradient(context.problem, "upper_loss", 0)), upper_clip)
     return levels
+
+
+def _at_point(gradient: Any, point: Tree, record: Tree) -> Tree:
+    return gradient(*point, record)
+
+
+def _divided(gradient: Any, penalty_weight: Any, point: Tree, record: Tree) -> Tree:
+    return optax.tree.scale(1 / penalty_weight, gradient(*point, record))
+
+
+def _difference(gradient: Any, penalty_weight: Any, point: Tree, record: Tree) -> Tree:
+    x, y, z = point
+    return optax.tree.scale(penalty_weight, optax.tree.sub(gradient(x, z, record), gradient(x, y, record)))
+
+
+def _direct(gradient: Any, point: Tree, record: Tree) -> Tree:
+    return gradient(point[0], point[2], record)
 
 
 def by_role(levels: Levels, context: PublicContext) -> dict[str, Contribution]:
@@ -66,7 +70,7 @@ def by_role(levels: Levels, context: PublicContext) -> dict[str, Contribution]:
         merged.setdefault(role, {})[level] = part
     return {
         role: Contribution(
-            _sum([vector for vector, _ in parts.values()]),
+            function(_sum, tuple(function(vector) for vector, _ in parts.values())),
             sum(clip for _, clip in parts.values()) if context.budget.is_private else math.inf,
             context.sizes.count(role),
         )
@@ -87,11 +91,8 @@ def shares_by_role(
     }
 
 
-def _sum(vectors: list[Vector]) -> Vector:
-    def vector(point: Tree, record: Tree) -> Tree:
-        total = vectors[0](point, record)
-        for other in vectors[1:]:
-            total = optax.tree.add(total, other(point, record))
-        return total
-
-    return vector
+def _sum(vectors: tuple[Vector, ...], point: Tree, record: Tree) -> Tree:
+    total = vectors[0](point, record)
+    for other in vectors[1:]:
+        total = optax.tree.add(total, other(point, record))
+    return total

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import optax
 
 from dpbilevel.constraints import Domain, project
+from dpbilevel.foundation.structure import passing
 
 Tree = Any
 State = Any
@@ -30,6 +31,7 @@ def averaged(average: Tree, value: Tree, decay: float) -> Tree:
     return jax.tree.map(lambda a, v: (decay * a + (1 - decay) * v).astype(v.dtype), average, value)
 
 
+@passing("steps", "learning_rate", structure=("domain",))
 @dataclass(frozen=True)
 class Descent:
     """Projected Adam with a learning rate that decreases linearly to zero; its result is the averaged iterate."""

@@ -18,10 +18,14 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from dpbilevel.foundation.structure import function, passing
+from dpbilevel.privacy.outer import norm
+
 Tree = Any
 PerRecord = Callable[[Tree, Tree], Tree]
 
 
+@passing("contribution", structure=("clip", "share"))
 @dataclass(frozen=True, eq=False)
 class Part:
     """One of the vectors.
@@ -35,6 +39,9 @@ class Part:
     contribution: PerRecord
     clip: float
     share: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "contribution", function(self.contribution))
 
     @property
     def unit(self) -> float:
@@ -52,11 +59,15 @@ def shared(contributions: Mapping[str, tuple[PerRecord, float]], weights: Mappin
 
 def joined(parts: Mapping[str, Part], clipped: bool) -> PerRecord:
     """The joint contribution, as a dictionary of its parts; without privacy nothing is clipped."""
+    return function(_clipped if clipped else _unclipped, dict(parts))
 
-    def contribution(point: Tree, record: Tree) -> dict[str, Tree]:
-        return {name: _scale(part, part.contribution(point, record), clipped) for name, part in parts.items()}
 
-    return contribution
+def _clipped(parts: Mapping[str, Part], point: Tree, record: Tree) -> dict[str, Tree]:
+    return {name: _scale(part, part.contribution(point, record), True) for name, part in parts.items()}
+
+
+def _unclipped(parts: Mapping[str, Part], point: Tree, record: Tree) -> dict[str, Tree]:
+    return {name: _scale(part, part.contribution(point, record), False) for name, part in parts.items()}
 
 
 def separated(released: Mapping[str, Tree], parts: Mapping[str, Part]) -> dict[str, Tree]:
@@ -67,5 +78,5 @@ def separated(released: Mapping[str, Tree], parts: Mapping[str, Part]) -> dict[s
 def _scale(part: Part, contribution: Tree, clipped: bool) -> Tree:
     factor: Any = 1 / part.unit
     if clipped:
-        factor = factor * jnp.minimum(1.0, part.clip / jnp.maximum(optax.tree.norm(contribution), part.clip))
+        factor = factor * jnp.minimum(1.0, part.clip / jnp.maximum(norm(contribution), part.clip))
     return jax.tree.map(lambda leaf: (factor * leaf).astype(leaf.dtype), contribution)

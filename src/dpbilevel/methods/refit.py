@@ -9,6 +9,7 @@ records within the clip, for a hundredth of mu^2, and the clip is adjusted until
 above all norms would add unnecessary noise; a clip far below them biases the gradient towards typical records.
 """
 
+import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,16 +22,19 @@ import optax
 from dpbilevel.errors import InvalidArgument
 from dpbilevel.execution.program import Program, Stage, State
 from dpbilevel.foundation.arguments import count, positive
-from dpbilevel.methods.context import PublicContext
+from dpbilevel.foundation.structure import function, passing
+from dpbilevel.methods.context import PublicContext, gradient
 from dpbilevel.methods.contributions import Levels, by_role, shares_by_role
 from dpbilevel.methods.descent import Descent
-from dpbilevel.methods.joint import Part, PerRecord, joined, separated, shared
+from dpbilevel.methods.joint import Part, joined, separated, shared
 from dpbilevel.methods.noiseless.noiseless import noiseless_training
 from dpbilevel.privacy.accounting import gaussian_epsilon
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.calibration import calibrate, with_shares
+from dpbilevel.privacy.outer import norm
 from dpbilevel.privacy.release import Release
 from dpbilevel.privacy.sampling import FullBatch
+from dpbilevel.problem import BilevelProblem
 from dpbilevel.records import RecordShapes
 
 Tree = Any
@@ -111,16 +115,13 @@ class Refit:
         )
         shares = shares_by_role({TRAINING: 1.0}, {TRAINING: contributions})
         (release,) = calibrate([with_shares(release, shares[TRAINING], context.budget)], context.budget)
+        training = self._training(context, release)
         program = Program(
             rounds=self.steps,
-            stages=[self._stage(context, release)],
-            start=lambda x, y: {
-                "x": x,
-                "model": self._descent(context).start(y),
-                "clip": jnp.asarray(self.clip_norm, jnp.float32),
-            },
-            observe=lambda state: {},
-            finish=lambda state: (state["x"], state["model"]["average"]),
+            stages=[Stage(release=release, query=_query, update=function(_Training.update, training))],
+            start=function(_start, training.descent, float(self.clip_norm)),
+            observe=_observe,
+            finish=_finish,
         )
         parameters: Parameters = {
             "training: steps": (self.steps, "at the final x"),
@@ -156,36 +157,16 @@ class Refit:
 
     def _levels(self, context: PublicContext) -> Levels:
         problem, sizes = context.problem, context.sizes
-        lower_gradient = jax.grad(problem.lower_loss, 1)
-
-        def lower(x: Tree, y: Tree, record: Tree) -> Tree:
-            return optax.tree.scale(1 / problem.lower_scale(x), lower_gradient(x, y, record))
-
-        loss_gradients = {"lower": lower}
-        if self._pools(context) and problem.upper_loss is not None:
-            loss_gradients["upper"] = jax.grad(problem.upper_loss, 1)
-        total = self._records(context)
-
-        def level(name: str) -> tuple[PerRecord, float]:
+        loss_gradients = {"lower": _lower_gradient(problem)}
+        if self._pools(context):
+            loss_gradients["upper"] = gradient(problem, "upper_loss", 1)
+        total, levels = self._records(context), {}
+        for name, loss_gradient in loss_gradients.items():
             # A mean over all records: the mean of each role is weighted by its fraction of the records.
             fraction = sizes.count(sizes.role_of(name) or name) / total
-            contribution = joined(self._parts(context, loss_gradients[name]), clipped=context.budget.is_private)
-            return lambda point, record: optax.tree.scale(fraction, contribution(point, record)), fraction
-
-        return {name: level(name) for name in loss_gradients}
-
-    def _parts(self, context: PublicContext, loss_gradient: Callable[[Tree, Tree, Tree], Tree]) -> dict[str, Part]:
-        """A record's contribution at (x, y, clip): its gradient in units of the clip, and whether it is within it."""
-        cut = self._cut(context)
-
-        def gradient(point: Tree, record: Tree) -> Tree:
-            x, y, clip = point
-            return optax.tree.scale(1 / (cut * clip), loss_gradient(x, y, record))
-
-        def within(point: Tree, record: Tree) -> jax.Array:
-            return jnp.where(cut * optax.tree.norm(gradient(point, record)) <= 1, 0.5, -0.5)
-
-        return shared({GRADIENT: (gradient, 1.0), WITHIN: (within, 0.5)}, _SHARES)
+            contribution = joined(_parts(loss_gradient, self._cut(context)), clipped=context.budget.is_private)
+            levels[name] = function(_weighted, fraction, contribution), fraction
+        return levels
 
     def _pools(self, context: PublicContext) -> bool:
         """Whether upper records are used for training too."""
@@ -200,26 +181,84 @@ class Refit:
         noise = math.sqrt(context.y_dimension) / (context.budget.mu * self._records(context))
         return 1 / math.sqrt(1 + (noise / _NOISY) ** 2)
 
-    def _stage(self, context: PublicContext, release: Release) -> Stage:
-        problem = context.problem
-        descent, term, cut = self._descent(context), jax.grad(problem.term("lower"), 1), self._cut(context)
-        parts = self._parts(context, jax.grad(problem.lower_loss, 1))  # every level has the same units
+    def _training(self, context: PublicContext, release: Release) -> "_Training":
+        problem, cut = context.problem, self._cut(context)
+        parts = _parts(_lower_gradient(problem), cut)  # every level has the same units
         noise = parts[WITHIN].unit * release.noise_std * math.sqrt(self.steps)
-        pace = 1 / math.hypot(1, noise / _WANDERING)
+        descent = Descent(self.steps, self.learning_rate / self.clip_norm, problem.lower_domain)
+        return _Training(problem, parts, descent, cut, pace=1 / math.hypot(1, noise / _WANDERING))
 
-        def update(state: State, carry: Tree, answer: Tree, step: jax.Array) -> State:
-            x, model, clip = carry["x"], carry["model"], carry["clip"]
-            means = separated(answer, parts)
-            scale = problem.lower_scale(x) * cut * clip
-            gradient = optax.tree.add(optax.tree.scale(scale, means[GRADIENT]), term(x, model["y"]))
-            clip = clip * jnp.exp(pace * (_WITHIN - 0.5 - means[WITHIN]))
-            return carry | {"model": descent.move(model, gradient), "clip": clip.astype(jnp.float32)}
 
-        return Stage(
-            release=release,
-            query=lambda state, carry, step: (carry["x"], carry["model"]["y"], carry["clip"]),
-            update=update,
-        )
+@passing("parts", "descent", "cut", "pace", structure=("problem",))
+@dataclass(frozen=True, eq=False)
+class _Training:
+    """A training step.
 
-    def _descent(self, context: PublicContext) -> Descent:
-        return Descent(self.steps, self.learning_rate / self.clip_norm, context.problem.lower_domain)
+    Args:
+        problem: the bilevel problem.
+        parts: what a record contributes.
+        descent: the steps of y.
+        cut: factor on the clip.
+        pace: of the adaptation of the clip.
+    """
+
+    problem: BilevelProblem
+    parts: dict[str, Part]
+    descent: Descent
+    cut: float
+    pace: float
+
+    def update(self, state: State, carry: Tree, answer: Tree, step: jax.Array) -> State:
+        x, model, clip = carry["x"], carry["model"], carry["clip"]
+        means = separated(answer, self.parts)
+        scale = self.problem.lower_scale(x) * self.cut * clip
+        term = gradient(self.problem, "lower_term", 1)(x, model["y"])
+        direction = optax.tree.add(optax.tree.scale(scale, means[GRADIENT]), term)
+        clip = clip * jnp.exp(self.pace * (_WITHIN - 0.5 - means[WITHIN]))
+        return carry | {"model": self.descent.move(model, direction), "clip": clip.astype(jnp.float32)}
+
+
+def _start(descent: Descent, clip_norm: Any, x: Tree, y: Tree) -> State:
+    return {"x": x, "model": descent.start(y), "clip": jnp.asarray(clip_norm, jnp.float32)}
+
+
+def _query(state: State, carry: Tree, step: jax.Array) -> Tree:
+    return carry["x"], carry["model"]["y"], carry["clip"]
+
+
+def _observe(state: State) -> Tree:
+    return {}
+
+
+def _finish(state: State) -> tuple[Tree, Tree]:
+    return state["x"], state["model"]["average"]
+
+
+def _parts(loss_gradient: Callable[[Tree, Tree, Tree], Tree], cut: float) -> dict[str, Part]:
+    """A record's contribution at (x, y, clip): its gradient in units of the clip, and whether it is within it."""
+    contributions = {
+        GRADIENT: (function(_in_units, loss_gradient, cut), 1.0),
+        WITHIN: (function(_within, loss_gradient, cut), 0.5),
+    }
+    return shared(contributions, _SHARES)
+
+
+def _in_units(loss_gradient: Callable[[Tree, Tree, Tree], Tree], cut: Any, point: Tree, record: Tree) -> Tree:
+    x, y, clip = point
+    return optax.tree.scale(1 / (cut * clip), loss_gradient(x, y, record))
+
+
+def _within(loss_gradient: Callable[[Tree, Tree, Tree], Tree], cut: Any, point: Tree, record: Tree) -> jax.Array:
+    return jnp.where(cut * norm(_in_units(loss_gradient, cut, point, record)) <= 1, 0.5, -0.5)
+
+
+def _weighted(fraction: Any, contribution: Callable[[Tree, Tree], Tree], point: Tree, record: Tree) -> Tree:
+    return optax.tree.scale(fraction, contribution(point, record))
+
+
+@functools.lru_cache(maxsize=64)
+def _lower_gradient(problem: BilevelProblem) -> Callable[[Tree, Tree, Tree], Tree]:
+    def lower(x: Tree, y: Tree, record: Tree) -> Tree:
+        return optax.tree.scale(1 / problem.lower_scale(x), gradient(problem, "lower_loss", 1)(x, y, record))
+
+    return lower

@@ -10,6 +10,7 @@ changed. The sampling scheme accounts for everything else (`sampling`): the reco
 take its place in a batch of fixed size, and it may be drawn several times.
 """
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -109,6 +110,7 @@ def gaussian_delta(mu: float, epsilon: float) -> float:
     return float(math.exp(first) * -math.expm1(min(second - first, 0.0)))
 
 
+@functools.lru_cache(maxsize=256)  # a root search, for which a plan asks a dozen times
 def gaussian_mu(epsilon: float, delta: float) -> float:
     """The largest mu whose mu-GDP is (epsilon, delta)-DP."""
     import dp_accounting

@@ -21,13 +21,14 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from dpbilevel.constraints import project
+from dpbilevel.constraints import Domain, project
 from dpbilevel.errors import InvalidArgument
 from dpbilevel.execution.program import Call, Program, Stage, State
 from dpbilevel.foundation.arguments import count, one_of, positive
+from dpbilevel.foundation.structure import function, passing
 from dpbilevel.inner.loc_gd import DPLocGD
 from dpbilevel.inner.solver import Declare, InnerProblem, InnerSolver, Parameters
-from dpbilevel.methods.context import PublicContext
+from dpbilevel.methods.context import PublicContext, free_gradients
 from dpbilevel.methods.contributions import by_role, shares_by_role
 from dpbilevel.methods.dp_bilevel.curvature import check_curvature
 from dpbilevel.methods.dp_bilevel.sensitivity import WAYS, ClipNorm, bounded_hypergradients
@@ -37,7 +38,7 @@ from dpbilevel.privacy.calibration import calibrate, with_shares
 from dpbilevel.privacy.declared import DeclaredRelease
 from dpbilevel.privacy.release import Contribution, Release
 from dpbilevel.privacy.sampling import FullBatch, Sampling, check_sampling
-from dpbilevel.problem import BilevelProblem, free_gradient
+from dpbilevel.problem import BilevelProblem
 
 Tree = Any
 
@@ -129,6 +130,7 @@ class DPBilevel:
         """Declare all releases and define the algorithm as a program; no record is involved."""
         budget = context.budget
         weight, step_size, parameters = self._outer_parameters(context.problem)
+        weight, step_size = float(weight), float(step_size)
         bounded = bounded_hypergradients(context, weight, self.clip_norm, self.upper_clip_norm)
         if self.inner.calibrated:
             check_curvature(context)
@@ -164,9 +166,7 @@ class DPBilevel:
         hypergradient = releases.get(_HYPERGRADIENT)
         stages.append(self._hypergradient_stage(context, hypergradient, weight, step_size, bounded.scale))
         parameters |= split_parameters | _release_parameters(context, releases, shares, bounded.reason)
-        program = Program(
-            rounds=self.steps, stages=stages, start=_start, observe=lambda state: state["seen"], finish=self._finish
-        )
+        program = Program(rounds=self.steps, stages=stages, start=_start, observe=_observe, finish=self._finish)
         return program, parameters
 
     def _asked(self, solve: InnerProblem, declare: Declare) -> Release | DeclaredRelease:
@@ -183,25 +183,21 @@ class DPBilevel:
         self, context: PublicContext, weight: float, near: Callable[[Tree, Tree], Tree]
     ) -> tuple[InnerProblem, InnerProblem]:
         """The two solves of a round: of g for y, and of f/penalty + g for z, which ``near`` moves close to y."""
-
-        def start(variable: str) -> Callable[[State], Tree]:
-            return lambda state: state[variable] if self.warm_start else state["y_start"]
-
         lower = InnerProblem(
             name=_LOWER,
             context=context,
             rounds=self.steps,
             penalty_weight=None,
-            start=start("y"),
-            end=lambda state, solution: state | {"y": solution},
+            start=_previous_y if self.warm_start else _first_y,
+            end=_end_lower,
         )
         penalised = InnerProblem(
             name=_PENALISED,
             context=context,
             rounds=self.steps,
             penalty_weight=weight,
-            start=start("z"),
-            end=lambda state, solution: state | {"z": near(state["y"], solution)},
+            start=_previous_z if self.warm_start else _first_y,
+            end=function(_end_penalised, near),
         )
         return lower, penalised
 
@@ -275,37 +271,77 @@ class DPBilevel:
         step_size: float,
         scale: Callable[[Tree, Tree], Any],
     ) -> Stage:
-        reads, sizes = context.inspection.hypergradient_reads, context.sizes
-        free = {
-            level: free_gradient(context.problem, level, level in reads, sizes.record(level))
-            for level in ("upper", "lower")
+        free = free_gradients(context.setting)
+        step = _OuterStep(context.problem.domain, free, weight, step_size, function(scale))
+        return Stage(release=release, query=_query, update=function(_OuterStep.update, step))
+
+
+@passing("weight", "step_size", "scale", structure=("domain", "free"))
+@dataclass(frozen=True, eq=False)
+class _OuterStep:
+    """The step of x.
+
+    Args:
+        domain: X.
+        free: the parts of x-gradients that cost no budget, by level.
+        weight: lambda.
+        step_size: eta.
+        scale: (y, z) -> the factor of the answer.
+    """
+
+    domain: Domain
+    free: Mapping[str, Callable[..., Tree]]
+    weight: float
+    step_size: float
+    scale: Callable[[Tree, Tree], Any]
+
+    def update(self, state: State, carry: Tree, answer: Tree, step: jax.Array) -> State:
+        x, y, z = state["x"], state["y"], state["z"]
+        difference = optax.tree.sub(self.free["lower"](x, z), self.free["lower"](x, y))
+        gradient = optax.tree.add(self.free["upper"](x, z), optax.tree.scale(self.weight, difference))
+        if answer is not None:
+            gradient = optax.tree.add(gradient, optax.tree.scale(self.scale(y, z), answer))
+        moved = jax.tree.map(lambda leaf, g: (leaf - self.step_size * g).astype(leaf.dtype), x, gradient)
+        moved = project(self.domain, moved)
+        move = optax.tree.norm(optax.tree.sub(moved, x)).astype(jnp.float32)
+        last = {"move": move, "x": x, "y": y}
+        better = move < state["best"]["move"]
+        best = jax.tree.map(lambda new, old: jnp.where(better, new, old), last, state["best"])
+        seen = {
+            "x": moved,
+            "move": move,
+            "hypergradient_norm": optax.tree.norm(gradient).astype(jnp.float32),
+            "solution_distance": optax.tree.norm(optax.tree.sub(z, y)).astype(jnp.float32),
         }
+        return state | {"x": moved, "last": last, "best": best, "seen": seen}
 
-        def update(state: State, carry: Tree, answer: Tree, step: jax.Array) -> State:
-            x, y, z = state["x"], state["y"], state["z"]
-            difference = optax.tree.sub(free["lower"](x, z), free["lower"](x, y))
-            gradient = optax.tree.add(free["upper"](x, z), optax.tree.scale(weight, difference))
-            if answer is not None:
-                gradient = optax.tree.add(gradient, optax.tree.scale(scale(y, z), answer))
-            moved = jax.tree.map(lambda leaf, g: (leaf - step_size * g).astype(leaf.dtype), x, gradient)
-            moved = project(context.problem.domain, moved)
-            move = optax.tree.norm(optax.tree.sub(moved, x)).astype(jnp.float32)
-            last = {"move": move, "x": x, "y": y}
-            better = move < state["best"]["move"]
-            best = jax.tree.map(lambda new, old: jnp.where(better, new, old), last, state["best"])
-            seen = {
-                "x": moved,
-                "move": move,
-                "hypergradient_norm": optax.tree.norm(gradient).astype(jnp.float32),
-                "solution_distance": optax.tree.norm(optax.tree.sub(z, y)).astype(jnp.float32),
-            }
-            return state | {"x": moved, "last": last, "best": best, "seen": seen}
 
-        return Stage(
-            release=release,
-            query=lambda state, carry, step: (state["x"], state["y"], state["z"]),
-            update=update,
-        )
+def _query(state: State, carry: Tree, step: jax.Array) -> Tree:
+    return state["x"], state["y"], state["z"]
+
+
+def _observe(state: State) -> Tree:
+    return state["seen"]
+
+
+def _previous_y(state: State) -> Tree:
+    return state["y"]
+
+
+def _previous_z(state: State) -> Tree:
+    return state["z"]
+
+
+def _first_y(state: State) -> Tree:
+    return state["y_start"]
+
+
+def _end_lower(state: State, solution: Tree) -> State:
+    return state | {"y": solution}
+
+
+def _end_penalised(near: Callable[[Tree, Tree], Tree], state: State, solution: Tree) -> State:
+    return state | {"z": near(state["y"], solution)}
 
 
 def _start(x: Tree, y: Tree) -> State:

@@ -20,11 +20,13 @@ from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from dpbilevel.constants import Constants
 from dpbilevel.constraints import into_ball
 from dpbilevel.errors import InvalidArgument
+from dpbilevel.foundation.structure import function
 from dpbilevel.methods.context import PublicContext
 from dpbilevel.methods.contributions import Levels, hypergradients
 
@@ -58,7 +60,7 @@ def bounded_hypergradients(
     """Contributions to the hypergradient at points (x, y, z), with one of the three bounds."""
     if not isinstance(clip, str):
         levels = hypergradients(context, penalty_weight, clip, upper_clip or clip)
-        return Bounded(levels, lambda y, z: z, lambda y, z: 1.0, "bounds the norm of one record's contribution")
+        return Bounded(levels, _unmoved, _one, "bounds the norm of one record's contribution")
     constants = _constants(context, clip)
     record_smoothness, record_lipschitz = constants.record_lower_smoothness, constants.record_upper_lipschitz
     radius = constants.upper_lipschitz / (penalty_weight * constants.strong_convexity)
@@ -73,32 +75,54 @@ def bounded_hypergradients(
             )
     if clip == "certified":
         reason = f"certified radius: z within {radius:.4g} = L0f/(penalty mu_g) of y"
-        return Bounded(levels, lambda y, z: into_ball(z, y, radius), lambda y, z: 1.0, reason)
-
-    def scale(y: Tree, z: Tree) -> jax.Array:
-        distance = optax.tree.norm(optax.tree.sub(z, y))
-        parts = {"lower": penalty_weight * record_smoothness * distance, "upper": jnp.asarray(bounds["upper"])}
-        present = [parts[level] for level in levels]
-        # A record of both levels contributes the sum; otherwise the noise must cover the larger contribution.
-        total = sum(present) if context.sizes.both is not None else jnp.max(jnp.stack(present))
-        return jnp.maximum(total, _SMALLEST_SCALE * sum(bounds[level] for level in levels))
-
+        # A radius beyond float32 is no bound.
+        return Bounded(levels, function(_moved, min(radius, float(np.finfo(np.float32).max))), _one, reason)
+    parts = {"lower": penalty_weight * record_smoothness, "upper": bounds["upper"]}
+    present = {level: float(parts[level]) for level in levels}
+    smallest = _SMALLEST_SCALE * sum(bounds[level] for level in levels)
+    # A record of both levels contributes the sum; otherwise the noise must cover the larger contribution.
+    scale = function(_added if context.sizes.both is not None else _larger, present, smallest)
     clipped = {
         # The clip norms of a role are added, and their sum must be one.
-        level: (_divided(vector, scale), 1.0 / (len(levels) if context.sizes.both is not None else 1))
+        level: (function(_divided, vector, scale), 1.0 / (len(levels) if context.sizes.both is not None else 1))
         for level, (vector, _) in levels.items()
     }
     reason = "released distance: in units of max(L0f, penalty L1g ||z - y||), which is public in each step"
-    return Bounded(clipped, lambda y, z: z, scale, reason)
+    return Bounded(clipped, _unmoved, scale, reason)
 
 
-def _divided(vector: Callable[[Tree, Tree], Tree], scale: Callable[[Tree, Tree], Any]) -> Callable[[Tree, Tree], Tree]:
-    def divided(point: Tree, record: Tree) -> Tree:
-        _, y, z = point
-        unit = scale(y, z)
-        return jax.tree.map(lambda leaf: (leaf / unit).astype(leaf.dtype), vector(point, record))
+def _unmoved(y: Tree, z: Tree) -> Tree:
+    return z
 
-    return divided
+
+def _moved(radius: Any, y: Tree, z: Tree) -> Tree:
+    return into_ball(z, y, radius)
+
+
+def _one(y: Tree, z: Tree) -> float:
+    return 1.0
+
+
+def _added(parts: dict[str, Any], smallest: Any, y: Tree, z: Tree) -> jax.Array:
+    return jnp.maximum(sum(_sizes(parts, y, z)), smallest)
+
+
+def _larger(parts: dict[str, Any], smallest: Any, y: Tree, z: Tree) -> jax.Array:
+    return jnp.maximum(jnp.max(jnp.stack(_sizes(parts, y, z))), smallest)
+
+
+def _sizes(parts: dict[str, Any], y: Tree, z: Tree) -> list[jax.Array]:
+    """Bounds on one record's parts: that of the lower level grows with the distance of y and z."""
+    distance = optax.tree.norm(optax.tree.sub(z, y))
+    return [part * distance if level == "lower" else jnp.asarray(part) for level, part in parts.items()]
+
+
+def _divided(
+    vector: Callable[[Tree, Tree], Tree], scale: Callable[[Tree, Tree], Any], point: Tree, record: Tree
+) -> Tree:
+    _, y, z = point
+    unit = scale(y, z)
+    return jax.tree.map(lambda leaf: (leaf / unit).astype(leaf.dtype), vector(point, record))
 
 
 def _constants(context: PublicContext, way: str) -> Constants:

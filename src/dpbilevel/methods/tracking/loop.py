@@ -1,5 +1,6 @@
 """The loop of difference tracking: the query points of a step and the update from its releases, on flat vectors."""
 
+import functools
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -10,11 +11,12 @@ from jax.flatten_util import ravel_pytree
 
 from dpbilevel.constraints import project
 from dpbilevel.execution.program import State
-from dpbilevel.methods.context import PublicContext
+from dpbilevel.foundation.structure import passing
+from dpbilevel.methods.context import PublicContext, Setting, free_gradients
+from dpbilevel.methods.derivatives import flat
 from dpbilevel.methods.tracking import hyper_steps, lower_steps
 from dpbilevel.methods.tracking.hyper_groups import groups
 from dpbilevel.methods.tracking.passes import LOSS_CHANGE, SCALE, SEARCH, TRACK, VALIDATE, Pass
-from dpbilevel.problem import free_gradient
 
 Tree = Any
 
@@ -43,6 +45,10 @@ def validation_start(steps: int) -> int:
     return steps - phase - phase // 2
 
 
+@passing(
+    *("passes", "steps", "phase", "validation_start", "decay"),
+    structure=("problem", "to_x", "to_y", "groups", "free", "records"),
+)
 class Loop:
     """State, query points and updates of the loop, on flat vectors."""
 
@@ -50,13 +56,9 @@ class Loop:
         self.passes, self.problem = passes, context.problem
         self.steps, self.phase, self.clip_norm = steps, phase_of(steps), clip_norm
         self.validation_start = validation_start(steps)
-        self.to_x, self.to_y = (unravel(part) for part in context.point)
-        self.groups = groups(context.problem.domain, context.point[0])
-        reads = context.inspection.hypergradient_reads
-        self.free = {
-            level: free_gradient(context.problem, level, level in reads, context.sizes.record(level))
-            for level in ("upper", "lower")
-        }
+        self.decay = max(0.0, 1 - _AVERAGED / steps)
+        self.to_x, self.to_y, self.groups = _coordinates(context.setting)
+        self.free = free_gradients(context.setting)
         lower = context.sizes.role_of("lower")
         self.records = context.sizes.count(lower) if lower is not None else 1
 
@@ -172,8 +174,8 @@ class Loop:
             has_hypergradient=moving & ~power,
         )
         new_x = flat(project(self.problem.domain, self.to_x(moved))).astype(moved.dtype)
-        decay = max(0.0, 1 - _AVERAGED / self.steps)
-        average = jnp.where(validating, state["average"], decay * state["average"] + (1 - decay) * new_x)
+        average = self.decay * state["average"] + (1 - self.decay) * new_x
+        average = jnp.where(validating, state["average"], average)
         validation = self._validation(state, means, noise, point)
         passes = jnp.maximum(validation["passes"], 1)
         values = (evidence, lag, validation["sum"] / passes, jnp.sqrt(validation["variance"]) / passes)
@@ -300,9 +302,11 @@ class Loop:
         return jax.jvp(self._project_lower, (state["y"]["point"] - step,), (d,))[1]
 
 
-def flat(tree: Tree) -> jax.Array:
-    """A pytree as one flat vector."""
-    return ravel_pytree(tree)[0]
+@functools.lru_cache(maxsize=64)
+def _coordinates(setting: Setting) -> tuple[Any, ...]:
+    """The functions that turn flat vectors into x and y, and the groups of x."""
+    to_x, to_y = (unravel(part) for part in setting.point)
+    return to_x, to_y, groups(setting.problem.domain, setting.point[0])
 
 
 def unravel(shapes: Tree) -> Callable[[jax.Array], Tree]:

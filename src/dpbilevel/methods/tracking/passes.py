@@ -23,11 +23,14 @@ Privacy does not depend on any of this: the release clips the whole contribution
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+
+from dpbilevel.foundation.structure import passing
+from dpbilevel.privacy.outer import norm
 
 Tree = Any
 Clips = dict[str, dict[str, jax.Array]]  # for each vector: the logarithm of its median norm, and its update state
@@ -47,23 +50,32 @@ _MOST_MEDIANS = 3.0
 _TINY = 1e-30
 
 
+@passing("noise_std", "multiples", "floor_noise", structure=("contributions", "dimensions", "floored"))
 @dataclass(frozen=True, eq=False)
 class Pass:
     """The vectors that the records of one level contribute.
 
     Args:
-        contributions: (point, record) -> flat vectors by name.
+        contributions: (point, record) -> flat vectors by name, some of them outer products.
         dimensions: dimension of each vector; one of them may be `LOSS_CHANGE`.
         noise_std: noise standard deviation of the release, for contributions of norm one; zero until calibrated.
         steps: uses of the release in the run.
         floored: the vector whose clip has a floor, at which its noise is small enough; None for none.
     """
 
-    contributions: Callable[[Tree, Tree], dict[str, jax.Array]]
+    contributions: Callable[[Tree, Tree], dict[str, Any]]
     dimensions: Mapping[str, int]
     noise_std: float
     steps: int
     floored: str | None = None
+    multiples: Mapping[str, float] = field(init=False)  # of the medians
+    floor_noise: float = field(init=False)  # noise of the floored vector over the run, relative to its median
+
+    def __post_init__(self) -> None:
+        # Computed here, because compiled code is passed the results.
+        object.__setattr__(self, "multiples", {name: self.multiple(name) for name in self.names})
+        floor_noise = 0.0 if self.floored is None else self._run_noise(self.floored) * self.multiple(self.floored)
+        object.__setattr__(self, "floor_noise", max(floor_noise, _TINY))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -112,7 +124,7 @@ class Pass:
         joint: dict[str, Any] = {}
         above = []
         for name in self.names:
-            size, median = jnp.sqrt(jnp.sum(raw[name] ** 2)), jnp.exp(medians[name])
+            size, median = norm(raw[name]), jnp.exp(medians[name])
             factor = self._root_share(name, phase) / jnp.maximum(size, self._clip(name, point))
             joint[name] = (factor * raw[name]).astype(raw[name].dtype)
             above.append(jnp.where(size > median, 0.5, -0.5))
@@ -135,7 +147,7 @@ class Pass:
         return jnp.where(root > 0, self._clip(name, point) / jnp.where(root > 0, root, 1.0), 0.0)
 
     def _clip(self, name: str, point: Tree) -> jax.Array:
-        return self.multiple(name) * jnp.exp(point["medians"][name])
+        return self.multiples[name] * jnp.exp(point["medians"][name])
 
     def empty(self, zeros: Mapping[str, jax.Array]) -> dict[str, Any]:
         """A released value of zeros, given zero vectors."""
@@ -173,7 +185,7 @@ class Pass:
         name, dimension = str(self.floored), self.dimensions[str(self.floored)]
         noise = dimension * self.noise_of(name, point) ** 2 * (1 + _DOUBT * math.sqrt(2 / dimension))
         largest = jnp.maximum(before["largest"], jnp.sqrt(jnp.maximum(jnp.sum(mean**2) - noise, 0)))
-        enough = _ENOUGH * largest / max(self._run_noise(name) * self.multiple(name), _TINY)
+        enough = _ENOUGH * largest / self.floor_noise
         lowest = jnp.minimum(jnp.log(jnp.maximum(enough, _TINY)), before["median"])
         median = jnp.where(self._phase(point) == TRACK, jnp.maximum(after["median"], lowest), after["median"])
         return {"median": median.astype(jnp.float32), "largest": largest.astype(jnp.float32)}

@@ -15,6 +15,7 @@ three rates are coupled: x moves only as far as y and d have converged and excee
 post-processing of released values, which costs no privacy.
 """
 
+import functools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -25,8 +26,10 @@ import jax.numpy as jnp
 
 from dpbilevel.execution.program import Program, Stage, State
 from dpbilevel.foundation.arguments import count, positive
-from dpbilevel.methods.context import PublicContext
+from dpbilevel.foundation.structure import function
+from dpbilevel.methods.context import PublicContext, Setting
 from dpbilevel.methods.contributions import by_role, shares_by_role
+from dpbilevel.methods.derivatives import derivatives_along, gradients_and_change
 from dpbilevel.methods.noiseless.noiseless import noiseless_tuning
 from dpbilevel.methods.refit import Refit
 from dpbilevel.methods.tracking.loop import (
@@ -36,7 +39,6 @@ from dpbilevel.methods.tracking.loop import (
     MODEL,
     PULL,
     Loop,
-    flat,
     phase_of,
     unravel,
     validation_start,
@@ -90,11 +92,11 @@ class Tracking:
         program = Program(
             rounds=self.steps,
             stages=[
-                self._stage(releases["lower"], loop.query, lambda state, released: state | {"lower": released}),
-                self._stage(releases.get("upper"), loop.query, loop.update),
+                Stage(release=releases["lower"], query=function(_query, loop), update=_keep),
+                Stage(release=releases.get("upper"), query=function(_query, loop), update=function(_update, loop)),
             ],
             start=loop.start,
-            observe=lambda state: state["seen"] | {"x": loop.to_x(state["x"])},
+            observe=function(_observe, loop),
             finish=loop.finish,
         )
         return program, self._parameters(context, passes, releases)
@@ -114,7 +116,7 @@ class Tracking:
         return passes, releases
 
     def _contributions(self, context: PublicContext, level: str, one: Pass) -> Any:
-        return by_role({level: (one.contribution, 1.0)}, context)
+        return by_role({level: (function(Pass.contribution, one), 1.0)}, context)
 
     def _declare(self, context: PublicContext, level: str, contributions: Any, shares: Any) -> Release:
         release = Release(
@@ -128,40 +130,14 @@ class Tracking:
         return with_shares(release, shares, context.budget)
 
     def _passes(self, context: PublicContext) -> dict[str, Pass]:
-        problem, reads = context.problem, context.inspection.hypergradient_reads
+        reads = context.inspection.hypergradient_reads
         d_x, d_y = context.x_dimension, context.y_dimension
-        to_y = unravel(context.point[1])
-        lower_gradients = jax.grad(problem.lower_loss, (0, 1))
-
-        def lower(at: Tree, record: Tree) -> dict[str, jax.Array]:
-            x, y, u = at["x"], at["y"], at["u"]
-            (_, gradient), (cross, curved) = jax.jvp(lambda y: lower_gradients(x, y, record), (y,), (to_y(u),))
-            parts = {MODEL: flat(gradient), CURVATURE: flat(curved), CROSS: flat(cross)}
-            return parts if "lower" in reads else {name: parts[name] for name in (MODEL, CURVATURE)}
-
         dimensions = {MODEL: d_y, CURVATURE: d_y} | ({CROSS: d_x} if "lower" in reads else {})
-        passes = {"lower": Pass(lower, dimensions, 0.0, self.steps, floored=MODEL)}
-        if problem.upper_loss is not None:
-            upper_loss = problem.upper_loss
-            upper_gradients = jax.grad(upper_loss, (0, 1))
-
-            def upper(at: Tree, record: Tree) -> dict[str, jax.Array]:
-                direct, pull = upper_gradients(at["x"], at["y"], record)
-                first_x, first_y = at["first"]
-                change = upper_loss(at["x"], at["y"], record) - upper_loss(first_x, first_y, record)
-                parts = {PULL: flat(pull)} | ({HYPERGRADIENT: flat(direct)} if "upper" in reads else {})
-                return parts | {LOSS_CHANGE: jnp.reshape(change, 1)}
-
+        passes = {"lower": Pass(_lower_vectors(context.setting), dimensions, 0.0, self.steps, floored=MODEL)}
+        if context.problem.upper_loss is not None:
             dimensions = {PULL: d_y} | ({HYPERGRADIENT: d_x} if "upper" in reads else {}) | {LOSS_CHANGE: 1}
-            passes["upper"] = Pass(upper, dimensions, 0.0, self.steps)
+            passes["upper"] = Pass(_upper_vectors(context.setting), dimensions, 0.0, self.steps)
         return passes
-
-    def _stage(self, release: Release | None, query: Callable[[State], Tree], update: Any) -> Stage:
-        return Stage(
-            release=release,
-            query=lambda state, carry, step: query(carry),
-            update=lambda state, carry, answer, step: update(carry, answer),
-        )
 
     def _parameters(self, context: PublicContext, passes: Passes, releases: Mapping[str, Release]) -> Parameters:
         parameters: Parameters = {
@@ -204,3 +180,45 @@ class Tracking:
     def validation_start(self) -> int:
         """The first validation step; from there on, x does not move."""
         return validation_start(self.steps)
+
+
+def _query(loop: Loop, state: State, carry: State, step: jax.Array) -> Tree:
+    return loop.query(carry)
+
+
+def _keep(state: State, carry: State, answer: Tree, step: jax.Array) -> State:
+    return carry | {"lower": answer}
+
+
+def _update(loop: Loop, state: State, carry: State, answer: Tree, step: jax.Array) -> State:
+    return loop.update(carry, answer)
+
+
+def _observe(loop: Loop, state: State) -> Tree:
+    return state["seen"] | {"x": loop.to_x(state["x"])}
+
+
+@functools.lru_cache(maxsize=64)
+def _lower_vectors(setting: Setting) -> Callable[[Tree, Tree], dict[str, Any]]:
+    reads, to_y = "lower" in setting.inspection.hypergradient_reads, unravel(setting.point[1])
+    along = derivatives_along(setting.problem.lower_loss)
+
+    def lower(at: Tree, record: Tree) -> dict[str, Any]:
+        gradient, curved, cross = along(at["x"], at["y"], to_y(at["u"]), record)
+        return {MODEL: gradient, CURVATURE: curved} | ({CROSS: cross} if reads else {})
+
+    return lower
+
+
+@functools.lru_cache(maxsize=64)
+def _upper_vectors(setting: Setting) -> Callable[[Tree, Tree], dict[str, Any]]:
+    reads, upper_loss = "upper" in setting.inspection.hypergradient_reads, setting.problem.upper_loss
+    assert upper_loss is not None, "without an upper loss there is no validation pass"
+    derivatives = gradients_and_change(upper_loss)
+
+    def upper(at: Tree, record: Tree) -> dict[str, Any]:
+        pull, direct, change = derivatives(at["x"], at["y"], *at["first"], record)
+        parts = {PULL: pull} | ({HYPERGRADIENT: direct} if reads else {})
+        return parts | {LOSS_CHANGE: jnp.reshape(change, 1)}
+
+    return upper
