@@ -17,6 +17,7 @@ changed record's chunk differs between neighbours, and both sums may err. From t
 are replaced by zeros before the product, and so are their numbers.
 """
 
+import math
 from typing import NamedTuple
 
 import jax
@@ -57,9 +58,12 @@ def row_norms(rows: jax.Array) -> jax.Array:
 def _row_norms(rows: jax.Array) -> jax.Array:
     number, columns = rows.shape
 
+    # Processors may read denormal entries as zeros here and as they are in a product.
+    denormal = math.sqrt(columns) * float(jnp.finfo(rows.dtype).tiny)
+
     def measured(part: jax.Array) -> jax.Array:
         squares = jnp.sum(part.astype(jnp.float64) ** 2, axis=1)
-        return jnp.sqrt(squares) * (1 + (columns + 4) * 2.0**-52)
+        return jnp.sqrt(squares) * (1 + (columns + 4) * 2.0**-52) + denormal
 
     if number <= _ROWS_AT_ONCE:
         return measured(rows)
@@ -93,11 +97,11 @@ def products_total(block: Products, taken: jax.Array, clip: float, chunk: int) -
 
 def _usable(block: Products, taken: jax.Array) -> jax.Array:
     """Which records are summed; comparisons are false for NaN, too."""
-    numbers, count = block.numbers, block.layout.coefficients
-    finite = jnp.all(jnp.abs(numbers) <= _OVERFLOW, axis=1)
+    sizes = jnp.abs(block.numbers.T)  # one line per number: compilers vectorise what goes along records
+    finite = jnp.all(sizes <= _OVERFLOW, axis=0)
     # An infinite row is not usable with any coefficient, not even with zero.
-    largest = jnp.max(jnp.abs(numbers[:, :count]).astype(jnp.float64), axis=1, initial=_UNDERFLOW)
-    return taken & finite & (block.norms <= _OVERFLOW / largest)
+    largest = jnp.max(sizes[: block.layout.coefficients], axis=0, initial=_UNDERFLOW)
+    return taken & finite & (block.norms <= _OVERFLOW / largest.astype(jnp.float64))
 
 
 def _zeroed(rows: jax.Array, usable: jax.Array) -> jax.Array:
@@ -110,13 +114,12 @@ def _clipped_numbers(block: Products, usable: jax.Array, clip: float) -> jax.Arr
     Scales may be computed several times, in copies that differ by a few units of float64. Whichever copy decides, the
     norm of the result exceeds the clip by no more than that, as in `clipping.clipped`.
     """
-    numbers = jnp.where(usable[:, None], block.numbers, 0)
+    numbers = jnp.where(usable, block.numbers.T, 0).astype(jnp.float64)
     norms = jnp.where(usable, block.norms, 0)
-    squares = jnp.square(numbers.astype(jnp.float64))
-    coefficients = block.layout.coefficients
-    inside = jnp.sum(squares[:, :coefficients], axis=1) * norms**2 + jnp.sum(squares[:, coefficients:], axis=1)
-    lengths = jnp.sqrt(inside) * (1 + (numbers.shape[1] + 8) * 2.0**-52)
+    squares, count = jnp.square(numbers), block.layout.coefficients
+    lengths = jnp.sqrt(jnp.sum(squares[:count], axis=0) * norms**2 + jnp.sum(squares[count:], axis=0))
+    lengths = lengths * (1 + (numbers.shape[0] + 8) * 2.0**-52)
     too_long = lengths > clip
     scales = jnp.where(too_long, clip / jnp.where(too_long, lengths, 1), 1)
-    scaled = (numbers.astype(jnp.float64) * scales[:, None]).astype(numbers.dtype)
-    return jnp.where(jnp.abs(scaled) >= _UNDERFLOW, scaled, 0)
+    scaled = (numbers * scales).astype(block.numbers.dtype)
+    return jnp.where(jnp.abs(scaled) >= _UNDERFLOW, scaled, 0).T
