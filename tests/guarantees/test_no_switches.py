@@ -45,7 +45,7 @@ EXCUSED = {
     ("dpbilevel.methods.joint", "clipped"),  # the same
 }
 # Where files and caches are may come from the environment; what a run does may not.
-MAY_READ_THE_ENVIRONMENT = {"dpbilevel.cli.run_folder", "dpbilevel.datasets.sources"}
+MAY_READ_THE_ENVIRONMENT = {"dpbilevel.cli.compilation_cache", "dpbilevel.cli.run_folder", "dpbilevel.datasets.sources"}
 ENVIRONMENT = {"os.environ", "os.environb", "os.getenv", "os.getenvb"}
 
 Named = tuple[str, ast.expr | None, ast.expr | None, int]  # name, value or default, annotation, line
