@@ -92,11 +92,13 @@ class Memory(NamedTuple):
         """Fold a sum over blocks of records; a block is a whole number of chunks.
 
         The numbers of a block are computed once: the values that ``total.add`` measures are the values that it adds.
-        Contributions that are outer products are added as such, all others as vectors. So is a single record or column:
-        compilers make no matrix product of it, and tests of compiled programs look for one.
+        Contributions that are outer products are added as such, all others as vectors. So is a single record or column,
+        and on accelerators a single coefficient: compilers make no matrix product of it, and tests of compiled programs
+        look for one.
         """
         found = layout(vector, _one(self.arrays))
-        if found is None or min(found.columns, present.shape[0]) < 2:
+        fewest = 1 if jax.default_backend() == "cpu" else 2
+        if found is None or min(found.columns, present.shape[0]) < 2 or found.coefficients < fewest:
             return self._vectors(vector, total, present)
         return self._products(found, vector, total, present)
 
