@@ -121,7 +121,7 @@ def test_the_same_options_and_moved_files_are_fine(cut_off, run):
     (cut_off / "schema.toml").rename(cut_off / "moved.toml")
     code, _, said = run("tune", "--resume", "run")
     assert code == 2
-    assert "schema.toml: there is no such schema" in said
+    assert "schema.toml: does not exist" in said
     moved = ("moved.csv", "--schema", "moved.toml", "--epsilon", "0.8", "--out", "run", "--target", "paid")
     code, _, said = run("tune", *moved, "--resume", "run")
     assert code == 0, said
