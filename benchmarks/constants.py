@@ -30,6 +30,7 @@ from solver_reference import Reference
 import dpbilevel as dpb
 from dpbilevel import planning
 from dpbilevel.foundation.tables import markdown_table, short
+from dpbilevel.privacy.outer import dense
 
 RESULTS = Path(__file__).resolve().parent.parent / "docs" / "results" / "constants.json"
 MODULES = ("passes", "lower_steps", "hyper_steps", "hyper_rules", "loop")
@@ -119,7 +120,7 @@ def simulated(posed: Posed, n: int) -> list[Any]:
     def answer(release: Any, point: Any, keys: jax.Array) -> Any:
         total: Any = 0.0
         for role, contribution in release.contributions.items():
-            vectors = jax.vmap(lambda record: contribution.per_record(point, record))(data[role])  # noqa: B023
+            vectors = jax.vmap(lambda record: dense(contribution.per_record(point, record)))(data[role])  # noqa: B023
             flat = jax.vmap(lambda vector: ravel_pytree(vector)[0])(vectors)
             norms = jnp.sqrt(jnp.sum(flat**2, axis=1, keepdims=True))
             total += jnp.mean(flat * jnp.minimum(1, contribution.clip / jnp.maximum(norms, 1e-30)), axis=0)

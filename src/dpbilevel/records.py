@@ -27,6 +27,7 @@ from dpbilevel.execution.program import Answer, Call, Means, Program, Randomness
 from dpbilevel.foundation.arguments import one_of
 from dpbilevel.foundation.precision import is_double, user_float
 from dpbilevel.foundation.tracing import without_addresses
+from dpbilevel.privacy.clipping import Memory
 from dpbilevel.privacy.ledger import Receipt
 from dpbilevel.privacy.noise import KeySchedule
 from dpbilevel.privacy.release import Release
@@ -191,7 +192,9 @@ def _execute_stage(stage: Stage, precise: bool, arrays: Mapping[str, Any], state
 
 
 def _answering(arrays: Mapping[str, Any]) -> Answer:
-    return lambda release, point, keys: Release.answer(release, arrays, point, keys)
+    # Norms of rows are measured here, once for all rounds of a loop.
+    sources = {role: (Memory(tree).measured(), present) for role, (tree, present) in arrays.items()}
+    return lambda release, point, keys: Release.answer(release, sources, point, keys)
 
 
 def _means(arrays: Mapping[str, Any]) -> Means:

@@ -40,7 +40,7 @@ def coefficients(loss):
 
 def mean_loss(loss, y, targets=None):
     targets = TARGETS[loss] if targets is None else targets
-    return jnp.mean(jax.vmap(model(loss).point_loss(), (None, 0, 0))(jnp.asarray(y), TABLE, targets))
+    return jnp.mean(jax.vmap(model(loss).of_score())(TABLE @ jnp.asarray(y), targets))
 
 
 def by_others(loss, y):
@@ -85,10 +85,9 @@ def test_the_poisson_regression_of_others_is_where_the_gradient_vanishes():
 @pytest.mark.parametrize("positive", [True, 1, 1.0, np.uint8(1)])
 @pytest.mark.parametrize("negative", [False, 0, -1, 0.0, -1.0])
 def test_logistic_labels_are_positive_above_zero(positive, negative):
-    loss, y = model("logistic").point_loss(), jnp.ones(COLUMNS)
-    row = jnp.full(COLUMNS, 0.5)
-    assert float(loss(y, row, jnp.asarray(positive))) == pytest.approx(math.log1p(math.exp(-2)))
-    assert float(loss(y, row, jnp.asarray(negative))) == pytest.approx(math.log1p(math.exp(2)))
+    loss, score = model("logistic").of_score(), jnp.asarray(2.0)
+    assert float(loss(score, jnp.asarray(positive))) == pytest.approx(math.log1p(math.exp(-2)))
+    assert float(loss(score, jnp.asarray(negative))) == pytest.approx(math.log1p(math.exp(2)))
 
 
 @pytest.mark.parametrize("loss", ["logistic", "softmax", "pseudo-huber"])
@@ -102,8 +101,8 @@ def test_far_out_losses_and_slopes_stay_finite(loss):
 def test_a_small_threshold_is_nearly_the_absolute_value_and_a_large_one_the_square():
     residual = jnp.float32(0.5)
     for threshold, expected in ((1e-3, 1e-3 * 0.5), (1e2, 0.5**2 / 2)):
-        loss = LinearModel(loss="pseudo-huber", columns=1, threshold=threshold).point_loss()
-        assert float(loss(jnp.ones(1), residual[None], 0.0)) == pytest.approx(expected, rel=0.01)
+        loss = LinearModel(loss="pseudo-huber", columns=1, threshold=threshold).of_score()
+        assert float(loss(residual, 0.0)) == pytest.approx(expected, rel=0.01)
 
 
 def test_the_theory_knows_the_same_losses():

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from support import buffer_cases
+from support.broken_sums import rows_without_norms
 from support.buffer_cases import OVERFLOW, SHAPES, VECTORS, Case, behind_a_barrier, broken, direct, in_one_step
 from support.compilation_cache import afresh
 from support.every_method import BUDGET, METHODS, PROBLEM, START, data
@@ -15,7 +16,7 @@ from support.optimised_hlo import Module
 import dpbilevel as dpb
 from dpbilevel import records as records_module
 from dpbilevel.planning import checked_start, prepare
-from dpbilevel.privacy import clipping, grid
+from dpbilevel.privacy import clipping, grid, products
 from dpbilevel.privacy.buffer import computed_once
 from dpbilevel.records import isolated_jax_config
 
@@ -25,6 +26,11 @@ CASES = [
     *(Case(vector, "one block", kind) for vector in ("gradient", "joint") for kind in ("Poisson", "exact")),
     *(Case("elementwise", shape, "exact") for shape in ("one record", "many blocks")),
     *(Case("gradient", "one block", kind, double=True) for kind in ("full batch", "exact")),
+    *(Case("linear", shape, "full batch") for shape in SHAPES if shape != "one block"),
+    *(Case(vector, "one block", "Poisson") for vector in ("linear_joint", "computed_row")),
+    Case("linear_joint", "many blocks", "full batch"),
+    Case("linear_joint", "one block", "exact"),
+    Case("linear_joint", "one block", "full batch", double=True),
 ]
 
 
@@ -35,7 +41,7 @@ def test_the_buffer_that_is_measured_is_the_buffer_that_is_summed(case):
 
 
 @pytest.mark.parametrize("mutant", [direct, behind_a_barrier, in_one_step])
-@pytest.mark.parametrize("vector", ["elementwise", "gradient"])
+@pytest.mark.parametrize("vector", ["elementwise", "gradient", "linear", "computed_row"])
 def test_vectors_that_are_computed_twice_are_noticed(monkeypatch, vector, mutant):
     broken(monkeypatch, mutant)
     assert not Case(vector, "one block", "full batch").is_measured_once()
@@ -49,6 +55,37 @@ def test_integers_that_are_computed_twice_are_noticed(monkeypatch, mutant):
     vectors, integers = (module.is_measured_once(limit) for limit in case.limits())
     assert vectors
     assert not integers
+
+
+# ---- outer products
+
+
+@pytest.mark.parametrize("vector", ["linear", "linear_joint", "computed_row"])
+@pytest.mark.parametrize("kind", ["full batch", "Poisson"])
+def test_products_sum_in_full_precision(vector, kind):
+    assert Case(vector, "one block", kind).module().precisions_of_sums(OVERFLOW) == {"highest"}
+
+
+def test_a_product_in_less_precision_is_noticed(monkeypatch):
+    monkeypatch.setattr(products, "_PRECISION", jax.lax.Precision.DEFAULT)
+    assert Case("linear", "one block", "full batch").module().precisions_of_sums(OVERFLOW) != {"highest"}
+
+
+def test_contributions_that_are_no_outer_products_are_no_matrix_products():
+    assert Case("gradient", "one block", "full batch").module().precisions_of_sums(OVERFLOW) == set()
+
+
+@pytest.mark.parametrize(
+    "twin", [lambda rows, usable: jnp.sin(rows), lambda rows, usable: jnp.where(usable[:, None], rows * 1.5, 0)]
+)
+def test_other_rows_than_those_that_are_measured_are_noticed(monkeypatch, twin):
+    monkeypatch.setattr(products, "_zeroed", twin)
+    assert not Case("linear", "one block", "full batch").is_measured_once()
+
+
+def test_rows_that_nobody_measures_are_noticed(monkeypatch):
+    rows_without_norms(monkeypatch)
+    assert not Case("linear", "one block", "full batch").is_measured_once()
 
 
 def test_what_a_record_adds_is_in_the_program_once(monkeypatch):
@@ -80,11 +117,11 @@ def test_many_points_at_once_are_measured_as_one_is():
 # ---- programs of methods, as records execute them
 
 
-def executed(method, noise="float"):
+def executed(method, noise="float", problem=PROBLEM, start=START, arrays=None):
     """The compiled program of a method's first part, on shapes."""
-    records = dpb.Records(**data())
-    plan = prepare(PROBLEM, records.sizes, BUDGET, METHODS[method], START, "auto", noise)
-    state = plan.program.start(*checked_start(PROBLEM, START))
+    records = dpb.Records(**(arrays or data()))
+    plan = prepare(problem, records.sizes, BUDGET, METHODS[method], start, "auto", noise)
+    state = plan.program.start(*checked_start(problem, start))
     arrays = records_module._shapes(records.sizes)
     keys = records_module._randomness_shapes(plan.program)
     # The function that records compile, compiled again: a mutation must not find the program of the true code.
@@ -103,6 +140,26 @@ def test_programs_of_methods_sum_what_they_measure(method):
 
 def test_programs_with_exact_noise_sum_what_they_measure():
     assert executed("Tracking", noise="exact").is_measured_once(OVERFLOW)
+
+
+def executed_linearly():
+    """The program of tracking on a linear model with weights by source."""
+    problem = dpb.applications.source_weights("logistic", columns=5, sources=3)
+    rows, whole = np.zeros((60, 5), np.float32), np.zeros(60, np.int32)
+    return executed(
+        "Tracking", problem=problem, start=None, arrays={"upper": (rows, whole), "lower": (rows, whole, whole)}
+    )
+
+
+def test_programs_of_linear_models_sum_what_they_measure():
+    module = executed_linearly()
+    assert module.is_measured_once(OVERFLOW)
+    assert module.precisions_of_sums(OVERFLOW) == {"highest"}
+
+
+def test_a_linear_model_whose_coefficients_are_computed_twice_is_noticed(monkeypatch):
+    broken(monkeypatch, direct)
+    assert not executed_linearly().is_measured_once(OVERFLOW)
 
 
 def test_a_method_that_computes_vectors_twice_is_noticed(monkeypatch):

@@ -19,7 +19,16 @@ from support.batch_checks import (
     check_steps_are_sampled_independently,
     taken_by_role,
 )
-from support.broken_sums import leafwise_clipped_sum, non_finite_sum, realised_batch_sum, unclipped_sum
+from support.broken_sums import (
+    leafwise_clipped_sum,
+    non_finite_sum,
+    not_finite_coefficients,
+    other_numbers_not_measured,
+    realised_batch_sum,
+    rows_not_zeroed,
+    rows_without_norms,
+    unclipped_sum,
+)
 from support.neighbours import (
     CASES,
     Attack,
@@ -86,6 +95,23 @@ class HalfSensitivity(Unrounded):
 )
 def test_the_search_catches_broken_sums(monkeypatch, name, mutant):
     monkeypatch.setattr(release_module, "clipped_sum", mutant)
+    with pytest.raises(AssertionError):
+        check_sensitivity(CASES[name])
+
+
+@pytest.mark.parametrize(
+    ("name", "twin"),
+    [
+        ("linear", rows_without_norms),
+        ("linear, parts", rows_without_norms),
+        ("linear, computed row", rows_without_norms),
+        ("linear, apart", rows_not_zeroed),
+        ("linear", not_finite_coefficients),
+        ("linear, parts", other_numbers_not_measured),
+    ],
+)
+def test_the_search_catches_broken_sums_of_outer_products(monkeypatch, name, twin):
+    twin(monkeypatch)
     with pytest.raises(AssertionError):
         check_sensitivity(CASES[name])
 

@@ -3,11 +3,13 @@
 import dataclasses
 import functools
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support.broken_sums import rows_not_zeroed, rows_without_norms
 from support.problems import CASES
 
 import dpbilevel as dpb
@@ -17,10 +19,53 @@ from dpbilevel.records import isolated_jax_config
 BUDGET = dpb.Budget(1.0, 1e-4)
 
 
-@pytest.mark.parametrize("name", list(CASES))
+@dataclasses.dataclass(frozen=True)
+class Linear:
+    """A problem of a linear model, and rows for it: its releases are sums of outer products."""
+
+    problem: dpb.BilevelProblem
+    data: dict[str, Any]
+
+    @property
+    def start(self):
+        return self.problem.start
+
+    def records(self):
+        return dpb.Records(**self.data)
+
+
+def _rows(*roles):
+    """Rows, labels of three classes and three sources, as many of these as the role has."""
+    rng = np.random.default_rng(0)
+    leaves = (rng.normal(size=(150, 4)).astype(np.float32), np.arange(150) % 3, np.arange(150) // 3 % 3)
+    return {role: leaves[:number] for role, number in roles}
+
+
+LINEAR = {
+    "penalties": lambda: Linear(
+        dpb.applications.regularization("softmax", columns=4, classes=3), _rows(("lower", 2), ("upper", 2))
+    ),
+    "weights": lambda: Linear(
+        dpb.applications.source_weights("squared", columns=4, sources=3), _rows(("lower", 3), ("upper", 2))
+    ),
+    "label noise": lambda: Linear(dpb.applications.label_noise(columns=4, classes=3), _rows(("both", 2))),
+}
+
+
+@pytest.mark.parametrize("name", [*CASES, *LINEAR])
 def test_no_record_moves_an_answer_by_more_than_the_sensitivity(name):
     """Every release of tracking and of the final training, at random points, for ordinary, huge and broken records."""
-    case = CASES[name]()
+    check_answers((CASES | LINEAR)[name]())
+
+
+@pytest.mark.parametrize("twin", [rows_without_norms, rows_not_zeroed])
+def test_broken_sums_of_outer_products_are_noticed(monkeypatch, twin):
+    twin(monkeypatch)
+    with pytest.raises(AssertionError):
+        check_answers(LINEAR["penalties"]())
+
+
+def check_answers(case):
     problem = dataclasses.replace(case.problem, upper_trains=True)
     sizes = case.records().sizes
     plan = dpb.plan(problem, sizes, BUDGET, method=dpb.Tracking(steps=40), start=case.start, refit=dpb.Refit(steps=3))

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from jax.extend.core import ClosedJaxpr, Jaxpr
 from jax_privacy.clipping import clipped_grad
 from support.compilation_cache import afresh
+from support.memory import largest_intermediate
 
 from dpbilevel.privacy import clipping
 from dpbilevel.privacy.clipping import clipped, clipped_sum
@@ -330,24 +330,6 @@ def test_extreme_clips_keep_the_sensitivity(clip):
 
 
 # ---- how much memory it takes
-
-
-def largest_intermediate(function, *shapes):
-    """Elements of the largest array that a traced function computes, inner functions included; inputs do not count."""
-
-    def sizes(value):
-        if isinstance(value, ClosedJaxpr):
-            value = value.jaxpr
-        if isinstance(value, Jaxpr):
-            for equation in value.eqns:
-                yield from (variable.aval.size for variable in equation.outvars)
-                yield from sizes(list(equation.params.values()))
-        elif isinstance(value, tuple | list):
-            for item in value:
-                yield from sizes(item)
-
-    with isolated_jax_config():
-        return max(sizes(jax.make_jaxpr(function)(*shapes)))
 
 
 def million(*shape):

@@ -1,9 +1,10 @@
-"""Sums over records with the clip, its norm or the division broken: mutations of `clipped_sum`."""
+"""Sums over records with the clip, its norm or the division broken: mutations of `clipped_sum` and of what it calls."""
 
 import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
+from dpbilevel.privacy import clipping, products
 from dpbilevel.privacy.clipping import clipped_sum
 
 
@@ -32,3 +33,39 @@ def non_finite_sum(vector, records, present, clip):
 def realised_batch_sum(vector, records, present, clip):
     """Divided by the size of the batch that was drawn, instead of the public rate * n."""
     return clipped_sum(vector, records, present, clip) * (0.5 * len(present)) / jnp.maximum(jnp.sum(present), 1)
+
+
+# ---- outer products: what takes the place of a function of `products`
+
+
+def rows_without_norms(monkeypatch):
+    """Coefficients are clipped as if every row had norm one."""
+
+    def ones(rows):
+        with jax.enable_x64(True):
+            return jnp.ones(rows.shape[0], jnp.float64)
+
+    monkeypatch.setattr(clipping, "row_norms", ones)
+
+
+def rows_not_zeroed(monkeypatch):
+    """Rows that are not summed keep their values, and zero times NaN is NaN."""
+    monkeypatch.setattr(products, "_zeroed", lambda rows, usable: rows)
+
+
+def not_finite_coefficients(monkeypatch):
+    """Coefficients that are not finite are summed."""
+    monkeypatch.setattr(products, "_usable", lambda block, taken: taken)
+
+
+def other_numbers_not_measured(monkeypatch):
+    """The norm is that of the outer products alone."""
+    true = products._clipped_numbers
+
+    def broken(block, usable, clip):
+        count = block.layout.coefficients
+        measured = block._replace(numbers=block.numbers.at[:, count:].set(0))
+        scales = true(measured, usable, clip)[:, :1] / jnp.where(block.numbers[:, :1] == 0, 1, block.numbers[:, :1])
+        return jnp.where(usable[:, None], block.numbers * scales, 0)
+
+    monkeypatch.setattr(products, "_clipped_numbers", broken)

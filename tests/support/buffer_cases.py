@@ -20,6 +20,7 @@ from support.optimised_hlo import Module
 from dpbilevel.foundation.precision import is_double
 from dpbilevel.methods.joint import Part, joined
 from dpbilevel.privacy import clipping, grid
+from dpbilevel.privacy.outer import Outer, dense
 from dpbilevel.privacy.release import Contribution, Release
 from dpbilevel.privacy.sampling import FullBatch, Poisson
 from dpbilevel.records import isolated_jax_config
@@ -65,7 +66,35 @@ def joint(point, record):
     return joined(parts, clipped=True)(point, record)
 
 
-VECTORS = {function.__name__: function for function in (elementwise, cancelling, gradient, softmax, joint)}
+def linear(point, record):
+    """The gradient again, as an outer product."""
+    row = record["row"]
+    return Outer(row, jnp.tanh(row @ point) - record["target"])
+
+
+def linear_joint(point, record):
+    """Several outer products of a row, and numbers beside them, each clipped by itself."""
+    row, target = record["row"], record["target"]
+
+    def matrix(point, record):
+        return Outer(row, jnp.stack([jnp.sin(row @ point), target * (row @ point) - target]))
+
+    parts = {
+        "model": Part(linear, 0.5, 0.3),
+        "matrix": Part(matrix, 0.1, 0.5),
+        "score": Part(lambda point, record: jnp.tanh(row @ point) * target, 1.0, 0.2),
+    }
+    return joined(parts, clipped=True)(point, record)
+
+
+def computed_row(point, record):
+    """An outer product of a row that is computed, with a difference of products in it."""
+    row = record["row"]
+    return Outer(row * point - point * jnp.roll(row, 1), jnp.sin(record["target"]))
+
+
+_FUNCTIONS = (elementwise, cancelling, gradient, softmax, joint, linear, linear_joint, computed_row)
+VECTORS = {function.__name__: function for function in _FUNCTIONS}
 
 # Fewer records than a chunk, one block and many, down to one record and one number.
 SHAPES = {
@@ -96,7 +125,8 @@ class Case:
     @property
     def dimension(self) -> int:
         point, record = self._shapes(1)
-        return sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(VECTORS[self.vector], point, record)))
+        described = jax.eval_shape(lambda *at: dense(VECTORS[self.vector](*at)), point, record)
+        return sum(leaf.size for leaf in jax.tree.leaves(described))
 
     def release(self) -> Release:
         number = SHAPES[self.shape][0]

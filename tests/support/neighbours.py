@@ -17,6 +17,7 @@ from jax.flatten_util import ravel_pytree
 from dpbilevel.execution.program import Program, Stage
 from dpbilevel.privacy.ledger import Receipt
 from dpbilevel.privacy.noise import KeySchedule
+from dpbilevel.privacy.outer import Outer
 from dpbilevel.privacy.release import Contribution, Release
 from dpbilevel.privacy.sampling import FullBatch, Poisson
 from dpbilevel.records import isolated_jax_config
@@ -108,6 +109,34 @@ def penalised(point, record):
     return jax.tree.map(lambda f, g, h: f + 10.0 * (g - h), gradient(z), gradient(z), gradient(y))
 
 
+def linear(point, record):
+    """The gradient of the squared loss again, as an outer product."""
+    return Outer(record["a"], 2 * (record["a"] @ point - record["b"]))
+
+
+def apart(point, record):
+    """A row and a coefficient that know nothing of each other: one of them may be finite where the other is not."""
+    return Outer(record["a"], record["b"])
+
+
+def linear_parts(point, record):
+    """Several outer products of one row, a matrix among them, and numbers beside them."""
+    row, score = record["a"], record["a"] @ point
+    matrix = Outer(row, jnp.stack([score, record["b"]]))
+    return {"gradient": Outer(row, jnp.tanh(score)), "matrix": matrix, "others": {"a": record["b"] ** 3, "b": point}}
+
+
+def computed_row(point, record):
+    """A row that is no array of the record."""
+    row = record["a"] ** 2 - point * record["b"]
+    return {"outer": Outer(row, jnp.sin(record["b"]))}
+
+
+def two_rows(point, record):
+    """Outer products of different rows, which have no common matrix product."""
+    return [Outer(record["a"], record["b"]), Outer(record["a"] * point, jnp.stack([record["b"], record["a"][0]]))]
+
+
 def features(count, dimension, seed=0):
     return np.random.default_rng(seed).normal(size=(count, dimension)).astype(np.float32)
 
@@ -147,6 +176,19 @@ CASES = {
     ),
     "both": Case({"both": Contribution(penalised, 1.5, 12)}, {"both": targets(12, 3)}, (Y3, -Y3)),
     "poisson": Case({"lower": Contribution(squared, 1.0, 20)}, {"lower": targets(20, 3)}, Y3, Poisson(0.5)),
+    "linear": Case({"lower": Contribution(linear, 1.0, 20)}, {"lower": targets(20, 3)}, Y3),
+    "linear, poisson": Case({"lower": Contribution(linear, 1.0, 20)}, {"lower": targets(20, 3)}, Y3, Poisson(0.5)),
+    "linear, apart": Case({"lower": Contribution(apart, 1e-3, 300)}, {"lower": targets(300, 3)}, Y3),
+    "linear, parts": Case({"lower": Contribution(linear_parts, 0.7, 20)}, {"lower": targets(20, 3)}, Y3),
+    "linear, computed row": Case(
+        {"lower": Contribution(computed_row, 1.0, 20)}, {"lower": targets(20, 3)}, Y3, reachable=0.95
+    ),
+    "linear, two rows": Case({"lower": Contribution(two_rows, 1.0, 20)}, {"lower": targets(20, 3)}, Y3),
+    "linear and not": Case(
+        {"upper": Contribution(quadratic, 0.3, 6), "lower": Contribution(linear, 7.0, 30)},
+        {"upper": features(6, 3), "lower": targets(30, 3)},
+        Y3,
+    ),
 }
 
 

@@ -3,6 +3,9 @@
 In optimised HLO every instruction outside of a fusion is a kernel that writes a buffer; what stands inside of one is
 computed wherever the fusion runs. So a value that is compared with a public limit must be a buffer, and once all such
 buffers are cut out of the graph nothing of the records may reach what the program returns.
+
+Rows of records may get past the measure in one way: exact copies of rows whose norms the program computes, in a product
+with what was measured.
 """
 
 import math
@@ -13,6 +16,7 @@ from typing import Any
 
 # What changes no bit of a number but its sign, and where it stands.
 _EXACT = ("abs", "bitcast", "broadcast", "convert", "copy", "dynamic-slice", "negate", "reshape", "slice", "transpose")
+_EXACT += ("gather",)
 _SUMS = ("reduce", "reduce-window", "sqrt")
 _WIDTHS = {"bf16": 1, "f16": 1, "f32": 2, "f64": 3}
 
@@ -26,6 +30,23 @@ class Instruction:
     argument: str
     attributes: str
     is_root: bool
+    rank: int
+
+    @property
+    def is_product(self) -> bool:
+        """Whether it is a matrix product, by the compiler's own code or by a library."""
+        return self.opcode == "dot" or (self.opcode == "custom-call" and "gemm" in self.attributes)
+
+    def contracted(self, side: str) -> set[int]:
+        """The axes of a factor ("lhs" or "rhs") that a product contracts."""
+        found = re.search(rf'{side}_contracting_dim(?:ension)?s"?[=:]\s*[{{\[]([^}}\]]*)', self.attributes)
+        return {int(axis) for axis in re.findall(r"\d+", found[1])} if found else set()
+
+    @property
+    def precisions(self) -> tuple[str, ...]:
+        """Of the factors of a product."""
+        found = re.search(r'operand_precision"?[=:]\s*[{\[]([^}\]]*)', self.attributes)
+        return tuple(found[1].replace('"', "").lower().split(",")) if found else ("default",)
 
     def attribute(self, name: str) -> str:
         found = re.search(rf"\b{name}=%?([\w.-]+)", self.attributes)
@@ -40,23 +61,37 @@ class Value:
     Args:
         source: the instruction whose bits it has.
         dtype: its type.
-        private: whether it depends on records.
+        private: whether it depends on records, other than by what was measured.
+        bounded: whether it depends on what was measured.
         number: its value, where it is a constant.
         squares: the source of what it is a sum of squares of.
+        rank: how many axes it has.
     """
 
     source: str
     dtype: str
     private: bool = False
+    bounded: bool = False
     number: float | None = None
     squares: str | None = None
+    rank: int = 0
 
 
 @dataclass
 class Reading:
-    """What one pass over a module finds: what is measured, what is a buffer, whether results depend on records."""
+    """What one pass over a module finds.
+
+    Args:
+        measured: what is compared with the limit.
+        rows: records of which norms are computed.
+        precisions: of products that sum over records.
+        buffers: what is in memory.
+        escapes: whether results depend on records.
+    """
 
     measured: set[str] = field(default_factory=set)
+    rows: set[str] = field(default_factory=set)
+    precisions: set[str] = field(default_factory=set)
     buffers: set[str] = field(default_factory=set)
     escapes: bool = False
 
@@ -93,6 +128,11 @@ class Module:
         second = self._read(limit, cut=frozenset(first.measured))
         return first.escapes and first.measured <= first.buffers and not second.escapes
 
+    def precisions_of_sums(self, limit: float) -> set[str]:
+        """Of all products that sum over records what is measured by ``limit``; empty if there is none."""
+        measured = self._read(limit, cut=frozenset()).measured
+        return self._read(limit, cut=frozenset(measured)).precisions
+
     def _read(self, limit: float, cut: frozenset[str]) -> Reading:
         reading = Reading()
         parameters: dict[int, Value] = {}
@@ -100,7 +140,8 @@ class Module:
             if instruction.opcode == "parameter":
                 private = instruction.name.startswith(self._records) and instruction.dtype != "pred"
                 parameters[int(instruction.argument)] = Value(instruction.name, instruction.dtype, private)
-        root = _Pass(self._computations, limit, cut, reading).run(
+        records = frozenset(value.source for value in parameters.values() if value.private)
+        root = _Pass(self._computations, limit, cut, records, reading).run(
             self._entry, [parameters[index] for index in sorted(parameters)], fused=False
         )
         reading.escapes = any(value.private for value in _leaves(root))
@@ -111,9 +152,15 @@ class _Pass:
     """One abstract execution of a module."""
 
     def __init__(
-        self, computations: dict[str, list[Instruction]], limit: float, cut: frozenset[str], reading: Reading
+        self,
+        computations: dict[str, list[Instruction]],
+        limit: float,
+        cut: frozenset[str],
+        records: frozenset[str],
+        reading: Reading,
     ) -> None:
         self._computations, self._limit, self._cut, self._reading = computations, limit, cut, reading
+        self._records = records
 
     def run(self, computation: str, arguments: list[Any], fused: bool) -> Any:
         values: dict[str, Any] = {}
@@ -121,7 +168,9 @@ class _Pass:
         for instruction in self._computations[computation]:
             operands = [values[name] for name in instruction.operands]
             value = self._value(instruction, operands, arguments, fused)
-            value = _mapped(value, lambda leaf: replace(leaf, private=leaf.private and leaf.source not in self._cut))
+            value = _mapped(value, lambda leaf: _cut_off(leaf) if leaf.source in self._cut else leaf)
+            if isinstance(value, Value):
+                value = replace(value, rank=instruction.rank)
             if not fused:
                 self._reading.buffers.update(leaf.source for leaf in _leaves(value))
             values[instruction.name] = value
@@ -143,11 +192,27 @@ class _Pass:
         if opcode == "while":
             return self._loop(instruction.attribute("body"), operands[0], fused)
         assert opcode != "conditional", "a branch on values"
-        private = any(leaf.private for leaf in _leaves(tuple(operands)))
+        leaves = _leaves(tuple(operands))
+        private, bounded = any(leaf.private for leaf in leaves), any(leaf.bounded for leaf in leaves)
+        if instruction.is_product and self._sums_what_is_measured(instruction, leaves):
+            private = False
         if instruction.dtype.startswith("("):
             number = instruction.dtype.count("[")
-            return tuple(Value(f"{instruction.name}#{index}", "", private) for index in range(number))
-        return self._array(instruction, operands, Value(instruction.name, instruction.dtype, private))
+            return tuple(Value(f"{instruction.name}#{index}", "", private, bounded) for index in range(number))
+        return self._array(instruction, operands, Value(instruction.name, instruction.dtype, private, bounded))
+
+    def _sums_what_is_measured(self, product: Instruction, factors: list[Value]) -> bool:
+        """Whether a product sums, over records, rows whose norms are computed times numbers that were measured.
+
+        Scores contract the columns of rows, their last axis; sums contract another one.
+        """
+        left, right = factors[:2]
+        over_records = [side.rank - 1 not in product.contracted(name) for side, name in ((left, "lhs"), (right, "rhs"))]
+        if not all(over_records) or not (left.bounded or right.bounded):
+            return False
+        self._reading.precisions |= set(product.precisions)
+        rows = {side.source for side in (left, right) if side.private}
+        return len(rows) == 1 and rows <= self._reading.rows
 
     def _array(self, instruction: Instruction, operands: list[Any], fresh: Value) -> Value:
         opcode = instruction.opcode
@@ -157,6 +222,9 @@ class _Pass:
             given, limit = operands
             if limit.number is not None and math.isclose(limit.number, self._limit, rel_tol=1e-7):
                 self._reading.measured.add(given.squares or given.source)
+        # A row, or zeros: what decides was measured, and what is left is the row.
+        if opcode == "select" and operands[2].number == 0 and not operands[0].private:
+            return replace(operands[1], dtype=fresh.dtype)
         if opcode in _EXACT and _WIDTHS.get(operands[0].dtype, 0) <= _WIDTHS.get(fresh.dtype, 0):
             return replace(operands[0], dtype=fresh.dtype)
         if opcode == "multiply" and operands[0].source == operands[1].source:
@@ -164,7 +232,12 @@ class _Pass:
         # GPUs sum a long row in two steps, the first of them over parts of equal length.
         padded = opcode == "pad" and operands[1].number == 0
         if opcode in _SUMS or padded:
-            return replace(fresh, squares=operands[0].squares)
+            squares = operands[0].squares
+            if opcode == "reduce" and squares in self._records:
+                # The norm of a row of the records as they are: whoever computes it again gets another bound on it.
+                self._reading.rows.add(squares)
+                return replace(fresh, private=False, bounded=True, squares=squares)
+            return replace(fresh, squares=squares)
         return fresh
 
     def _loop(self, body: str, state: tuple[Value, ...], fused: bool) -> tuple[Value, ...]:
@@ -180,7 +253,11 @@ class _Pass:
 
 
 def _carried(name: str, old: Value, new: Value) -> Value:
-    return Value(name, new.dtype, private=old.private or new.private)
+    return Value(name, new.dtype, private=old.private or new.private, bounded=old.bounded or new.bounded)
+
+
+def _cut_off(value: Value) -> Value:
+    return replace(value, private=False, bounded=True)
 
 
 def _instruction(line: str) -> Instruction:
@@ -197,6 +274,7 @@ def _instruction(line: str) -> Instruction:
         argument=inside[1:-1],
         attributes=attributes,
         is_root=bool(match[1]),
+        rank=0 if dtype.startswith("(") or "[]" in dtype else dtype.split("]")[0].count(",") + 1,
     )
 
 
@@ -212,7 +290,7 @@ def _split(text: str) -> tuple[str, str]:
 
 def _number(text: str) -> float | None:
     try:
-        return float(text.strip("{}"))  # braces around an array of one number
+        return float(text.strip("{} "))  # braces around an array of one number
     except ValueError:
         return None
 

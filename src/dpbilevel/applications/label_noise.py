@@ -18,6 +18,7 @@ import numpy as np
 from dpbilevel.applications.losses import LinearModel
 from dpbilevel.constraints import Box
 from dpbilevel.foundation.arguments import positive
+from dpbilevel.linear_loss import LinearLoss
 from dpbilevel.problem import BilevelProblem
 
 _ODDS = (-8.0, 2.0)  # log-odds of one confusion: from one in 3,000 to seven to one
@@ -63,17 +64,16 @@ def _odds(x: jax.Array) -> jax.Array:
 
 @functools.lru_cache(maxsize=64)
 def _label_noise(model: LinearModel, ridge: float) -> BilevelProblem:
-    clean = model.point_loss()
+    clean = model.of_score()
     classes = model.classes or 2
 
-    def lower_loss(x: Any, y: Any, record: Any) -> Any:
-        row, label = record
-        given = jax.nn.log_softmax(_odds(x), axis=1)[:, label]
-        return -jax.nn.logsumexp(jax.nn.log_softmax(row @ y) + given)
+    def lower_loss(x: Any, scores: Any, record: Any) -> Any:
+        given = jax.nn.log_softmax(_odds(x), axis=1)[:, record[1]]
+        return -jax.nn.logsumexp(jax.nn.log_softmax(scores) + given)
 
     return BilevelProblem(
-        upper_loss=lambda x, y, record: clean(y, *record),
-        lower_loss=lower_loss,
+        upper_loss=LinearLoss(row=lambda record: record[0], loss=lambda x, scores, record: clean(scores, record[1])),
+        lower_loss=LinearLoss(row=lambda record: record[0], loss=lower_loss),
         lower_term=lambda x, y: ridge / 2 * jnp.sum(y**2),
         domain=Box(*_ODDS),
         upper_trains=True,

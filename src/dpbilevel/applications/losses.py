@@ -1,4 +1,4 @@
-"""Losses of generalised linear models: ``loss(y, row, target)`` for one record, y a vector (a matrix for softmax)."""
+"""Losses of generalised linear models: ``loss(score, target)`` for one record, with score = row . y."""
 
 import functools
 from collections.abc import Callable, Mapping
@@ -15,7 +15,7 @@ from dpbilevel.errors import InvalidArgument
 from dpbilevel.foundation.arguments import count
 from dpbilevel.theory.losses import loss_shape
 
-PointLoss = Callable[[Any, Any, Any], jax.Array]
+OfScore = Callable[[Any, Any], jax.Array]
 
 
 def _logistic(score: jax.Array, label: jax.Array) -> jax.Array:
@@ -71,10 +71,9 @@ class LinearModel:
             object.__setattr__(self, name, 1.0)
         loss_shape(**self.shape())  # raises for parameters that are missing, unknown or invalid for the loss
 
-    def point_loss(self) -> PointLoss:
-        """The loss of one record."""
-        of_score = _OF_SCORES.get(self.loss) or functools.partial(_pseudo_huber, self.threshold or 1.0)
-        return lambda y, row, target: of_score(row @ y, target)
+    def of_score(self) -> OfScore:
+        """The loss of a score and a target."""
+        return _OF_SCORES.get(self.loss) or functools.partial(_pseudo_huber, self.threshold or 1.0)
 
     def start(self) -> npt.NDArray[np.float32]:
         """The starting point y0, all zeros."""

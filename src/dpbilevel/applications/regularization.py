@@ -17,6 +17,7 @@ from dpbilevel.applications.losses import LinearModel
 from dpbilevel.constraints import Box
 from dpbilevel.errors import InvalidArgument
 from dpbilevel.foundation.arguments import positive
+from dpbilevel.linear_loss import LinearLoss
 from dpbilevel.problem import BilevelProblem
 from dpbilevel.theory.glm import glm_constants
 
@@ -75,13 +76,12 @@ def regularization(
 
 @functools.lru_cache(maxsize=64)
 def _regularization(model: LinearModel, group_of: tuple[int, ...], low: float, high: float) -> BilevelProblem:
-    point_loss = model.point_loss()
+    of_score = model.of_score()
     number, least = max(group_of) + 1, math.log(low)
     # The penalty of untuned columns follows those of the groups.
     group_of_column = np.array([number if group == UNTUNED else group for group in group_of], np.int32)
 
-    def loss(x, y, record):  # type: ignore[no-untyped-def]
-        return point_loss(y, *record)
+    loss = LinearLoss(row=lambda record: record[0], loss=lambda x, score, record: of_score(score, record[1]))
 
     def penalty(x, y):  # type: ignore[no-untyped-def]
         weights = jnp.exp(jnp.append(x, least))[group_of_column]

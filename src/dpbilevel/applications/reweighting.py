@@ -18,6 +18,7 @@ from dpbilevel.applications.losses import LinearModel
 from dpbilevel.constraints import Simplex
 from dpbilevel.errors import InvalidArgument
 from dpbilevel.foundation.arguments import count, positive
+from dpbilevel.linear_loss import LinearLoss
 from dpbilevel.problem import BilevelProblem
 from dpbilevel.theory.weighted import weighted_constants
 
@@ -98,23 +99,23 @@ def class_weights(
 
 @functools.lru_cache(maxsize=64)
 def _weights(model: LinearModel, number: int, ridge: float, costs: tuple[float, ...] | None) -> BilevelProblem:
-    point_loss = model.point_loss()
+    of_score = model.of_score()
     # Relative costs: their mean is one, so that clips and learning rates keep their meaning.
     relative = None if costs is None else np.asarray(costs, np.float32) * len(costs) / sum(costs)
     first = np.full(number, 1 / number, np.float32) if relative is None else relative / number
 
-    def upper_loss(x: Any, y: Any, record: Any) -> Any:
-        row, target = record
+    def upper_loss(x: Any, score: Any, record: Any) -> Any:
+        target = record[1]
         cost = 1.0 if relative is None else jnp.asarray(relative)[target]
-        return cost * point_loss(y, row, target)
+        return cost * of_score(score, target)
 
-    def lower_loss(x: Any, y: Any, record: Any) -> Any:
+    def lower_loss(x: Any, score: Any, record: Any) -> Any:
         # The last entry is the source, or the class itself.
-        return number * x[record[-1]] * point_loss(y, record[0], record[1])
+        return number * x[record[-1]] * of_score(score, record[1])
 
     return BilevelProblem(
-        upper_loss=upper_loss,
-        lower_loss=lower_loss,
+        upper_loss=LinearLoss(row=lambda record: record[0], loss=upper_loss),
+        lower_loss=LinearLoss(row=lambda record: record[0], loss=lower_loss),
         lower_term=lambda x, y: ridge / 2 * jnp.sum(y**2),
         domain=Simplex(),
         constants=model.certified(weighted_constants, weights=number, ridge=ridge) if costs is None else None,

@@ -12,6 +12,7 @@ import optax
 
 from dpbilevel.errors import InvalidProblem
 from dpbilevel.methods.context import PublicContext
+from dpbilevel.methods.derivatives import gradient_in_y
 from dpbilevel.privacy.release import Contribution
 
 Tree = Any
@@ -21,7 +22,7 @@ Levels = dict[str, tuple[Vector, float]]  # level ("upper", "lower") -> per-reco
 
 def lower_gradients(context: PublicContext, clip: float) -> Levels:
     """Gradients of g_i in y, at points (x, y)."""
-    gradient = jax.grad(context.problem.lower_loss, 1)
+    gradient = gradient_in_y(context.problem.lower_loss)
     return {"lower": (lambda point, record: gradient(*point, record), clip)}
 
 
@@ -29,7 +30,7 @@ def penalised_gradients(context: PublicContext, penalty_weight: float, clip: flo
     """Gradients of f_i/penalty and g_i in y, at points (x, y): an upper record has a weight of 1/penalty."""
     levels = lower_gradients(context, clip)
     if context.problem.upper_loss is not None:
-        gradient = jax.grad(context.problem.upper_loss, 1)
+        gradient = gradient_in_y(context.problem.upper_loss)
         levels["upper"] = (
             lambda point, record: optax.tree.scale(1 / penalty_weight, gradient(*point, record)),
             upper_clip / penalty_weight,

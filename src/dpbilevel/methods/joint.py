@@ -18,6 +18,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from dpbilevel.privacy.outer import norm
+
 Tree = Any
 PerRecord = Callable[[Tree, Tree], Tree]
 
@@ -67,5 +69,5 @@ def separated(released: Mapping[str, Tree], parts: Mapping[str, Part]) -> dict[s
 def _scale(part: Part, contribution: Tree, clipped: bool) -> Tree:
     factor: Any = 1 / part.unit
     if clipped:
-        factor = factor * jnp.minimum(1.0, part.clip / jnp.maximum(optax.tree.norm(contribution), part.clip))
+        factor = factor * jnp.minimum(1.0, part.clip / jnp.maximum(norm(contribution), part.clip))
     return jax.tree.map(lambda leaf: (factor * leaf).astype(leaf.dtype), contribution)

@@ -23,12 +23,14 @@ from dpbilevel.execution.program import Program, Stage, State
 from dpbilevel.foundation.arguments import count, positive
 from dpbilevel.methods.context import PublicContext
 from dpbilevel.methods.contributions import Levels, by_role, shares_by_role
+from dpbilevel.methods.derivatives import gradient_in_y
 from dpbilevel.methods.descent import Descent
 from dpbilevel.methods.joint import Part, PerRecord, joined, separated, shared
 from dpbilevel.methods.noiseless.noiseless import noiseless_training
 from dpbilevel.privacy.accounting import gaussian_epsilon
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.calibration import calibrate, with_shares
+from dpbilevel.privacy.outer import norm
 from dpbilevel.privacy.release import Release
 from dpbilevel.privacy.sampling import FullBatch
 from dpbilevel.records import RecordShapes
@@ -156,14 +158,14 @@ class Refit:
 
     def _levels(self, context: PublicContext) -> Levels:
         problem, sizes = context.problem, context.sizes
-        lower_gradient = jax.grad(problem.lower_loss, 1)
+        lower_gradient = gradient_in_y(problem.lower_loss)
 
         def lower(x: Tree, y: Tree, record: Tree) -> Tree:
             return optax.tree.scale(1 / problem.lower_scale(x), lower_gradient(x, y, record))
 
-        loss_gradients = {"lower": lower}
+        loss_gradients: dict[str, Callable[..., Tree]] = {"lower": lower}
         if self._pools(context) and problem.upper_loss is not None:
-            loss_gradients["upper"] = jax.grad(problem.upper_loss, 1)
+            loss_gradients["upper"] = gradient_in_y(problem.upper_loss)
         total = self._records(context)
 
         def level(name: str) -> tuple[PerRecord, float]:
@@ -183,7 +185,7 @@ class Refit:
             return optax.tree.scale(1 / (cut * clip), loss_gradient(x, y, record))
 
         def within(point: Tree, record: Tree) -> jax.Array:
-            return jnp.where(cut * optax.tree.norm(gradient(point, record)) <= 1, 0.5, -0.5)
+            return jnp.where(cut * norm(gradient(point, record)) <= 1, 0.5, -0.5)
 
         return shared({GRADIENT: (gradient, 1.0), WITHIN: (within, 0.5)}, _SHARES)
 
@@ -203,7 +205,7 @@ class Refit:
     def _stage(self, context: PublicContext, release: Release) -> Stage:
         problem = context.problem
         descent, term, cut = self._descent(context), jax.grad(problem.term("lower"), 1), self._cut(context)
-        parts = self._parts(context, jax.grad(problem.lower_loss, 1))  # every level has the same units
+        parts = self._parts(context, gradient_in_y(problem.lower_loss))  # every level has the same units
         noise = parts[WITHIN].unit * release.noise_std * math.sqrt(self.steps)
         pace = 1 / math.hypot(1, noise / _WANDERING)
 

@@ -17,19 +17,18 @@ Releases for which this bound cannot be guaranteed are refused before a record i
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from dpbilevel.errors import InvalidArgument
 from dpbilevel.privacy.buffer import computed_once
-from dpbilevel.privacy.clipping import clipped, over_blocks
+from dpbilevel.privacy.clipping import Memory, clipped
 from dpbilevel.privacy.discrete import LARGEST_SCALE
-
-Tree = Any
+from dpbilevel.privacy.outer import dense
+from dpbilevel.privacy.sums import Tree, Vector, exact
 
 OVERSHOOT = 2.0**-8  # largest relative excess of an integer row over the clip; the rest of ROUNDING covers float64
 _BITS = 20
@@ -80,19 +79,20 @@ class Grid:
         """The largest norm of a record's integer contribution, in units."""
         return clip / (count * self.unit) * (1 + OVERSHOOT)
 
-    def summed(
-        self, vector: Callable[[Tree], Tree], records: Tree, present: jax.Array, clip: float, count: int
-    ) -> jax.Array:
+    def summed(self, vector: Vector, records: Tree, present: jax.Array, clip: float, count: int) -> jax.Array:
         """Sum of all records' integer contributions in int64: exact, in any order and any blocks.
 
         Like `clipped_sum` with a common denominator: the answer is the sum of this over all roles, times the unit.
         """
         spacing, longest = count * self.unit, self.longest(clip, count)
 
-        def add_block(total: jax.Array, vectors: jax.Array, taken: jax.Array) -> jax.Array:
-            return total + jnp.sum(integers(vectors, taken, clip, spacing, longest), axis=0)
+        def block_total(vectors: jax.Array, taken: jax.Array) -> jax.Array:
+            return jnp.sum(integers(vectors, taken, clip, spacing, longest), axis=0)
 
-        return over_blocks(vector, records, present, add_block, jnp.zeros(self.dimension, jnp.int64))
+        total = exact(block_total, lambda dimension: jnp.zeros(dimension, jnp.int64))
+        source = records if isinstance(records, Memory) else Memory(records)
+        # Integers of a record are those of its whole vector: outer products are written out, block by block.
+        return total.value(source.fold(lambda record: dense(vector(record)), total, present))
 
 
 def integers(vectors: jax.Array, present: jax.Array, clip: float, spacing: float, longest: float) -> jax.Array:

@@ -25,9 +25,10 @@ from dpbilevel.foundation.arguments import count, non_negative, one_of, positive
 from dpbilevel.foundation.precision import is_double
 from dpbilevel.privacy.accounting import ROLES, Charge
 from dpbilevel.privacy.budget import ADJACENCIES, Adjacency
-from dpbilevel.privacy.clipping import LARGEST_CLIP, ROUNDING, SMALLEST_CLIP, clipped_sum
+from dpbilevel.privacy.clipping import LARGEST_CLIP, ROUNDING, SMALLEST_CLIP, Memory, clipped_sum
 from dpbilevel.privacy.grid import Grid
 from dpbilevel.privacy.noise import standard_normal
+from dpbilevel.privacy.outer import dense
 from dpbilevel.privacy.sampling import FullBatch, Sampling, check_sampling
 
 Tree = Any
@@ -167,44 +168,58 @@ class Release:
         """Evaluate the release once, inside a compiled loop.
 
         Args:
-            records: role to (arrays with a leading axis, which records are valid).
+            records: role to (arrays with a leading axis or `Memory`, which records are valid).
             point: released values at which to evaluate.
             keys: the noise key and the batch key of this use, two rows; for exact noise the noise itself, as
                 `Program.draws` gives it.
         """
-        precise = is_double()
         example, unravel = self._example(records, point)
+        precise = is_double()
         # Sums and noise are in float64; what the method and the user wrote is traced in the user's precision.
         with jax.enable_x64(True):
-            if self.grid is not None:
-                exact = self._exact_answer(self.grid, records, point, keys, example.size, precise)
-                return unravel(exact.astype(example.dtype))
-            total = jnp.zeros(example.size, jnp.float64)
-            batches = self.sampling.draw(keys[1], [part.count for part in self.contributions.values()])
-            for (role, contribution), batch in zip(self.contributions.items(), batches, strict=True):
-                arrays, present = records[role]
-                if batch is not None:
-                    indices, taken = batch
-                    arrays, present = jax.tree.map(lambda leaf: leaf[indices], (arrays, present))  # noqa: B023
-                    present = present & taken
-                vector = _at(contribution.per_record, point, precise)
-                summed = clipped_sum(vector, arrays, present, contribution.clip)
-                total = total + summed / self.sampling.divisor(contribution.count)
-            noisy = total + self.noise_std * standard_normal(keys[0], example.size)
+            if self.grid is None:
+                noisy = self._noised(self._total(records, point, keys[1], precise), keys[0])
+            else:
+                noisy = self._exactly_noised(self.grid, self._exact_total(self.grid, records, point, precise), keys)
             rounded = noisy.astype(example.dtype)
         return unravel(rounded)
 
-    def _exact_answer(
-        self, grid: Grid, records: Mapping[str, Any], point: Tree, draws: jax.Array, size: int, precise: bool
+    def _total(
+        self, records: Mapping[str, tuple[Tree, jax.Array]], point: Tree, batch_key: jax.Array, precise: bool
     ) -> jax.Array:
-        if draws.shape != (grid.dimension, 2) or draws.dtype != jnp.uint32 or size != grid.dimension:
-            raise InvalidArgument(f"release {self.name!r}: takes {grid.dimension} integers of exact noise, and no keys")
-        total = jax.lax.bitcast_convert_type(draws, jnp.int64)
+        """The sum over roles of their means of clipped contributions, without noise: private."""
+        totals = []
+        batches = self.sampling.draw(batch_key, [part.count for part in self.contributions.values()])
+        for (role, contribution), batch in zip(self.contributions.items(), batches, strict=True):
+            arrays, present = records[role]
+            if batch is not None:
+                indices, taken = batch
+                arrays, present = jax.tree.map(lambda leaf: leaf[indices], (arrays, present))  # noqa: B023
+                present = present & taken
+            vector = _at(contribution.per_record, point, precise)
+            summed = clipped_sum(vector, arrays, present, contribution.clip)
+            totals.append(summed / self.sampling.divisor(contribution.count))
+        return sum(totals, start=jnp.zeros(totals[0].size, jnp.float64))
+
+    def _noised(self, total: jax.Array, key: jax.Array) -> jax.Array:
+        """The total with its noise, which is drawn once, whatever the total was merged from."""
+        return total + self.noise_std * standard_normal(key, total.size)
+
+    def _exact_total(
+        self, grid: Grid, records: Mapping[str, tuple[Tree, jax.Array]], point: Tree, precise: bool
+    ) -> jax.Array:
+        """The same in integers of the grid."""
+        totals = []
         for role, contribution in self.contributions.items():
             vector = _at(contribution.per_record, point, precise)
             arrays, present = records[role]
-            total = total + grid.summed(vector, arrays, present, contribution.clip, contribution.count)
-        return total.astype(jnp.float64) * grid.unit
+            totals.append(grid.summed(vector, arrays, present, contribution.clip, contribution.count))
+        return sum(totals, start=jnp.zeros(totals[0].size, jnp.int64))
+
+    def _exactly_noised(self, grid: Grid, total: jax.Array, draws: jax.Array) -> jax.Array:
+        if draws.shape != (grid.dimension, 2) or draws.dtype != jnp.uint32 or total.size != grid.dimension:
+            raise InvalidArgument(f"release {self.name!r}: takes {grid.dimension} integers of exact noise, and no keys")
+        return (total + jax.lax.bitcast_convert_type(draws, jnp.int64)).astype(jnp.float64) * grid.unit
 
     def _check_exact(self, grid: Grid) -> None:
         if not self.sampling.is_full_batch:
@@ -218,8 +233,8 @@ class Release:
         """A raveled answer of zeros, and the function that gives an answer its structure back."""
         shapes = []
         for role, contribution in self.contributions.items():
-            one = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape[1:], leaf.dtype), records[role][0])
-            shapes.append(jax.eval_shape(contribution.per_record, point, one))
+            one = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape[1:], leaf.dtype), _arrays(records[role][0]))
+            shapes.append(jax.eval_shape(lambda *at: dense(contribution.per_record(*at)), point, one))  # noqa: B023
         described = [(jax.tree.structure(s), [leaf.shape for leaf in jax.tree.leaves(s)]) for s in shapes]
         if any(description != described[0] for description in described):
             raise InvalidArgument(
@@ -242,6 +257,11 @@ def _ratio(sensitivity: float, noise: float) -> float:
 def _at(vector: Callable[[Tree, Tree], Tree], point: Tree, precise: bool) -> Callable[[Tree], Tree]:
     def at_point(record: Tree) -> Tree:
         with jax.enable_x64(precise):
-            return vector(point, record)
+            return vector(point, _arrays(record))
 
     return at_point
+
+
+def _arrays(records: Tree) -> Tree:
+    """Records without the norms of their rows."""
+    return records.arrays if isinstance(records, Memory) else records

@@ -11,6 +11,7 @@ from jax.flatten_util import ravel_pytree
 from dpbilevel.constraints import project
 from dpbilevel.execution.program import State
 from dpbilevel.methods.context import PublicContext
+from dpbilevel.methods.derivatives import flat
 from dpbilevel.methods.tracking import hyper_steps, lower_steps
 from dpbilevel.methods.tracking.hyper_groups import groups
 from dpbilevel.methods.tracking.passes import LOSS_CHANGE, SCALE, SEARCH, TRACK, VALIDATE, Pass
@@ -298,11 +299,6 @@ class Loop:
     def _tangent(self, state: State, step: jax.Array, d: jax.Array) -> jax.Array:
         """d restricted to directions in which y can move: on the boundary of its domain, y* does not follow x."""
         return jax.jvp(self._project_lower, (state["y"]["point"] - step,), (d,))[1]
-
-
-def flat(tree: Tree) -> jax.Array:
-    """A pytree as one flat vector."""
-    return ravel_pytree(tree)[0]
 
 
 def unravel(shapes: Tree) -> Callable[[jax.Array], Tree]:

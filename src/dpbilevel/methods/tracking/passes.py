@@ -29,6 +29,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from dpbilevel.privacy.outer import norm
+
 Tree = Any
 Clips = dict[str, dict[str, jax.Array]]  # for each vector: the logarithm of its median norm, and its update state
 
@@ -52,14 +54,14 @@ class Pass:
     """The vectors that the records of one level contribute.
 
     Args:
-        contributions: (point, record) -> flat vectors by name.
+        contributions: (point, record) -> flat vectors by name, some of them outer products.
         dimensions: dimension of each vector; one of them may be `LOSS_CHANGE`.
         noise_std: noise standard deviation of the release, for contributions of norm one; zero until calibrated.
         steps: uses of the release in the run.
         floored: the vector whose clip has a floor, at which its noise is small enough; None for none.
     """
 
-    contributions: Callable[[Tree, Tree], dict[str, jax.Array]]
+    contributions: Callable[[Tree, Tree], dict[str, Any]]
     dimensions: Mapping[str, int]
     noise_std: float
     steps: int
@@ -112,7 +114,7 @@ class Pass:
         joint: dict[str, Any] = {}
         above = []
         for name in self.names:
-            size, median = jnp.sqrt(jnp.sum(raw[name] ** 2)), jnp.exp(medians[name])
+            size, median = norm(raw[name]), jnp.exp(medians[name])
             factor = self._root_share(name, phase) / jnp.maximum(size, self._clip(name, point))
             joint[name] = (factor * raw[name]).astype(raw[name].dtype)
             above.append(jnp.where(size > median, 0.5, -0.5))

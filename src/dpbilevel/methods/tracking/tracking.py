@@ -20,13 +20,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 
 from dpbilevel.execution.program import Program, Stage, State
 from dpbilevel.foundation.arguments import count, positive
 from dpbilevel.methods.context import PublicContext
 from dpbilevel.methods.contributions import by_role, shares_by_role
+from dpbilevel.methods.derivatives import derivatives_along, gradients_and_change
 from dpbilevel.methods.noiseless.noiseless import noiseless_tuning
 from dpbilevel.methods.refit import Refit
 from dpbilevel.methods.tracking.loop import (
@@ -36,7 +36,6 @@ from dpbilevel.methods.tracking.loop import (
     MODEL,
     PULL,
     Loop,
-    flat,
     phase_of,
     unravel,
     validation_start,
@@ -131,25 +130,21 @@ class Tracking:
         problem, reads = context.problem, context.inspection.hypergradient_reads
         d_x, d_y = context.x_dimension, context.y_dimension
         to_y = unravel(context.point[1])
-        lower_gradients = jax.grad(problem.lower_loss, (0, 1))
+        along = derivatives_along(problem.lower_loss)
 
-        def lower(at: Tree, record: Tree) -> dict[str, jax.Array]:
-            x, y, u = at["x"], at["y"], at["u"]
-            (_, gradient), (cross, curved) = jax.jvp(lambda y: lower_gradients(x, y, record), (y,), (to_y(u),))
-            parts = {MODEL: flat(gradient), CURVATURE: flat(curved), CROSS: flat(cross)}
+        def lower(at: Tree, record: Tree) -> dict[str, Any]:
+            gradient, curved, cross = along(at["x"], at["y"], to_y(at["u"]), record)
+            parts = {MODEL: gradient, CURVATURE: curved, CROSS: cross}
             return parts if "lower" in reads else {name: parts[name] for name in (MODEL, CURVATURE)}
 
         dimensions = {MODEL: d_y, CURVATURE: d_y} | ({CROSS: d_x} if "lower" in reads else {})
         passes = {"lower": Pass(lower, dimensions, 0.0, self.steps, floored=MODEL)}
         if problem.upper_loss is not None:
-            upper_loss = problem.upper_loss
-            upper_gradients = jax.grad(upper_loss, (0, 1))
+            upper_derivatives = gradients_and_change(problem.upper_loss)
 
-            def upper(at: Tree, record: Tree) -> dict[str, jax.Array]:
-                direct, pull = upper_gradients(at["x"], at["y"], record)
-                first_x, first_y = at["first"]
-                change = upper_loss(at["x"], at["y"], record) - upper_loss(first_x, first_y, record)
-                parts = {PULL: flat(pull)} | ({HYPERGRADIENT: flat(direct)} if "upper" in reads else {})
+            def upper(at: Tree, record: Tree) -> dict[str, Any]:
+                pull, direct, change = upper_derivatives(at["x"], at["y"], *at["first"], record)
+                parts = {PULL: pull} | ({HYPERGRADIENT: direct} if "upper" in reads else {})
                 return parts | {LOSS_CHANGE: jnp.reshape(change, 1)}
 
             dimensions = {PULL: d_y} | ({HYPERGRADIENT: d_x} if "upper" in reads else {}) | {LOSS_CHANGE: 1}
