@@ -19,7 +19,7 @@ QUICKLY := $(addprefix tests/,applications cli datasets encoding estimators meth
 # Debian ships a Python without ensurepip, so a candidate counts only once it has run this.
 USABLE := import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 15))
 
-.PHONY: help demo test test-pages test-fast test-heavy lint docs format clean bench-rates bench-solver bench-solver-private bench-constants bench-multitask bench-penalty bench-results bench-utility bench-estimators trust bench-audits golden
+.PHONY: help demo test test-pages test-fast test-heavy lint docs format clean bench-rates bench-solver bench-solver-private bench-constants bench-multitask bench-penalty bench-results bench-utility bench-estimators bench-speed trust bench-audits golden
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile
@@ -86,6 +86,9 @@ bench-utility: $(READY)  ## compare methods on real data (hours; ARGS=--quick ta
 bench-estimators: $(READY) .venv-diffprivlib/.ready  ## estimators beside scikit-learn and diffprivlib (ten minutes)
 	$(PY) benchmarks/side_by_side.py --peer .venv-diffprivlib/bin/python $(ARGS)
 
+bench-speed: $(READY) .venv-speed/.ready  ## speed and memory beside plain JAX, jaxopt, jax_privacy and Opacus (an hour)
+	$(PY) benchmarks/speed.py --peer .venv-speed/bin/python $(ARGS)
+
 trust: $(READY)  ## kill runs, send signals, fill disks, race for budgets, try bad inputs (an hour; ARGS=--quick: minutes)
 	@$(PIP_INSTALL) atheris || echo "No atheris here: inputs that coverage chooses are left out."
 	$(PY) benchmarks/trust.py $(ARGS)
@@ -101,6 +104,11 @@ golden: $(READY)  ## compare every released bit with those of another revision: 
 .venv-diffprivlib/.ready: benchmarks/diffprivlib.txt
 	@$(PY) -m venv --clear .venv-diffprivlib
 	@.venv-diffprivlib/bin/python -m pip --disable-pip-version-check install -qq -r benchmarks/diffprivlib.txt
+	@touch $@
+
+.venv-speed/.ready: benchmarks/speed.txt
+	@$(PY) -m venv --clear .venv-speed
+	@.venv-speed/bin/python -m pip --disable-pip-version-check install -qq -r benchmarks/speed.txt
 	@touch $@
 
 # Chromium and axe-core look at reports. Where they cannot be had, the tests that need them skip and say so.
