@@ -42,10 +42,10 @@ def private_steps(problem: Any, records: Any, chunk: int) -> Run:
     import jax
 
     import dpbilevel as dpb
+    from dpbilevel.execution.running import _plain
     from dpbilevel.privacy.noise import KeySchedule
-    from dpbilevel.solving import _plain
 
-    budget = dpb.Budget(1.0, 1e-6)
+    budget = dpb.Budget(1.0, 1e-8)  # below one over eight million rows
     planned = dpb.plan(problem, records.sizes, budget, method=dpb.Tracking(steps=STEPS), refit=None)
     state = planned.program.start(*problem.start)
     open_run: dict[str, Any] = {"left": 0}
