@@ -63,8 +63,8 @@ class Trajectory:
 def library(number: int, columns: int, chunk: int) -> Run:
     """What `solve` does with an infinite epsilon, ``chunk`` rounds in one call."""
     import dpbilevel as dpb
+    from dpbilevel.execution.running import _plain
     from dpbilevel.privacy.noise import KeySchedule
-    from dpbilevel.solving import _plain
 
     training, validation = data(number, columns)
     problem = dpb.applications.regularization(columns=columns, groups=range(columns), row_norm=2.0)
