@@ -54,6 +54,8 @@ class Contribution:
         clip = positive("clip", self.clip, "it bounds each record's contribution (try 1.0)", infinite=True)
         if not (SMALLEST_CLIP <= clip <= LARGEST_CLIP or math.isinf(clip)):
             raise InvalidArgument(f"clip={self.clip!r}: must be between 2^-60 and 2^60 for float32 to hold (try 1.0)")
+        if not callable(self.per_record):
+            raise InvalidArgument("per_record: must be a function (point, record) -> pytree of real arrays")
         object.__setattr__(self, "per_record", function(self.per_record))
         object.__setattr__(self, "clip", clip)
         object.__setattr__(self, "count", count("count", self.count, "it is the number of records of the role"))
@@ -103,12 +105,12 @@ class Release:
         one_of("adjacency", self.adjacency, ADJACENCIES, "it says which data sets count as neighbours")
         if not isinstance(self.contributions, Mapping) or not self.contributions:
             raise InvalidArgument(
-                "contributions: must map at least one role to a dpb.Contribution(vector, clip, count)"
+                "contributions: must map at least one role to a dpb.Contribution(per_record, clip, count)"
             )
         for role, contribution in self.contributions.items():
             one_of("role", role, ROLES, "it says which records contribute")
             if not isinstance(contribution, Contribution):
-                raise InvalidArgument(f"contributions[{role!r}]: must be a dpb.Contribution(vector, clip, count)")
+                raise InvalidArgument(f"contributions[{role!r}]: must be a dpb.Contribution(per_record, clip, count)")
         # A copy that nobody else holds: what was charged must be what is executed.
         object.__setattr__(self, "contributions", MappingProxyType(dict(self.contributions)))
         for contribution in self.contributions.values():
