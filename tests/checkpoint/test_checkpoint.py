@@ -599,9 +599,9 @@ def test_what_the_records_check_is_for(tmp_path, monkeypatch):
         solved_until(tmp_path / name, 6, points=points)  # one chunk further
         leaves = map(checkpoint_file.unpacked, content(tmp_path / name)["state"])
         released.append(jax.tree.unflatten(state, list(leaves))["lower"]["model gradient"])
-    told = 60 * (released[0] - released[1])  # in units of the clip, which is public
-    assert told[0] > 0.01
-    np.testing.assert_allclose(told / told[0], [1, 0, 0], atol=1e-3)
+    difference = 60 * (released[0] - released[1])  # in units of the clip, which is public
+    assert difference[0] > 0.01
+    np.testing.assert_allclose(difference / difference[0], [1, 0, 0], atol=1e-3)
     assert planned.program.releases[0].noise_std > 0.1  # of a mean, in which a record makes 0.002
 
 

@@ -179,7 +179,7 @@ def killed(folder: Path, number: int, phase: str, delay: float | None) -> dict[s
             time.sleep(0.002)
         os.kill(child, signal.SIGKILL)  # its own child, which is not reaped before the next line
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    found = {"phase": phase, "status": status, **judged(folder, number, before)}
+    found = {"phase": phase, "status": status, **inspected(folder, number, before)}
     if found["state"] == "finished" or not (folder / f"run-{number}" / ".checkpoint").exists():
         return found
     return found | {"resumed": _resumed(folder, number, phase, before)}
@@ -195,7 +195,7 @@ def _resumed(folder: Path, number: int, phase: str, before: int) -> dict[str, An
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     return {
         "status": status,
-        **judged(folder, number, before),
+        **inspected(folder, number, before),
         "same": _released(folder, number) == _released(folder, 0),
     }
 
@@ -206,7 +206,7 @@ def _released(folder: Path, number: int) -> Any:
     return [document.get("solution"), document.get("model")]
 
 
-def judged(folder: Path, number: int, before: int) -> dict[str, Any]:
+def inspected(folder: Path, number: int, before: int) -> dict[str, Any]:
     """What a killed run leaves: a ledger that opens, with the charge if records were touched, and whole files."""
     from dpbilevel.errors import DPBilevelError
 
