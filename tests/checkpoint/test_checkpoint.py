@@ -190,13 +190,14 @@ def test_a_seeded_run_resumes_and_its_checkpoint_holds_no_noise_secret(path):
 
 
 @pytest.mark.slow
-def test_runs_that_are_really_killed_resume():
-    """kill -9, in every phase and at random times; `make trust` asks for more of them."""
+@pytest.mark.parametrize("kills", [5, pytest.param(12, marks=pytest.mark.heavy)])
+def test_runs_that_are_really_killed_resume(kills):
+    """kill -9, in every phase, and where there are more of them again at random times; `make trust` asks for 200."""
     program = Path(__file__).parents[1] / "support" / "killed_solves.py"
     source = str(Path(dpb.__file__).parent.parent)
     path = os.pathsep.join(filter(None, [source, os.environ.get("PYTHONPATH")]))
     done = subprocess.run(
-        [sys.executable, str(program), "--kills", "12"],
+        [sys.executable, str(program), "--kills", str(kills)],
         env=os.environ | {"PYTHONPATH": path},
         capture_output=True,
         text=True,
@@ -204,7 +205,7 @@ def test_runs_that_are_really_killed_resume():
     )
     assert done.returncode == 0, done.stdout + done.stderr
     happened = json.loads(done.stdout)
-    assert happened["kills"] == 12
+    assert happened["kills"] == kills
     assert set(happened["killed in"]) >= {"start", "charge", "loop", "checkpoint write", "report"}
 
 

@@ -266,17 +266,27 @@ def happened(folder: Path, kills: int, phases: tuple[str, ...] = tuple(PHASES)) 
     return found
 
 
-def main() -> None:
-    folder, kills, phases = Path(sys.argv[1]).absolute(), int(sys.argv[2]), json.loads(sys.argv[3])
+def prepare(folder: Path) -> None:
+    """Rows and a ledger for runs in that folder, and all imports of a run, once for all children."""
+    import dp_accounting.pld  # noqa: F401
     import jax._src.xla_bridge
+    import matplotlib.figure  # noqa: F401
+    import pyarrow.csv  # noqa: F401
     from support.cli_data import write_people
 
+    from dpbilevel.cli import commands  # noqa: F401
     from dpbilevel.privacy.budget import Budget
     from dpbilevel.privacy.ledger import Ledger
+    from dpbilevel.report import html, pictures  # noqa: F401
 
     write_people(folder, rows=200)
     Ledger.open(f"sqlite:///{folder}/people.db", dataset=DATASET, total=Budget(1e3, 0.5), composition="basic")
     assert not jax._src.xla_bridge._backends, "JAX has started, and what has started cannot be forked"
+
+
+def main() -> None:
+    folder, kills, phases = Path(sys.argv[1]).absolute(), int(sys.argv[2]), json.loads(sys.argv[3])
+    prepare(folder)
     started = time.monotonic()
     whole = killed(folder, 0, "any moment", None)  # left alone: how long a run takes
     seconds = time.monotonic() - started

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from support.compilation_cache import ONLY_READ
-from support.killed_runs import DATASET, EPSILON, TUNE, _entries, inspected
+from support.killed_runs import DATASET, EPSILON, TUNE, _entries, inspected, prepare
 
 Signal = Callable[[], None]
 # A run as `dpbilevel` starts it. It writes to a pipe when both signal handlers are installed, and when it ends.
@@ -219,17 +219,8 @@ def happened(folder: Path, *, random: int = 0, moments: tuple[str, ...] = ()) ->
 
 def main() -> None:
     folder, number, moments = Path(sys.argv[1]).absolute(), int(sys.argv[2]), json.loads(sys.argv[3])
-    import jax._src.xla_bridge
-    from support.cli_data import write_people
-
-    from dpbilevel.cli import commands  # noqa: F401  (all that children need, before they are forked)
-    from dpbilevel.privacy.budget import Budget
-    from dpbilevel.privacy.ledger import Ledger
-
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell has what it runs in the background ignore it
-    write_people(folder, rows=200)
-    Ledger.open(f"sqlite:///{folder}/people.db", dataset=DATASET, total=Budget(1e3, 0.5), composition="basic")
-    assert not jax._src.xla_bridge._backends, "JAX has started, and what has started cannot be forked"
+    prepare(folder)
     found = [at_moment(folder, index, moment) for index, moment in enumerate(moments)]
     if number:
         alone = at_random(folder, 1000, None, signal.SIGINT, False)
