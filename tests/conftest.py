@@ -4,6 +4,7 @@ import gc
 import os
 import sys
 import warnings
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -18,9 +19,24 @@ QUICKLY = {
     *("applications", "cli", "datasets", "encoding", "estimators", "methods", "pages", "paper", "plot", "report"),
     *("solution", "theory"),
 }
+# No compiled program contains code of these, nor of Python's own library.
+UNCOMPILED = tuple(
+    f"dpbilevel.{name}"
+    for name in ("checkpoint", "cli", "datasets", "plot", "privacy.ledger", "privacy.stores", "report")
+)
 
 
+@pytest.hookimpl(trylast=True)  # after tests were deselected
 def pytest_collection_modifyitems(items):
+    _refuse_other_programs(items)
+    # All tests of a file run in one worker. The files that take longest start first, so that workers end together.
+    weights = Counter()
+    for item in items:
+        weights[item.path] += 100 if item.get_closest_marker("slow") else 1
+    items.sort(key=lambda item: -weights[item.path])
+
+
+def _refuse_other_programs(items):
     """Guarantees hold for the programs that users have, or nothing is shown."""
     if "xla_cpu_use_fusion_emitters=false" not in os.environ.get("XLA_FLAGS", ""):
         return
@@ -45,18 +61,21 @@ def _seeds_are_fine_in_tests():
 @pytest.fixture
 def monkeypatch(monkeypatch):
     """pytest's own. Code that a test replaces must run: compiled programs are reused for equal structures, and what a
-    mutation does to the library is no part of a program's structure."""
-    plain = monkeypatch.setattr
+    mutation does to the library, or to one that it uses, is no part of a program's structure."""
+    plain, replaced = monkeypatch.setattr, []
 
     def setattr_and_compile_again(target, *arguments, **options):
-        if str(getattr(target, "__module__", getattr(target, "__name__", target))).startswith("dpbilevel"):
+        home = str(getattr(target, "__module__", getattr(target, "__name__", target)))
+        if home.split(".")[0] not in sys.stdlib_module_names and not home.startswith(UNCOMPILED):
+            replaced.append(home)
             _forget_compiled_programs()
         plain(target, *arguments, **options)
 
     monkeypatch.setattr = setattr_and_compile_again
     yield monkeypatch
     monkeypatch.undo()
-    _forget_compiled_programs()
+    if replaced:
+        _forget_compiled_programs()
 
 
 def _forget_compiled_programs():

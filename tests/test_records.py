@@ -242,11 +242,11 @@ def test_containers_hold_the_opaque_object(records):
 
 def assert_message_hides(error):
     """No sentinel anywhere in the error or what caused it."""
-    told = "".join(traceback.format_exception_only(error))
+    printed = "".join(traceback.format_exception_only(error))
     for cause in (error.__cause__, error.__context__):
         if cause is not None and not getattr(error, "__suppress_context__", False):
-            told += "".join(traceback.format_exception_only(cause))
-    assert not any(digits in told for digits in HIDDEN), told
+            printed += "".join(traceback.format_exception_only(cause))
+    assert not any(digits in printed for digits in HIDDEN), printed
 
 
 def check_refusal(role, **given):
@@ -566,8 +566,8 @@ def test_debugging_switches_show_nothing_and_change_nothing(name, singular_recor
         answer = answer_of_singular(held)
     np.testing.assert_array_equal(answer, expected)
     out, err = capfd.readouterr()
-    told = out + err + "".join(str(warning.message) for warning in caught)
-    assert not any(digits in told for digits in HIDDEN)
+    printed = out + err + "".join(str(warning.message) for warning in caught)
+    assert not any(digits in printed for digits in HIDDEN)
 
 
 def test_debugging_switches_show_no_invalid_record():

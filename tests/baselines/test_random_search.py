@@ -352,8 +352,8 @@ def test_nothing_in_a_solution_depends_on_the_number_of_runs(monkeypatch, tmp_pa
         solution = search()
         seen.append(visible(solution, tmp_path / "solution.json"))
     assert seen[0] == seen[1]
-    told = replace(solution, parameters={**solution.parameters, "runs made": (7, "a mutation")})
-    assert visible(told, tmp_path / "solution.json") != seen[0]
+    mutant = replace(solution, parameters={**solution.parameters, "runs made": (7, "a mutation")})
+    assert visible(mutant, tmp_path / "solution.json") != seen[0]
     longer = replace(solution, history={"score": np.zeros(7)})
     assert visible(longer, tmp_path / "solution.json") != seen[0]
 

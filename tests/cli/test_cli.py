@@ -20,7 +20,7 @@ from dpbilevel.cli import app
 from dpbilevel.cli.wording import for_command_line
 
 TUNE = ("tune", "people.csv", "--target", "paid", "--schema", "schema.toml")
-# Two budgets, one for 2,000 people and one for 400: what a run compiles has its noise in it, and serves the others.
+# Two budgets, one for 2,000 people and one for 400; what a run of either compiles serves the others of its size.
 LIKE_THE_RUN = ("--epsilon", "2", "--delta", "1e-5", "--groups", "schema")
 SMALL = (*TUNE, "--epsilon", "0.8", "--delta", "1e-5")
 

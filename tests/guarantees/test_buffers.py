@@ -9,7 +9,7 @@ import pytest
 from support import buffer_cases
 from support.broken_sums import rows_without_norms
 from support.buffer_cases import OVERFLOW, SHAPES, VECTORS, Case, behind_a_barrier, broken, direct, in_one_step
-from support.compilation_cache import afresh
+from support.compilation_cache import with_names
 from support.every_method import BUDGET, METHODS, PROBLEM, START, data
 from support.optimised_hlo import Module
 
@@ -108,7 +108,7 @@ def test_many_points_at_once_are_measured_as_one_is():
         present = jnp.ones(number, bool)
         return jax.vmap(lambda point, key: release.answer({"lower": (rows, present)}, point, key))(points, keys)
 
-    with isolated_jax_config(), afresh():
+    with isolated_jax_config(), with_names():
         keys = jax.ShapeDtypeStruct((3, 2, 2), jnp.uint32)
         compiled = program.lower(rows, shape((3, dimension)), keys).compile()
     assert Module(compiled.as_text(), records="rows").is_measured_once(OVERFLOW)
@@ -126,7 +126,7 @@ def executed(method, noise="float", problem=PROBLEM, start=START, arrays=None):
     keys, rounds = plan.program.randomness_shapes(), np.int32(1)
     # The function that records compile, compiled again: a mutation must not find the program of the true code.
     execute = jax.jit(functools.partial(records_module._execute.__wrapped__), static_argnums=1)
-    with isolated_jax_config(), afresh():
+    with isolated_jax_config(), with_names():
         lowered = execute.lower(plan.program, False, arrays, state, keys, rounds)
         return Module(lowered.compile().as_text(), records="arrays")
 

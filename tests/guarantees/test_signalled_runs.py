@@ -3,21 +3,29 @@
 import pytest
 from support.signalled_runs import ABORTED, MOMENTS, faults, happened
 
-SIGNALS = 8
+ONE_OF_EACH_OUTCOME = ("before the charge", "at the first round", "while results are written")
 
 
 @pytest.mark.slow
-def test_signals_at_chosen_moments_are_answered_and_a_mutant_that_raises_is_noticed(tmp_path):
-    *found, mutant = happened(tmp_path, moments=(*MOMENTS, "mutant"))
-    assert {one["moment"]: one["faults"] for one in found} == {moment: [] for moment in MOMENTS}
+@pytest.mark.parametrize(
+    "moments", [ONE_OF_EACH_OUTCOME, pytest.param(tuple(MOMENTS), marks=pytest.mark.heavy)], ids=len
+)
+def test_signals_at_chosen_moments_are_answered_and_a_mutant_that_raises_is_noticed(tmp_path, moments):
+    *found, mutant = happened(tmp_path, moments=(*moments, "mutant"))
+    assert {one["moment"]: one["faults"] for one in found} == {moment: [] for moment in moments}
     assert mutant["faults"] == ["lost signal", "another message", "a traceback"]
 
 
+def test_the_chosen_moments_have_all_outcomes():
+    assert {MOMENTS[moment][0] for moment in ONE_OF_EACH_OUTCOME} == {outcome for outcome, _ in MOMENTS.values()}
+
+
 @pytest.mark.slow
-def test_signals_at_random_moments_are_answered(tmp_path):
-    found = happened(tmp_path, random=SIGNALS)
+@pytest.mark.parametrize("signals", [2, pytest.param(8, marks=pytest.mark.heavy)])
+def test_signals_at_random_moments_are_answered(tmp_path, signals):
+    found = happened(tmp_path, random=signals)
     assert [one["faults"] for one in found] == [[]] * len(found)
-    assert sum(not one["late"] for one in found) == SIGNALS
+    assert sum(not one["late"] for one in found) == signals
 
 
 GOOD = {

@@ -139,7 +139,7 @@ def scale_of_changes(expected: float, noise: float, seed: int) -> float:
 
 @pytest.mark.parametrize("expected", [math.exp(-1.8), 1.0, math.exp(1.8)])
 def test_the_scale_of_loss_changes_is_found_where_a_pass_is_mostly_noise(expected):
-    """With the noise of a thousand records at epsilon 1: a clip that is tracked by a twentieth of mu^2 goes astray."""
+    """With the noise of a thousand records at epsilon 1: a clip that is tracked by a twentieth of mu^2 diverges."""
     assert abs(scale_of_changes(expected, 0.0, seed=1)) < 0.4
     errors = [abs(scale_of_changes(expected, 0.28, seed)) for seed in range(20)]
     assert np.mean(errors) < 0.5

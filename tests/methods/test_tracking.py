@@ -140,6 +140,6 @@ def test_the_start_is_returned_where_the_loss_was_measured_to_be_higher():
     state = plan.program.start(*(jnp.asarray(part, jnp.float32) for part in case.start))
     moved = state | {"average": state["average"] + 1}
     for change, expected in ((-1.0, moved["average"]), (1.0, state["first"][0]), (np.nan, state["first"][0])):
-        judged = moved["judged"] | {"sum": jnp.float32(change)}
-        x, _ = plan.program.finish(moved | {"judged": judged})
+        measured = moved["loss_change"] | {"sum": jnp.float32(change)}
+        x, _ = plan.program.finish(moved | {"loss_change": measured})
         np.testing.assert_array_equal(x, expected)

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from jax_privacy.clipping import clipped_grad
-from support.compilation_cache import afresh
+from support.compilation_cache import with_names
 from support.memory import largest_intermediate
 
 from dpbilevel.privacy import clipping
@@ -345,7 +345,7 @@ def test_memory_is_bounded_for_a_million_records():
 def test_compiled_memory_is_bounded_for_a_million_records():
     with isolated_jax_config():
         lowered = jax.jit(lambda r, p: clipped_sum(identity, r, p, 1.0)).lower(*million(100))
-    with afresh():
+    with with_names():
         analysis = lowered.compile().memory_analysis()
     if analysis is None:
         pytest.skip("this backend reports no memory")

@@ -88,7 +88,7 @@ def test_a_fitted_model_is_saved_and_cross_validation_in_two_processes_charges_t
     rows = draws.uniform(-1, 1, (1200, 3))
     labels = np.where(rows[:, 0] > 0, "yes", "no")
     model = dpb.estimators.DPLogisticRegressionCV(
-        epsilon=2.0, delta=1e-5, classes=["no", "yes"], bounds=(-1, 1), ledger=ledger, method=dpb.Tracking(steps=4)
+        epsilon=2.0, delta=1e-5, classes=["no", "yes"], bounds=(-1, 1), ledger=ledger, method=dpb.Refit(steps=4)
     )
     scores = cross_val_score(model, rows, labels, cv=KFold(2, shuffle=True, random_state=0), n_jobs=2)
     assert len(scores) == len(ledger.entries) == 2

@@ -1,5 +1,6 @@
 """The report as one page: self-contained, escaped, the same for the same review, with prominent warnings."""
 
+import functools
 import re
 from html.parser import HTMLParser
 from xml.etree import ElementTree
@@ -14,6 +15,12 @@ from dpbilevel.report.html import html_report
 from dpbilevel.report.review import Review
 
 VOID_ELEMENTS = {"meta", "br", "hr", "img", "link", "input"}
+
+
+@functools.cache
+def page_of(kind):
+    """Drawing its pictures takes most of the time of a page."""
+    return html_report(review(kind))
 
 
 class Reader(HTMLParser):
@@ -50,7 +57,7 @@ class Reader(HTMLParser):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_page_is_sound_and_needs_nothing_else(kind):
-    page = html_report(review(kind))
+    page = page_of(kind)
     read = Reader(page)
     assert page.startswith("<!DOCTYPE html>")
     assert {"main", "h1", "h2", "title", "table", "caption"} <= set(read.tags)
@@ -71,7 +78,7 @@ def test_the_page_is_sound_and_needs_nothing_else(kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_page_says_the_guarantee(kind):
     whole = solution(kind)
-    text = Reader(html_report(review(kind))).text
+    text = Reader(page_of(kind)).text
     if whole.privacy.budget.is_private:
         assert whole.privacy.stated() in text
         assert "replace-one" in text
@@ -95,22 +102,22 @@ def test_no_epsilon_is_stated_too_small(ratio):
 
 
 def test_a_run_that_is_not_sound_looks_different():
-    classes = {kind: re.findall(r'class="(banner \w+|guarantee \w+)"', html_report(review(kind))) for kind in KINDS}
+    classes = {kind: re.findall(r'class="(banner \w+|guarantee \w+)"', page_of(kind)) for kind in KINDS}
     assert classes["private"] == ["guarantee good"]
     assert classes["caveats"] == ["banner fair", "guarantee fair"]
     assert classes["seeded"] == classes["infinite"] == ["banner bad", "guarantee bad"]
-    assert "epsilon, if the noise were secret" in html_report(review("seeded"))
-    assert "epsilon, if the noise were secret" not in html_report(review("private"))
+    assert "epsilon, if the noise were secret" in page_of("seeded")
+    assert "epsilon, if the noise were secret" not in page_of("private")
 
 
 def test_everything_that_comes_in_is_escaped():
-    page = html_report(review("nasty"))
+    page = page_of("nasty")
     assert "<script" not in page
     assert "\x00" not in page
     assert "\x1b" not in page
     read = Reader(page)
     assert NASTY.partition(" ")[0] in read.text, "it is shown, as text"
-    plain = Reader(html_report(review("private")))
+    plain = Reader(page_of("private"))
     assert read.tags.count("script") == plain.tags.count("script") == 0
 
 
@@ -119,7 +126,7 @@ def test_the_same_review_is_the_same_page():
 
 
 def test_pictures_are_text_in_the_colours_of_the_page_with_words_for_who_cannot_see_them():
-    page = html_report(review("many"))
+    page = page_of("many")
     pictures = [ElementTree.fromstring(found) for found in re.findall(r"<svg.*?</svg>", page, flags=re.DOTALL)]
     assert len(pictures) == 3
     for picture in pictures:

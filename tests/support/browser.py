@@ -19,7 +19,7 @@ import pytest
 
 AXE = Path(__file__).parents[2] / ".browser" / "axe.min.js"
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-PATIENCE = 600  # seconds for all pages together; half a minute on an idle machine
+PATIENCE = 1800  # seconds for all pages together; half a minute on an idle machine
 
 needs_browser = pytest.mark.skipif(
     CHROMIUM is None or not AXE.exists(), reason="no Chromium or no axe-core: make .browser/.ready installs both"
@@ -126,7 +126,9 @@ def _browse(outer: Path, folder: Path, log: Path, received: threading.Event, *, 
     command = [
         str(CHROMIUM),
         *("--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--no-first-run"),
-        "--no-proxy-server",
+        *("--no-proxy-server", "--disable-dev-shm-usage"),
+        # A busy machine must not look like a page that hangs.
+        *("--disable-hang-monitor", "--disable-background-timer-throttling", "--disable-renderer-backgrounding"),
         f"--user-data-dir={folder / 'profile'}",
         f"--window-size={width},1000",
         f"--blink-settings=preferredColorScheme={0 if dark else 1}",
@@ -142,7 +144,11 @@ def _browse(outer: Path, folder: Path, log: Path, received: threading.Event, *, 
                     break
         finally:
             browser.terminate()
-            browser.wait(60)
+            try:
+                browser.wait(60)
+            except subprocess.TimeoutExpired:
+                browser.kill()
+                browser.wait(PATIENCE)
 
 
 def complaints(found: Mapping[str, Any]) -> list[str]:

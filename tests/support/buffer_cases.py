@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from support.compilation_cache import afresh
+from support.compilation_cache import with_names
 from support.optimised_hlo import Module
 
 from dpbilevel.foundation.precision import is_double
@@ -157,7 +157,7 @@ class Case:
             with jax.enable_x64(precise):
                 return Release.answer(release, {"lower": (rows, present)}, point, keys)
 
-        with isolated_jax_config(), afresh():
+        with isolated_jax_config(), with_names():
             return Module(jax.jit(program).lower(records, present, point, keys).compile().as_text(), records="rows")
 
     def is_measured_once(self) -> bool:

@@ -2,7 +2,7 @@
 
 The folder is `.jax_cache/` of the checkout, with one part for every constraints.txt and kind of processor; JAX's own
 key has the program, the options and the versions. `make clean` removes it. What reads compiled programs compiles them
-`afresh`: the key leaves out names of arguments, so that a cached program may have another one's.
+`with_names`: the key leaves out names of arguments otherwise, so that a cached program may have another one's.
 """
 
 import contextlib
@@ -38,6 +38,8 @@ def share() -> None:
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(folder()))
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
+    # For GPUs only, and it makes the path of the folder a part of the key of every program, on all processors.
+    os.environ.setdefault("JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES", "none")
 
 
 def only_read() -> None:
@@ -48,16 +50,18 @@ def only_read() -> None:
 
 
 @contextlib.contextmanager
-def afresh() -> Iterator[None]:
-    """Compile, whatever is on disk."""
+def with_names() -> Iterator[None]:
+    """Lower and compile programs whose text is read. Names are part of the key, so that what is found on disk has the
+    same ones; places in the source are not. The instructions on disk are those that were compiled.
+    """
     import jax
-    from jax.experimental.compilation_cache import compilation_cache
 
-    before = jax.config.jax_enable_compilation_cache
-    jax.config.update("jax_enable_compilation_cache", False)
-    compilation_cache.reset_cache()  # it asks once whether it is enabled
+    settings = {"jax_compilation_cache_include_metadata_in_key": True, "jax_traceback_in_locations_limit": 0}
+    before = {name: getattr(jax.config, name) for name in settings}
+    for name, value in settings.items():
+        jax.config.update(name, value)
     try:
         yield
     finally:
-        jax.config.update("jax_enable_compilation_cache", before)
-        compilation_cache.reset_cache()
+        for name, value in before.items():
+            jax.config.update(name, value)

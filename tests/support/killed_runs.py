@@ -179,7 +179,7 @@ def killed(folder: Path, number: int, phase: str, delay: float | None) -> dict[s
             time.sleep(0.002)
         os.kill(child, signal.SIGKILL)  # its own child, which is not reaped before the next line
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    found = {"phase": phase, "status": status, **judged(folder, number, before)}
+    found = {"phase": phase, "status": status, **inspected(folder, number, before)}
     if found["state"] == "finished" or not (folder / f"run-{number}" / ".checkpoint").exists():
         return found
     return found | {"resumed": _resumed(folder, number, phase, before)}
@@ -195,7 +195,7 @@ def _resumed(folder: Path, number: int, phase: str, before: int) -> dict[str, An
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     return {
         "status": status,
-        **judged(folder, number, before),
+        **inspected(folder, number, before),
         "same": _released(folder, number) == _released(folder, 0),
     }
 
@@ -206,7 +206,7 @@ def _released(folder: Path, number: int) -> Any:
     return [document.get("solution"), document.get("model")]
 
 
-def judged(folder: Path, number: int, before: int) -> dict[str, Any]:
+def inspected(folder: Path, number: int, before: int) -> dict[str, Any]:
     """What a killed run leaves: a ledger that opens, with the charge if records were touched, and whole files."""
     from dpbilevel.errors import DPBilevelError
 
@@ -266,17 +266,27 @@ def happened(folder: Path, kills: int, phases: tuple[str, ...] = tuple(PHASES)) 
     return found
 
 
-def main() -> None:
-    folder, kills, phases = Path(sys.argv[1]).absolute(), int(sys.argv[2]), json.loads(sys.argv[3])
+def prepare(folder: Path) -> None:
+    """Rows and a ledger for runs in that folder, and all imports of a run, once for all children."""
+    import dp_accounting.pld  # noqa: F401
     import jax._src.xla_bridge
+    import matplotlib.figure  # noqa: F401
+    import pyarrow.csv  # noqa: F401
     from support.cli_data import write_people
 
+    from dpbilevel.cli import commands  # noqa: F401
     from dpbilevel.privacy.budget import Budget
     from dpbilevel.privacy.ledger import Ledger
+    from dpbilevel.report import html, pictures  # noqa: F401
 
     write_people(folder, rows=200)
     Ledger.open(f"sqlite:///{folder}/people.db", dataset=DATASET, total=Budget(1e3, 0.5), composition="basic")
     assert not jax._src.xla_bridge._backends, "JAX has started, and what has started cannot be forked"
+
+
+def main() -> None:
+    folder, kills, phases = Path(sys.argv[1]).absolute(), int(sys.argv[2]), json.loads(sys.argv[3])
+    prepare(folder)
     started = time.monotonic()
     whole = killed(folder, 0, "any moment", None)  # left alone: how long a run takes
     seconds = time.monotonic() - started

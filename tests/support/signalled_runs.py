@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from support.compilation_cache import ONLY_READ
-from support.killed_runs import DATASET, EPSILON, TUNE, _entries, judged
+from support.killed_runs import DATASET, EPSILON, TUNE, _entries, inspected, prepare
 
 Signal = Callable[[], None]
 # A run as `dpbilevel` starts it. It writes to a pipe when both signal handlers are installed, and when it ends.
@@ -136,7 +136,7 @@ def at_moment(folder: Path, number: int, moment: str) -> dict[str, Any]:
         except BaseException:
             os._exit(1)
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    found = {"moment": moment, "status": status, "said": said.read_text("utf-8"), **judged(folder, number, before)}
+    found = {"moment": moment, "status": status, "said": said.read_text("utf-8"), **inspected(folder, number, before)}
     wrong = faults(found, folder / f"run-{number}")
     if not wrong and (found["charged"], found["state"]) != (MOMENTS | MUTATIONS)[moment][0]:
         wrong.append("the signal was answered at another moment")
@@ -165,7 +165,7 @@ def at_random(folder: Path, number: int, delay: float | None, sent: signal.Signa
     _, said = run.communicate(timeout=600)
     os.close(reader)
     seconds = time.monotonic() - started
-    left = judged(folder, number, before)
+    left = inspected(folder, number, before)
     found = {"delay": delay, "late": late, "status": run.returncode, "said": said, "seconds": seconds, **left}
     return found | {"faults": [] if late or delay is None else faults(found, folder / f"run-{number}")}
 
@@ -219,17 +219,8 @@ def happened(folder: Path, *, random: int = 0, moments: tuple[str, ...] = ()) ->
 
 def main() -> None:
     folder, number, moments = Path(sys.argv[1]).absolute(), int(sys.argv[2]), json.loads(sys.argv[3])
-    import jax._src.xla_bridge
-    from support.cli_data import write_people
-
-    from dpbilevel.cli import commands  # noqa: F401  (all that children need, before they are forked)
-    from dpbilevel.privacy.budget import Budget
-    from dpbilevel.privacy.ledger import Ledger
-
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell has what it runs in the background ignore it
-    write_people(folder, rows=200)
-    Ledger.open(f"sqlite:///{folder}/people.db", dataset=DATASET, total=Budget(1e3, 0.5), composition="basic")
-    assert not jax._src.xla_bridge._backends, "JAX has started, and what has started cannot be forked"
+    prepare(folder)
     found = [at_moment(folder, index, moment) for index, moment in enumerate(moments)]
     if number:
         alone = at_random(folder, 1000, None, signal.SIGINT, False)

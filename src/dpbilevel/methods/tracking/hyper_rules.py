@@ -52,7 +52,7 @@ class Estimate(NamedTuple):
 def start_gain(group: Group, x: jax.Array) -> State:
     """The state before the first step."""
     zeros = jnp.zeros(group.size, x.dtype)
-    return {"reach": jnp.zeros((), x.dtype)} | dict.fromkeys(("total", "step", "gain", "variance", "astray"), zeros)
+    return {"reach": jnp.zeros((), x.dtype)} | dict.fromkeys(("total", "step", "gain", "variance", "drift"), zeros)
 
 
 def move_by_gain(
@@ -69,7 +69,7 @@ def move_by_gain(
     # The gain of the last step, made or not. The noise of the new hypergradient is independent of that step.
     gain = rule["gain"] - estimate.gradient * rule["step"]
     variance = rule["variance"] + estimate.noise * rule["step"] ** 2
-    drift = jnp.abs(rule["astray"])
+    drift = jnp.abs(rule["drift"])
     size, square, signal = _largest, estimate.mean**2, estimate.mean**2 - estimate.mean_noise
     if separate:
         evidence = _evidence(gain, variance + drift**2)
@@ -84,8 +84,8 @@ def move_by_gain(
     growth = jnp.minimum(1.0, largest / jnp.maximum(jnp.abs(along) if separate else size(along), _TINY))
     pace = length * jnp.maximum(distance, size(x - first)) * growth
     step = group.project(x - pace * along) - x  # without the part that the projection removes
-    drift = rule["astray"] + jnp.sqrt(estimate.persistent_noise) * step
-    new = {"reach": distance, "total": total, "step": step, "gain": gain, "variance": variance, "astray": drift}
+    drift = rule["drift"] + jnp.sqrt(estimate.persistent_noise) * step
+    new = {"reach": distance, "total": total, "step": step, "gain": gain, "variance": variance, "drift": drift}
     return new, x + evidence * step
 
 

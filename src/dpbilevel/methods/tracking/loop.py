@@ -73,7 +73,7 @@ class Loop:
             "average": flat_x,
             "origin": flat_y,
             "first": (flat_x, flat_y),
-            "judged": {name: jnp.zeros((), jnp.float32) for name in ("sum", "variance", "passes")},
+            "loss_change": {name: jnp.zeros((), jnp.float32) for name in ("sum", "variance", "passes")},
             "y": lower_steps.start_steps(flat_y),
             "d": lower_steps.start_steps(jnp.zeros_like(flat_y)),
             "curvature": lower_steps.start_curvature(flat_y.size, flat_y.dtype),
@@ -188,7 +188,7 @@ class Loop:
             "average": average.astype(new_x.dtype),
             # Until x moves, the reference point follows y: a loss that y alone reduces is not a gain of tuning x.
             "first": _select(jnp.all(new_x == state["first"][0]), (new_x, new_y["point"]), state["first"]),
-            "judged": validation,
+            "loss_change": validation,
             "y": new_y,
             "d": new_d,
             "curvature": curvatures,
@@ -241,7 +241,7 @@ class Loop:
             change, variance = change + means[LOSS_CHANGE][0], noise[LOSS_CHANGE] ** 2
         now = jnp.where(point["phase"] == VALIDATE, 1.0, 0.0)
         more = {"sum": now * change, "variance": now * variance, "passes": now}
-        return {name: (value + more[name]).astype(jnp.float32) for name, value in state["judged"].items()}
+        return {name: (value + more[name]).astype(jnp.float32) for name, value in state["loss_change"].items()}
 
     def finish(self, state: State) -> tuple[Tree, Tree]:
         """The returned (x, y): the final point if its validation loss is lower by more than the noise, else the first.
@@ -253,7 +253,7 @@ class Loop:
         """
         last = (state["average"], state["y"]["main"])
         finite = jnp.isfinite(jnp.sum(last[0]) + jnp.sum(last[1]))
-        fell = state["judged"]["sum"] < -_SURE * jnp.sqrt(state["judged"]["variance"])
+        fell = state["loss_change"]["sum"] < -_SURE * jnp.sqrt(state["loss_change"]["variance"])
         worse = ~(finite & fell)
         pairs = zip(state["first"], last, strict=True)
         x, y = (jnp.where(worse, first, final) for first, final in pairs)
