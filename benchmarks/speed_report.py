@@ -20,8 +20,8 @@ short runs vary. Rows are in float32. The ratios that are targets were set befor
 
 Some lines were measured more than once, and the last measurement is shown. Steps of linear models had ratios of 3.14,
 2.61 and 2.48 (100 columns) and 0.65, 1.32 and 1.32 (1,000 columns), the first from fewer turns, before rows were read
-without copies. With 100 columns the last ratio is from a very busy machine; at a load of 4 to 6, with both sides in one
-process, it was 1.4 to 1.7. The gradient step of 10,000 x 100 had 1.76, a fit 0.42 and its memory 3.04. The F that the
+without copies. Since then they had 1.26 and 0.76 at a load of 14; those shown are from a quiet machine, where plain JAX
+uses both cores. The gradient step of 10,000 x 100 had 1.76, a fit 0.42 and its memory 3.04. The F that the
 lines of tuning are timed to was redefined after first results, and one version was discarded because it took times too
 early.
 
