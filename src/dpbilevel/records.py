@@ -27,14 +27,14 @@ from dpbilevel.execution.program import Answer, Call, Means, Program, Randomness
 from dpbilevel.foundation.arguments import one_of
 from dpbilevel.foundation.precision import in_user_precision, is_double, user_float
 from dpbilevel.foundation.tracing import without_addresses
-from dpbilevel.privacy.clipping import Memory
 from dpbilevel.privacy.ledger import Receipt
+from dpbilevel.privacy.memory import Memory, Reserved
 from dpbilevel.privacy.noise import KeySchedule
 from dpbilevel.privacy.release import Release
 
 Tree = Any
 
-_VAULT: "weakref.WeakKeyDictionary[Records, dict[str, tuple[Tree, jax.Array]]]" = weakref.WeakKeyDictionary()
+_VAULT: "weakref.WeakKeyDictionary[Records, dict[str, tuple[Memory, jax.Array]]]" = weakref.WeakKeyDictionary()
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,7 +126,7 @@ class Records:
         for role, tree in (("upper", upper), ("lower", lower), ("both", both)):
             if tree is not None:
                 arrays[role] = _prepared(role, tree, invalid)
-        self._sizes = RecordShapes(**{role: tree for role, (tree, _) in arrays.items()})
+        self._sizes = RecordShapes(**{role: memory.records(len(valid)) for role, (memory, valid) in arrays.items()})
         self._caveats = _caveats((upper, lower, both))
         _VAULT[self] = arrays
 
@@ -168,9 +168,9 @@ class Records:
         if not isinstance(key, bytes) or len(key) < 32:
             raise InvalidArgument("key: must be at least 32 secret bytes; a seal that others can compute leaks records")
         mac = hmac.new(key, b"dpbilevel records", "sha256")
-        for role, stored in _VAULT[self].items():
-            leaves, structure = jax.tree.flatten(stored)
+        for role, (memory, valid) in _VAULT[self].items():
             with isolated_jax_config():
+                leaves, structure = jax.tree.flatten((memory.as_numpy(len(valid)), np.asarray(valid)))
                 arrays = [np.ascontiguousarray(leaf) for leaf in leaves]
             shapes = [[array.dtype.str, list(array.shape)] for array in arrays]
             mac.update(json.dumps([role, without_addresses(str(structure)), shapes]).encode())
@@ -202,17 +202,15 @@ def _execute_stage(stage: Stage, precise: bool, arrays: Mapping[str, Any], state
 
 
 def _answering(arrays: Mapping[str, Any]) -> Answer:
-    # Norms of rows are measured here, once for all rounds of a loop.
-    sources = {role: (Memory(tree).measured(), present) for role, (tree, present) in arrays.items()}
-    return lambda release, point, keys: Release.answer(release, sources, point, keys)
+    return lambda release, point, keys: Release.answer(release, arrays, point, keys)
 
 
 def _means(arrays: Mapping[str, Any]) -> Means:
     """Differentiable exact means over the records of a level, only for programs without noise."""
 
     def means(level: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        tree, present = arrays["both" if "both" in arrays else level]
-        return mean_over_records(function, tree, present)
+        memory, present = arrays["both" if "both" in arrays else level]
+        return mean_over_records(function, memory.arrays, present)
 
     return means
 
@@ -221,9 +219,7 @@ def _execute_with_calls(
     program: Program, precise: bool, arrays: Mapping[str, Any], state: State, keys: npt.NDArray[np.uint32]
 ) -> tuple[State, Tree]:
     """Run round by round, because a black box runs outside compiled code. It receives invalid records as zeros."""
-    readable = {
-        role: jax.tree.map(functools.partial(_zero_invalid, valid), tree) for role, (tree, valid) in arrays.items()
-    }
+    readable = {role: memory.as_numpy(len(valid)) for role, (memory, valid) in arrays.items()}
     history = []
     for round_keys in keys:
         first = 0
@@ -237,12 +233,6 @@ def _execute_with_calls(
             first += stage.keys_per_round
         history.append(jax.tree.map(np.asarray, program.observe(state)))
     return state, jax.tree.map(lambda *rows: np.stack(rows), *history)
-
-
-def _zero_invalid(valid: jax.Array, leaf: jax.Array) -> npt.NDArray[Any]:
-    array = np.array(leaf)
-    array[~np.asarray(valid)] = 0
-    return array
 
 
 def check_traceable(program: Program, sizes: RecordShapes, state: State) -> None:
@@ -288,8 +278,11 @@ def answer_dimensions(program: Program, sizes: RecordShapes, state: State) -> di
     return dimensions
 
 
-def _shapes(sizes: RecordShapes) -> dict[str, tuple[Tree, Any]]:
-    return {role: (getattr(sizes, role), jax.ShapeDtypeStruct((sizes.count(role),), bool)) for role in sizes.roles}
+def _shapes(sizes: RecordShapes) -> dict[str, tuple[Memory, Any]]:
+    return {
+        role: (Memory.shapes(getattr(sizes, role)), jax.ShapeDtypeStruct((sizes.count(role),), bool))
+        for role in sizes.roles
+    }
 
 
 @contextlib.contextmanager
@@ -323,7 +316,7 @@ def _check_roles(upper: Tree, lower: Tree, both: Tree) -> None:
             raise InvalidRecords(f"{role}: has a dictionary whose keys cannot be sorted; use strings as keys") from None
 
 
-def _prepared(role: str, tree: Tree, invalid: str) -> tuple[Tree, jax.Array]:
+def _prepared(role: str, tree: Tree, invalid: str) -> tuple[Memory, jax.Array]:
     """Arrays in the form that the compiled loop needs, and a mask of valid records."""
     with np.errstate(over="ignore"):  # a float64 too large for float32 becomes infinite, hence invalid
         # In two steps, because NumPy's error quotes an integer that does not fit the requested dtype.
@@ -332,9 +325,7 @@ def _prepared(role: str, tree: Tree, invalid: str) -> tuple[Tree, jax.Array]:
     leaves = jax.tree.leaves(arrays)
     valid = np.ones(leaves[0].shape[0], dtype=bool)
     for leaf, given in zip(leaves, jax.tree.leaves(tree), strict=True):
-        # An integer that wraps around when it is narrowed is invalid, like an infinity.
-        usable = np.isfinite(leaf) if np.issubdtype(leaf.dtype, np.floating) else leaf == np.asarray(given)
-        valid &= usable.reshape(leaf.shape[0], -1).all(axis=1)
+        _drop_unusable(valid, leaf, np.asarray(given))
     if invalid == "refuse" and not valid.all():
         raise InvalidRecords(
             f"{role}: must hold finite values that fit JAX's types (float32 and int32, unless jax_enable_x64 is on); "
@@ -343,7 +334,15 @@ def _prepared(role: str, tree: Tree, invalid: str) -> tuple[Tree, jax.Array]:
     # Copies, because the caller could change an array during a run. Under isolated settings, because with
     # jax_debug_nans even a copy to the device raises on a record's value.
     with isolated_jax_config():
-        return jax.tree.map(jnp.array, arrays), jnp.array(valid)
+        return Memory.stored(arrays, valid), jnp.array(valid)
+
+
+def _drop_unusable(valid: npt.NDArray[np.bool_], leaf: npt.NDArray[Any], given: npt.NDArray[Any]) -> None:
+    """Mark records with values that are not finite, or that wrapped around when an integer was narrowed."""
+    # In blocks, because all results at once would take a quarter of the records' memory.
+    for block in (slice(first, first + 2**14) for first in range(0, len(valid), 2**14)):
+        usable = np.isfinite(leaf[block]) if leaf.dtype.kind == "f" else leaf[block] == given[block]
+        valid[block] &= usable.reshape(len(usable), -1).all(axis=1)
 
 
 def _caveats(tree: Tree) -> tuple[str, ...]:
@@ -353,7 +352,8 @@ def _caveats(tree: Tree) -> tuple[str, ...]:
 
 
 def _narrowed(leaf: Any, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    return np.asarray(leaf).astype(dtype, copy=False)
+    array = leaf if isinstance(leaf, Reserved) else np.asarray(leaf)
+    return array.astype(dtype, copy=False)
 
 
 def _shape(role: str, leaf: Any) -> jax.ShapeDtypeStruct:

@@ -16,7 +16,7 @@ from support.optimised_hlo import Module
 import dpbilevel as dpb
 from dpbilevel import records as records_module
 from dpbilevel.planning import checked_start, prepare
-from dpbilevel.privacy import clipping, grid, products
+from dpbilevel.privacy import clipping, grid, memory, products
 from dpbilevel.privacy.buffer import computed_once
 from dpbilevel.records import isolated_jax_config
 
@@ -159,7 +159,8 @@ def test_programs_of_linear_models_sum_what_they_measure():
 
 
 def test_a_linear_model_that_sums_other_rows_than_it_measures_is_noticed(monkeypatch):
-    monkeypatch.setattr(products, "_zeroed", lambda rows, usable: jnp.where(usable[:, None], rows * 1.5, 0))
+    true = memory.Memory._rows
+    monkeypatch.setattr(memory.Memory, "_rows", lambda *given: (true(*given)[0] * 1.5, true(*given)[1]))
     assert not executed_linearly().is_measured_once(OVERFLOW)
 
 
@@ -184,11 +185,11 @@ def test_rows_are_those_of_the_function_in_their_order(number):
 def test_no_record_of_a_wide_vector_is_computed_twice(monkeypatch):
     """A block of one record would be computed in both steps: blocks have two at least, where there are two."""
     seen = []
-    monkeypatch.setattr(clipping, "computed_once", lambda rows, shape, dtype: seen.append(shape) or jnp.zeros(shape))
+    monkeypatch.setattr(memory, "computed_once", lambda rows, shape, dtype: seen.append(shape) or jnp.zeros(shape))
     with isolated_jax_config():
-        rows = jax.ShapeDtypeStruct((3, clipping._ELEMENTS), jnp.float32)
+        rows = jax.ShapeDtypeStruct((3, memory._ELEMENTS), jnp.float32)
         jax.eval_shape(lambda rows: clipping.clipped_sum(lambda row: row, rows, jnp.ones(3, bool), 1.0), rows)
-    assert seen == [(2, clipping._ELEMENTS)]
+    assert seen == [(2, memory._ELEMENTS)]
 
 
 def test_all_combinations_are_on_the_list_of_the_script():

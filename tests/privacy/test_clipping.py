@@ -15,7 +15,7 @@ from jax_privacy.clipping import clipped_grad
 from support.compilation_cache import with_names
 from support.memory import largest_intermediate
 
-from dpbilevel.privacy import clipping
+from dpbilevel.privacy import clipping, memory
 from dpbilevel.privacy.clipping import clipped, clipped_sum
 from dpbilevel.records import isolated_jax_config
 
@@ -31,7 +31,7 @@ def compiled_sum(vector, clip, elements):
 def total(vector, records, present, clip):
     """The clipped sum, compiled as a program compiles it."""
     with isolated_jax_config():
-        return np.asarray(compiled_sum(vector, clip, clipping._ELEMENTS)(records, present))
+        return np.asarray(compiled_sum(vector, clip, memory._ELEMENTS)(records, present))
 
 
 def reference(vectors, present, clip):
@@ -106,7 +106,7 @@ def test_agrees_with_numpy(number, dimension):
 )
 def test_blocks_count_every_record_once(monkeypatch, number, at_once):
     """Small whole numbers add up exactly, so a record that is skipped or counted twice shows."""
-    monkeypatch.setattr(clipping, "_ELEMENTS", 2 * at_once)
+    monkeypatch.setattr(memory, "_ELEMENTS", 2 * at_once)
     rows = np.stack([np.arange(number), np.ones(number)], axis=1).astype(np.float32)
     present = np.arange(number) % 3 != 1
     ours = total(identity, rows, present, float("inf"))
@@ -116,7 +116,7 @@ def test_blocks_count_every_record_once(monkeypatch, number, at_once):
 def test_blocks_agree_with_numpy_where_rows_are_clipped(monkeypatch):
     rows = rows_of_mixed_length(1000, 3)
     for at_once in (11, 299):
-        monkeypatch.setattr(clipping, "_ELEMENTS", 3 * at_once)
+        monkeypatch.setattr(memory, "_ELEMENTS", 3 * at_once)
         ours = total(identity, rows, np.ones(1000, bool), 1.0)
         np.testing.assert_allclose(ours, reference(rows, np.ones(1000, bool), 1.0), atol=tolerance(1000, 3, 1.0))
 
@@ -338,7 +338,7 @@ def million(*shape):
 
 def test_memory_is_bounded_for_a_million_records():
     """n = 10^6, d = 100: 4 MiB of vectors at a time, where all of them would take 400 MB."""
-    bound = clipping._ELEMENTS
+    bound = memory._ELEMENTS
     assert largest_intermediate(lambda r, p: clipped_sum(identity, r, p, 1.0), *million(100)) <= bound
 
 
@@ -361,5 +361,5 @@ def test_the_memory_check_rejects_a_sum_of_everything_at_once():
 
 def test_memory_is_bounded_where_records_are_wide_and_vectors_short():
     """A scalar x (regularisation tuning) with 100 features: a block is as wide as a record, not as its vector."""
-    bound = 4 * clipping._ELEMENTS
+    bound = 4 * memory._ELEMENTS
     assert largest_intermediate(lambda r, p: clipped_sum(lambda v: jnp.sum(v**2), r, p, 1.0), *million(100)) <= bound

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpbilevel.errors import InvalidArgument
-from dpbilevel.privacy import clipping
+from dpbilevel.privacy import clipping, memory
 from dpbilevel.privacy import release as release_module
 from dpbilevel.privacy.clipping import clipped_sum
 from dpbilevel.privacy.grid import Grid, integers
@@ -55,7 +55,7 @@ def summed(vectors, clip, count=None):
     """A role's sum of integers."""
     count = len(vectors) if count is None else count
     with isolated_jax_config():
-        return np.asarray(compiled(vectors.shape[1], clip, count, clipping._ELEMENTS)(jnp.asarray(vectors)))
+        return np.asarray(compiled(vectors.shape[1], clip, count, memory._ELEMENTS)(jnp.asarray(vectors)))
 
 
 def exact_integers(vectors, clip, count):
@@ -199,7 +199,7 @@ def test_sums_in_floating_point_would_show_the_order():
 def test_no_size_of_blocks_changes_a_bit(monkeypatch, elements):
     rows = np.random.default_rng(3).normal(size=(1003, 7)).astype(np.float32)
     whole = summed(rows, 1.0)
-    monkeypatch.setattr(clipping, "_ELEMENTS", elements)
+    monkeypatch.setattr(memory, "_ELEMENTS", elements)
     assert np.array_equal(summed(rows, 1.0), whole)
 
 

@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dpbilevel.privacy.clipping import Memory, compensated_sum
+from dpbilevel.privacy.clipping import compensated_sum
+from dpbilevel.privacy.memory import Memory
 from dpbilevel.privacy.sums import compensated, exact
 from dpbilevel.records import isolated_jax_config
 

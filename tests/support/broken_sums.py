@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
-from dpbilevel.privacy import clipping, products
+from dpbilevel.privacy import memory, products
 from dpbilevel.privacy.clipping import clipped_sum
 
 
@@ -45,17 +45,23 @@ def rows_without_norms(monkeypatch):
         with jax.enable_x64(True):
             return jnp.ones(rows.shape[0], jnp.float64)
 
-    monkeypatch.setattr(clipping, "row_norms", ones)
+    for module in (memory, products):
+        monkeypatch.setattr(module, "row_norms", ones)
 
 
 def rows_not_zeroed(monkeypatch):
     """Rows that are not summed keep their values, and zero times NaN is NaN."""
-    monkeypatch.setattr(products, "_zeroed", lambda rows, usable: rows)
+    monkeypatch.setattr(products, "_zeroed", lambda rows, finite: rows)
 
 
 def not_finite_coefficients(monkeypatch):
     """Coefficients that are not finite are summed."""
-    monkeypatch.setattr(products, "_usable", lambda block, taken: taken)
+    true = products._clipped_numbers
+
+    def broken(block, usable, clip):
+        return jnp.where(jnp.isfinite(block.numbers), true(block, usable, clip), block.numbers)
+
+    monkeypatch.setattr(products, "_clipped_numbers", broken)
 
 
 def other_numbers_not_measured(monkeypatch):
@@ -64,8 +70,8 @@ def other_numbers_not_measured(monkeypatch):
 
     def broken(block, usable, clip):
         count = block.layout.coefficients
-        measured = block._replace(numbers=block.numbers.at[:, count:].set(0))
-        scales = true(measured, usable, clip)[:, :1] / jnp.where(block.numbers[:, :1] == 0, 1, block.numbers[:, :1])
-        return jnp.where(usable[:, None], block.numbers * scales, 0)
+        measured = block._replace(numbers=block.numbers.at[count:].set(0))
+        scales = true(measured, usable, clip)[:1] / jnp.where(block.numbers[:1] == 0, 1, block.numbers[:1])
+        return jnp.where(usable, block.numbers * scales, 0)
 
     monkeypatch.setattr(products, "_clipped_numbers", broken)

@@ -19,7 +19,7 @@ from support.optimised_hlo import Module
 
 from dpbilevel.foundation.precision import is_double
 from dpbilevel.methods.joint import Part, joined
-from dpbilevel.privacy import clipping, grid
+from dpbilevel.privacy import grid, memory
 from dpbilevel.privacy.outer import Outer, dense
 from dpbilevel.privacy.release import Contribution, Release
 from dpbilevel.privacy.sampling import FullBatch, Poisson
@@ -201,14 +201,21 @@ def in_one_step(rows, shape, dtype):
     return whole[0]
 
 
-def broken(monkeypatch, mutant, modules=(clipping, grid)):
-    """Replace `computed_once` by ``mutant``."""
+def broken(monkeypatch, mutant, modules=(memory, grid)):
+    """Replace `computed_once`, and `stored_once` too, by ``mutant``."""
+
+    def stored(lines):
+        shape = lines[0].shape[1], sum(line.shape[0] for line in lines)
+        return mutant(lambda first, number: [line.T for line in lines], shape, lines[0].dtype).T
+
     for module in modules:
         monkeypatch.setattr(module, "computed_once", mutant)
+        if module is memory:
+            monkeypatch.setattr(module, "stored_once", stored)
 
 
 def main() -> int:
-    clipping._ELEMENTS_ON_ACCELERATORS = clipping._ELEMENTS  # so that many blocks are many there, too
+    memory._ELEMENTS_ON_ACCELERATORS = memory._ELEMENTS  # so that many blocks are many there, too
     print(f"jax {jax.__version__} on {jax.devices()[0].device_kind} ({jax.default_backend()})", flush=True)
     failures = 0
     with ThreadPoolExecutor(os.cpu_count()) as pool:

@@ -134,13 +134,19 @@ class Module:
         return self._read(limit, cut=frozenset(measured)).precisions
 
     def _read(self, limit: float, cut: frozenset[str]) -> Reading:
-        reading = Reading()
+        reading, measured = Reading(), set[str]()
         parameters: dict[int, Value] = {}
         for instruction in self._computations[self._entry]:
             if instruction.opcode == "parameter":
                 private = instruction.name.startswith(self._records) and instruction.dtype != "pred"
-                parameters[int(instruction.argument)] = Value(instruction.name, instruction.dtype, private)
+                # What `Memory` has measured of its own arrays, all of which are matrices here.
+                norms = private and "_norms_" in instruction.name
+                value = Value(instruction.name, instruction.dtype, private and not norms, bounded=norms)
+                parameters[int(instruction.argument)] = value
+                if norms:
+                    measured.add(instruction.name.replace("_norms_", "_arrays_").partition(".")[0])
         records = frozenset(value.source for value in parameters.values() if value.private)
+        reading.rows = {name for name in records if name.partition(".")[0] in measured}
         root = _Pass(self._computations, limit, cut, records, reading).run(
             self._entry, [parameters[index] for index in sorted(parameters)], fused=False
         )
@@ -207,8 +213,10 @@ class _Pass:
         Scores contract the columns of rows, their last axis; sums contract another one.
         """
         left, right = factors[:2]
-        over_records = [side.rank - 1 not in product.contracted(name) for side, name in ((left, "lhs"), (right, "rhs"))]
-        if not all(over_records) or not (left.bounded or right.bounded):
+        sides = (left, product.contracted("lhs")), (right, product.contracted("rhs"))
+        scores = any(side.private and side.rank - 1 in axes for side, axes in sides)
+        over_records = any(side.rank > 1 and side.rank - 1 not in axes for side, axes in sides)
+        if scores or not over_records or not (left.bounded or right.bounded):
             return False
         self._reading.precisions |= set(product.precisions)
         rows = {side.source for side in (left, right) if side.private}

@@ -18,8 +18,17 @@ from dpbilevel.theory.losses import loss_shape
 OfScore = Callable[[Any, Any], jax.Array]
 
 
+@jax.custom_jvp
+def _softplus(score: jax.Array) -> jax.Array:
+    return jax.nn.softplus(score)
+
+
+# With one exponential; JAX's own derivatives take a logarithm and several exponentials, for every record in every step.
+_softplus.defjvps(lambda change, _, score: change * jax.nn.sigmoid(score))
+
+
 def _logistic(score: jax.Array, label: jax.Array) -> jax.Array:
-    return jax.nn.softplus(jnp.where(label > 0, -1.0, 1.0) * score)
+    return _softplus(jnp.where(label > 0, -1.0, 1.0) * score)
 
 
 def _softmax(scores: jax.Array, label: jax.Array) -> jax.Array:

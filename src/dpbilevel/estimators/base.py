@@ -22,6 +22,7 @@ from dpbilevel.errors import InvalidArgument, InvalidRecords, PrivacyLeakWarning
 from dpbilevel.estimators.copies import CountedCopies
 from dpbilevel.estimators.prepared import Prepared, Rows, Unread, levels
 from dpbilevel.estimators.rows import scaling
+from dpbilevel.estimators.scaled_rows import ScaledRows
 from dpbilevel.estimators.settings import with_inherited_settings
 from dpbilevel.execution.notices import warn_afterwards, warn_beforehand
 from dpbilevel.execution.running import check_ledger
@@ -110,7 +111,7 @@ class PrivateEstimator(CountedCopies):
         if scaled is None:
             undeclared = self.data_norm is None and self.bounds is None and isinstance(X, EncodedRows)
             scaled, caveat = scaling(table, X.data_norm if undeclared else self.data_norm, self.bounds)
-        values = scaled.rows(table, refuse=self.invalid == "refuse")
+        values = ScaledRows(scaled, table, refuse=self.invalid == "refuse")
         return Rows(values, (*caveats_of((X, *more)), *([caveat] if caveat else [])), scaled)
 
     def _levels(self, upper: Sequence[Any], lower: Sequence[Any]) -> dict[str, Tree]:

@@ -14,8 +14,9 @@ import jax
 import numpy as np
 
 from dpbilevel.errors import InvalidArgument
-from dpbilevel.estimators.rows import Scaling, with_intercept
-from dpbilevel.estimators.split import split, validation_rows
+from dpbilevel.estimators.rows import Scaling
+from dpbilevel.estimators.scaled_rows import ScaledRows
+from dpbilevel.estimators.split import Positions, split, validation_rows
 from dpbilevel.foundation.arguments import count
 from dpbilevel.planning import Plan
 from dpbilevel.solution.solution import Legend
@@ -40,7 +41,7 @@ class Rows:
     """Rows of a table as stored in records.
 
     Args:
-        values: (rows, columns), each row of norm at most one; only a shape if nothing was read.
+        values: `ScaledRows`, each row of norm at most one; only a shape if nothing was read.
         caveats: limits of the guarantee because of undeclared facts.
         scaling: the scaling of the table; None if nothing was read.
     """
@@ -63,7 +64,7 @@ class Rows:
         """The same rows with an additional constant column."""
         if self.scaling is None:
             return Rows(jax.ShapeDtypeStruct((self.shape[0], self.shape[1] + 1), np.float32))
-        return Rows(with_intercept(self.values), self.caveats, self.scaling)
+        return Rows(self.values.with_intercept(), self.caveats, self.scaling)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -97,14 +98,20 @@ def _plain(value: Any) -> Any:
 
 def levels(upper: Sequence[Any], lower: Sequence[Any], validation_fraction: float, split_seed: int) -> dict[str, Tree]:
     """Records of both levels: ``upper`` columns of a public selection of rows, and ``lower`` columns of the others."""
-    rows = int(lower[0].shape[0])
+    rows, roles = int(lower[0].shape[0]), (("upper", upper), ("lower", lower))
     if rows < 2:
         raise InvalidArgument(f"rows={rows}: must be at least 2, one to validate and one to train")
     if isinstance(lower[0], jax.ShapeDtypeStruct):
         validating = validation_rows(rows, validation_fraction)
         return {"upper": _shapes(upper, validating), "lower": _shapes(lower, rows - validating)}
-    validate, train = split(rows, validation_fraction, split_seed)
-    return {"upper": tuple(leaf[validate] for leaf in upper), "lower": tuple(leaf[train] for leaf in lower)}
+    selections = split(rows, validation_fraction, split_seed)
+    leaves = {id(leaf): leaf for leaf in (*upper, *lower)}  # most are of both roles, and read once
+    parts = {key: _parts(leaf, selections) for key, leaf in leaves.items()}
+    return {role: tuple(parts[id(leaf)][at] for leaf in own) for at, (role, own) in enumerate(roles)}
+
+
+def _parts(leaf: Any, selections: Sequence[Positions]) -> Sequence[Any]:
+    return leaf.parts(selections) if isinstance(leaf, ScaledRows) else [leaf[selection] for selection in selections]
 
 
 def _shapes(leaves: Sequence[Any], rows: int) -> Tree:

@@ -5,6 +5,7 @@ The number of rows outside the declared range is not counted.
 """
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,15 +39,22 @@ class Scaling:
     def rows(self, table: Table, *, refuse: bool = False) -> npt.NDArray[np.float32]:
         """Scaled rows for training. Missing cells raise if refused; otherwise `Records` handles them."""
         scaled = np.empty(table.shape, np.float32)
+        for chosen, chunk in self.chunks(table, refuse=refuse):
+            scaled[chosen] = chunk
+        return scaled
+
+    def chunks(self, table: Table, *, refuse: bool = False) -> Iterator[tuple[slice, npt.NDArray[np.float32]]]:
+        """The same, chunk by chunk."""
         unit_norm = not self.clamped and bool((self.size == 1).all())
         for chosen, chunk in table.chunks():
             with np.errstate(all="ignore"):  # a NumPy warning would reveal an outlier
                 if unit_norm and isinstance(chunk, np.ndarray) and chunk.dtype == np.float32:
-                    scaled[chosen] = _within_unit_norm(chunk, refuse=refuse)
-                    continue
-                cells = _numbers(chunk, table, refuse=refuse)
-                scaled[chosen] = self._clamped(cells) if self.clamped else self._shortened(cells)
-        return scaled
+                    scaled = _within_unit_norm(chunk, refuse=refuse)
+                else:
+                    cells = _numbers(chunk, table, refuse=refuse)
+                    scaled = self._clamped(cells) if self.clamped else self._shortened(cells)
+                rounded = scaled.astype(np.float32)
+            yield chosen, rounded
 
     def _clamped(self, cells: Floats) -> Floats:
         bound = 1 / math.sqrt(cells.shape[1])

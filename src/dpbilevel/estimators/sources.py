@@ -11,6 +11,7 @@ from dpbilevel.applications.reweighting import source_weights
 from dpbilevel.errors import InvalidArgument
 from dpbilevel.estimators.linear import LinearEstimator, PrivateClassifier, PrivateRegressor
 from dpbilevel.estimators.prepared import Prepared, Rows, Unread
+from dpbilevel.estimators.scaled_rows import whole
 from dpbilevel.estimators.targets import Labels, Names, Numbers, column
 from dpbilevel.foundation.arguments import count
 from dpbilevel.planning import Plan
@@ -58,7 +59,7 @@ class SourceWeighted(LinearEstimator):
         names = Names.of("source", sources, table, self.source_names)
         rows = table.with_intercept()
         lower = rows.values, targets.values, names.values
-        apart = {"upper": self._validation(pair, table, targets), "lower": lower} if pair else None
+        apart = {"upper": whole(self._validation(pair, table, targets)), "lower": whole(lower)} if pair else None
         records = apart or self._levels(lower[:2], lower)
         problem = source_weights(**targets.model, columns=rows.shape[1], sources=len(names.names))
         return Prepared(

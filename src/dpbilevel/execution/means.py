@@ -24,6 +24,7 @@ def mean_over_records(function: Callable[..., Any], records: Tree, present: jax.
     """
     number = present.shape[0]
     # Absent records may hold non-finite values, and zero times such a value is not zero.
+    records = jax.tree.map(lambda leaf: leaf[:number], records)
     clean = jax.tree.map(lambda leaf: jnp.where(_broadcast(present, leaf), leaf, jnp.zeros_like(leaf)), records)
     size = max(1, sum(math.prod(leaf.shape[1:]) for leaf in jax.tree.leaves(records)))
     block = min(number, max(1, _ELEMENTS // size))

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from dpbilevel.checkpoint.checkpoint import Checkpoint
@@ -130,4 +129,4 @@ def _plain(state: Tree) -> Tree:
     JAX marks some arrays as weakly typed, which changes how it computes with them; a checkpoint does not keep this.
     """
     with isolated_jax_config():
-        return jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)), state)
+        return jax.tree.map(np.asarray, state)

@@ -26,8 +26,9 @@ import jax.numpy as jnp
 from dpbilevel.errors import InvalidArgument
 from dpbilevel.foundation.structure import passing
 from dpbilevel.privacy.buffer import computed_once
-from dpbilevel.privacy.clipping import Memory, clipped
+from dpbilevel.privacy.clipping import clipped
 from dpbilevel.privacy.discrete import LARGEST_SCALE
+from dpbilevel.privacy.memory import Memory
 from dpbilevel.privacy.outer import dense
 from dpbilevel.privacy.sums import Tree, Vector, exact
 

@@ -5,23 +5,27 @@ sqrt(|c|^2 |a|^2 + |b|^2), measured from the row and from the buffer of numbers 
 and b. Whatever a loss declares about itself, what is measured is what is summed.
 
 **Rounding.** Norms are computed in float64, in which squares of float32 neither overflow nor underflow, and norms of
-rows are rounded up by their error bound. Scaled numbers are rounded to float32 once, so that a record's share of the
-sum exceeds its clip C by less than 2^-22 C. A chunk of 128 rows is summed by one product in float32, without any
-shorter format (`Precision.HIGHEST`). In any order, with or without fused multiply-adds, entry j of coefficient l errs
-by at most 129 * 2^-24 * sum_i |c_il| |a_ij|. The norm of these bounds over j and l is at most 129 * 2^-24 * sum_i |c_i|
-|a_i|, and sums of b err by less. So a chunk errs by at most 129 * 2^-24 * 128 C < 1.01 * 2^-10 C (Minkowski). Only the
-changed record's chunk differs between neighbours, and both sums may err. From there on sums are in float64, as in
-`clipping`: altogether less than 1.01 * 2^-9 C + 2^-9 C + 2^-21 C, and `ROUNDING` is 2^-7.
+rows are rounded up by their error bound. A scale and the scaled numbers are rounded to float32, each by at most 2^-24,
+so that a record's share of the sum exceeds its clip C by less than 2^-22 C. A chunk of 128 rows is summed by one
+product in float32, without any shorter format (`Precision.HIGHEST`). In any order, with or without fused multiply-adds,
+entry j of coefficient l errs by at most 129 * 2^-24 * sum_i |c_il| |a_ij|. The norm of these bounds over j and l is at
+most 129 * 2^-24 * sum_i |c_i| |a_i|, and sums of b err by less. So a chunk errs by at most 129 * 2^-24 * 128 C < 1.01 *
+2^-10 C (Minkowski). Only the changed record's chunk differs between neighbours, and both sums may err. From there on
+sums are in float64, as in `clipping`: altogether less than 1.01 * 2^-9 C + 2^-9 C + 2^-21 C, and `ROUNDING` is 2^-7.
 
-**Zeros.** 0 times NaN is NaN, and one such row would spoil the whole sum. Rows that are absent, not finite or too long
-are replaced by zeros before the product, and so are their numbers.
+**Zeros.** 0 times NaN is NaN, and one such row would spoil the whole sum. Rows that are not finite are replaced by
+zeros before the product: when records are stored (`memory`), or here where they were not. Numbers of records that are
+absent, not finite or too long become zeros. So do those of a record more than 2^100 times as long as the clip, whose
+scale float32 holds with fewer digits.
 """
 
+import functools
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from dpbilevel.privacy.outer import Layout
 
@@ -29,7 +33,9 @@ from dpbilevel.privacy.outer import Layout
 _OVERFLOW = 2.0**100
 # Scaled numbers below this become zero: those that float32 holds with fewer digits could be rounded up by any factor.
 _UNDERFLOW = 2.0**-100
+_LONGEST = 2.0**200  # in float64; an infinite clip is one of this length
 _ROWS_AT_ONCE = 2**10
+_FEW = 16  # lines that are combined one by one
 _PRECISION = jax.lax.Precision.HIGHEST  # shorter formats, such as TF32, break the bound on rounding
 
 
@@ -37,8 +43,8 @@ class Products(NamedTuple):
     """Contributions of a block of records.
 
     Args:
-        numbers: coefficients, then other numbers, one line per record; computed once.
-        rows: the rows that coefficients multiply: the records' own, or computed once.
+        numbers: coefficients, then other numbers, one line each, with an entry for each record; stored once.
+        rows: the rows that coefficients multiply, all of them finite: the records' own, or stored once.
         norms: at least the norms of the rows, in float64.
         layout: which number is what.
     """
@@ -49,63 +55,73 @@ class Products(NamedTuple):
     layout: Layout
 
 
-def row_norms(rows: jax.Array) -> jax.Array:
-    """Norms of rows in float64, rounded up; NaN or infinite for rows that are not finite."""
+def row_norms(rows: Any) -> Any:
+    """Norms of rows in float64, rounded up; NaN or infinite for rows that are not finite. NumPy measures its arrays."""
+    number = rows.shape[0]
+    if isinstance(rows, np.ndarray):
+        norms = np.empty(number, np.float64)
+        for first in range(0, number, _ROWS_AT_ONCE):
+            norms[first : first + _ROWS_AT_ONCE] = _measured(rows[first : first + _ROWS_AT_ONCE])
+        return norms
     with jax.enable_x64(True):  # callers trace losses in the user's precision
-        return _row_norms(rows)
+        if number <= _ROWS_AT_ONCE:
+            return _measured(rows)
+        # In blocks, so that no compiler holds all squares at a time; the last block is shifted back to the last row.
+        begins = jnp.minimum(jnp.arange(0, number, _ROWS_AT_ONCE), number - _ROWS_AT_ONCE)
+
+        def step(norms: jax.Array, begin: jax.Array) -> tuple[jax.Array, None]:
+            part = _measured(jax.lax.dynamic_slice_in_dim(rows, begin, _ROWS_AT_ONCE))
+            return jax.lax.dynamic_update_slice(norms, part, (begin,)), None
+
+        return jax.lax.scan(step, jnp.zeros(number, jnp.float64), begins)[0]
 
 
-def _row_norms(rows: jax.Array) -> jax.Array:
-    number, columns = rows.shape
-
+def _measured(rows: Any) -> Any:
+    columns = rows.shape[1]
     # Processors may read denormal entries as zeros here and as they are in a product.
     denormal = math.sqrt(columns) * float(jnp.finfo(rows.dtype).tiny)
+    squares = (rows.astype(jnp.float64) ** 2).sum(axis=1)
+    return squares**0.5 * (1 + (columns + 4) * 2.0**-52) + denormal
 
-    def measured(part: jax.Array) -> jax.Array:
-        squares = jnp.sum(part.astype(jnp.float64) ** 2, axis=1)
-        return jnp.sqrt(squares) * (1 + (columns + 4) * 2.0**-52) + denormal
 
-    if number <= _ROWS_AT_ONCE:
-        return measured(rows)
-    # In blocks, so that no compiler holds all squares at a time; the last block is shifted back to the last row.
-    begins = jnp.minimum(jnp.arange(0, number, _ROWS_AT_ONCE), number - _ROWS_AT_ONCE)
+def finite_rows(rows: jax.Array, computed: bool = False) -> tuple[jax.Array, jax.Array]:
+    """Rows with zeros in place of those that are not finite, and the norms of all, which show which these are.
 
-    def step(norms: jax.Array, begin: jax.Array) -> tuple[jax.Array, None]:
-        part = measured(jax.lax.dynamic_slice_in_dim(rows, begin, _ROWS_AT_ONCE))
-        return jax.lax.dynamic_update_slice(norms, part, (begin,)), None
+    Computed rows are limited entry by entry, as numbers are: they are not known to be those that records hold.
+    """
+    norms = row_norms(rows)
+    finite = jnp.all(jnp.abs(rows) <= _OVERFLOW, axis=1) if computed else jnp.isfinite(norms)
+    return _zeroed(rows, finite), jnp.where(finite, norms, jnp.inf)
 
-    return jax.lax.scan(step, jnp.zeros(number, jnp.float64), begins)[0]
+
+def _zeroed(rows: jax.Array, finite: jax.Array) -> jax.Array:
+    return jnp.where(finite[:, None], rows, 0)
 
 
 def products_total(block: Products, taken: jax.Array, clip: float, chunk: int) -> jax.Array:
     """Sum of the clipped contributions of a block, raveled, in float64; chunks are summed in the numbers' dtype."""
-    layout, count = block.layout, block.layout.coefficients
-    usable = _usable(block, taken)
-    numbers = _clipped_numbers(block, usable, clip)
-    rows = _zeroed(block.rows, usable).astype(numbers.dtype)
-    chunks, chunked_rows = (part.reshape(-1, chunk, part.shape[1]) for part in (numbers, rows))
+    count = block.layout.coefficients
+    numbers = _clipped_numbers(block, _usable(block, taken), clip)
+    chunks = numbers.reshape(numbers.shape[0], -1, chunk)
     products = jax.lax.dot_general(
-        chunks[:, :, :count],
-        chunked_rows,
-        (((1,), (1,)), ((0,), (0,))),
+        chunks[:count],
+        block.rows.astype(numbers.dtype).reshape(-1, chunk, block.rows.shape[1]),
+        (((2,), (1,)), ((1,), (0,))),
         precision=_PRECISION,
         preferred_element_type=numbers.dtype,
     )
-    others = jnp.sum(chunks[:, :, count:], axis=1)
-    return layout.assemble(*(jnp.sum(part.astype(jnp.float64), axis=0) for part in (products, others)))
+    others = jnp.sum(chunks[count:], axis=2)
+    products, others = (part.astype(jnp.float64) for part in (products, others))
+    return block.layout.assemble(jnp.sum(products, axis=0), jnp.sum(others, axis=1))
 
 
 def _usable(block: Products, taken: jax.Array) -> jax.Array:
     """Which records are summed; comparisons are false for NaN, too."""
-    sizes = jnp.abs(block.numbers.T)  # one line per number: compilers vectorise what goes along records
-    finite = jnp.all(sizes <= _OVERFLOW, axis=0)
+    sizes, count = jnp.abs(block.numbers), block.layout.coefficients
+    finite = _along_lines(jnp.logical_and, sizes <= _OVERFLOW)
     # An infinite row is not usable with any coefficient, not even with zero.
-    largest = jnp.max(sizes[: block.layout.coefficients], axis=0, initial=_UNDERFLOW)
-    return taken & finite & (block.norms <= _OVERFLOW / largest.astype(jnp.float64))
-
-
-def _zeroed(rows: jax.Array, usable: jax.Array) -> jax.Array:
-    return jnp.where(usable[:, None], rows, 0)
+    largest = jnp.maximum(_along_lines(jnp.maximum, sizes[:count]), _UNDERFLOW)
+    return taken & finite & (block.norms * largest.astype(jnp.float64) < _OVERFLOW)
 
 
 def _clipped_numbers(block: Products, usable: jax.Array, clip: float) -> jax.Array:
@@ -114,12 +130,18 @@ def _clipped_numbers(block: Products, usable: jax.Array, clip: float) -> jax.Arr
     Scales may be computed several times, in copies that differ by a few units of float64. Whichever copy decides, the
     norm of the result exceeds the clip by no more than that, as in `clipping.clipped`.
     """
-    numbers = jnp.where(usable, block.numbers.T, 0).astype(jnp.float64)
-    norms = jnp.where(usable, block.norms, 0)
-    squares, count = jnp.square(numbers), block.layout.coefficients
-    lengths = jnp.sqrt(jnp.sum(squares[:count], axis=0) * norms**2 + jnp.sum(squares[count:], axis=0))
-    lengths = lengths * (1 + (numbers.shape[0] + 8) * 2.0**-52)
-    too_long = lengths > clip
-    scales = jnp.where(too_long, clip / jnp.where(too_long, lengths, 1), 1)
-    scaled = (numbers * scales).astype(block.numbers.dtype)
-    return jnp.where(jnp.abs(scaled) >= _UNDERFLOW, scaled, 0).T
+    squares, count = jnp.square(block.numbers.astype(jnp.float64)), block.layout.coefficients
+    outer, others = _along_lines(jnp.add, squares[:count]), _along_lines(jnp.add, squares[count:])
+    lengths = jnp.sqrt(outer * block.norms**2 + others) * (1 + (squares.shape[0] + 8) * 2.0**-52)
+    # Division comes last, because compilers compute it once: clip/clip for a short record, zero for an unusable one.
+    longest = jnp.minimum(clip, _LONGEST)
+    scales = (longest / jnp.where(usable, jnp.maximum(lengths, longest), jnp.inf)).astype(block.numbers.dtype)
+    scaled = jnp.where(scales >= _UNDERFLOW, block.numbers * scales, 0)
+    return jnp.where(jnp.abs(scaled) >= _UNDERFLOW, scaled, 0)
+
+
+def _along_lines(operation: Any, lines: jax.Array) -> jax.Array:
+    """Combine lines entry by entry: a few of them one by one, which compilers vectorise."""
+    if 0 < lines.shape[0] <= _FEW:
+        return functools.reduce(operation, lines)
+    return operation.reduce(lines, axis=0)

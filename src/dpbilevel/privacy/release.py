@@ -26,8 +26,9 @@ from dpbilevel.foundation.precision import is_double
 from dpbilevel.foundation.structure import function, passing
 from dpbilevel.privacy.accounting import ROLES, Charge
 from dpbilevel.privacy.budget import ADJACENCIES, Adjacency
-from dpbilevel.privacy.clipping import LARGEST_CLIP, ROUNDING, SMALLEST_CLIP, Memory, clipped_sum
+from dpbilevel.privacy.clipping import LARGEST_CLIP, ROUNDING, SMALLEST_CLIP, clipped_sum
 from dpbilevel.privacy.grid import Grid
+from dpbilevel.privacy.memory import Memory, room
 from dpbilevel.privacy.noise import standard_normal
 from dpbilevel.privacy.outer import dense
 from dpbilevel.privacy.sampling import FullBatch, Sampling, check_sampling
@@ -200,8 +201,9 @@ class Release:
             arrays, present = records[role]
             if batch is not None:
                 indices, taken = batch
-                arrays, present = jax.tree.map(lambda leaf: leaf[indices], (arrays, present))  # noqa: B023
-                present = present & taken
+                places = jnp.concatenate([indices, jnp.zeros(room(indices.size) - indices.size, indices.dtype)])
+                arrays = jax.tree.map(lambda leaf: leaf[places], arrays)  # noqa: B023
+                present = present[indices] & taken
             vector = _at(contribution.per_record, point, precise)
             summed = clipped_sum(vector, arrays, present, contribution.clip)
             totals.append(summed / self.sampling.divisor(contribution.count))

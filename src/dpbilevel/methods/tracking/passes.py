@@ -128,7 +128,8 @@ class Pass:
             factor = self._root_share(name, phase) / jnp.maximum(size, self._clip(name, point))
             joint[name] = (factor * raw[name]).astype(raw[name].dtype)
             above.append(jnp.where(size > median, 0.5, -0.5))
-        return joint | {ABOVE: (self._count_roots(phase) * jnp.stack(above)).astype(jnp.float32)}
+        counts = [root * count for root, count in zip(self._count_roots(phase), above, strict=True)]
+        return joint | {ABOVE: jnp.stack(counts).astype(jnp.float32)}
 
     def released_means(self, released: Tree, point: Tree) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
         """The mean vectors of a released value, and the fraction of records above each median minus one half."""

@@ -1,0 +1,62 @@
+"""Rows that are scaled on their way into records: nothing holds all scaled rows before their roles are known.
+
+A fit holds one copy of its rows beside the caller's. Chunks of the table are scaled, and written to where they stay.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dpbilevel.encoding.columns import Table
+from dpbilevel.estimators.rows import Scaling, with_intercept
+from dpbilevel.privacy.memory import reserved
+
+
+@dataclass(frozen=True, eq=False)
+class ScaledRows:
+    """The rows of a table with their scaling.
+
+    Args:
+        scaling, table: what is scaled, and how.
+        refuse: whether missing cells raise when rows are read.
+        intercept: whether rows have an additional constant column.
+    """
+
+    scaling: Scaling
+    table: Table
+    refuse: bool = False
+    intercept: bool = False
+
+    dtype = np.dtype(np.float32)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """The number of rows and of columns."""
+        rows, columns = self.table.shape
+        return rows, columns + int(self.intercept)
+
+    def with_intercept(self) -> "ScaledRows":
+        """The same rows with an additional constant column."""
+        return replace(self, intercept=True)
+
+    def parts(self, selections: Sequence[npt.NDArray[np.intp]]) -> list[npt.NDArray[np.float32]]:
+        """Selected rows, one array for each of some disjoint selections, in its order; the table is read once."""
+        rows, columns = self.shape
+        parts = [reserved(len(selection), (columns,), self.dtype) for selection in selections]
+        part_of, place = np.full(rows, -1, np.int8), np.zeros(rows, np.intp)
+        for number, selection in enumerate(selections):
+            part_of[selection], place[selection] = number, np.arange(len(selection))
+        for chosen, chunk in self.scaling.chunks(self.table, refuse=self.refuse):
+            scaled = with_intercept(chunk) if self.intercept else chunk
+            for number, part in enumerate(parts):
+                mine = part_of[chosen] == number
+                part[place[chosen][mine]] = scaled[mine]
+        return list(parts)
+
+
+def whole(leaves: Sequence[Any]) -> tuple[Any, ...]:
+    """Leaves of records as arrays, or as shapes if they are."""
+    return tuple(leaf.parts([np.arange(leaf.shape[0])])[0] if isinstance(leaf, ScaledRows) else leaf for leaf in leaves)

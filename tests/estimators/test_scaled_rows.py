@@ -1,0 +1,65 @@
+"""Rows on their way into records: the same as those scaled at once, read once, and not copied again."""
+
+import jax
+import numpy as np
+import pytest
+
+import dpbilevel as dpb
+from dpbilevel.encoding import columns
+from dpbilevel.encoding.columns import read_table
+from dpbilevel.errors import InvalidRecords
+from dpbilevel.estimators.prepared import levels
+from dpbilevel.estimators.rows import norm_scaling, with_intercept
+from dpbilevel.estimators.scaled_rows import ScaledRows, whole
+from dpbilevel.estimators.split import split
+from dpbilevel.privacy.memory import Reserved
+
+
+def scaled(number=50, **options):
+    table = read_table(np.random.default_rng(0).normal(size=(number, 3)))
+    return ScaledRows(norm_scaling(3, 1.0), table, **options)
+
+
+@pytest.mark.parametrize("intercept", [False, True])
+@pytest.mark.parametrize("cells", [10, 10_000])
+def test_parts_are_selections_of_all_rows(monkeypatch, intercept, cells):
+    monkeypatch.setattr(columns, "_CELLS", cells)  # several chunks
+    made = scaled(intercept=intercept)
+    expected = made.scaling.rows(made.table)
+    expected = with_intercept(expected) if intercept else expected
+    selections = np.array([7, 3, 40]), np.array([0, 49, 8, 1])
+    for part, selection in zip(made.parts(selections), selections, strict=True):
+        np.testing.assert_array_equal(part, expected[selection])
+    np.testing.assert_array_equal(whole([made, 5])[0], expected)
+
+
+def test_levels_read_the_table_once_and_split_every_column_alike():
+    made, labels = scaled(), np.arange(50)
+    reads = []
+    true = made.table.read
+    object.__setattr__(made.table, "read", lambda rows: reads.append(rows) or true(rows))
+    found = levels((made, labels), (made, labels), 0.2, 0)
+    assert len(reads) == 1
+    for role, selection in zip(("upper", "lower"), split(50, 0.2, 0), strict=True):
+        np.testing.assert_array_equal(found[role][1], selection)
+        np.testing.assert_array_equal(found[role][0], made.scaling.rows(made.table)[selection])
+
+
+def test_records_take_the_rows_without_a_copy():
+    rows = scaled(300).with_intercept()
+    (part,) = rows.parts([np.arange(300)])
+    assert isinstance(part, Reserved)
+    assert part.whole is not None
+    records = dpb.Records(both=part)
+    assert records.sizes.count("both") == 300
+
+
+def test_missing_cells_are_refused_when_rows_are_read():
+    bad = ScaledRows(norm_scaling(1, 1.0), read_table(np.array([[1.0], [np.nan]])), refuse=True)
+    with pytest.raises(InvalidRecords, match="clean"):
+        bad.parts([np.arange(2)])
+
+
+def test_a_plan_needs_shapes_only():
+    shape = jax.ShapeDtypeStruct((10, 4), np.float32)
+    assert levels((shape,), (shape,), 0.2, 0)["lower"][0].shape == (8, 4)
