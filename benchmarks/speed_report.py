@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import speed_blocks
+
 from dpbilevel.foundation.tables import markdown_table
 
 Cells = dict[str, Any]
@@ -53,12 +55,25 @@ clipped and summed in float32, block by block, without noise.
 ## Tuning without privacy
 
 *F* is judged in float64 by a separate solver. The target is an F that both the library and jaxopt reach, the larger of
-their smallest F. *Seconds* is the median time to the first point within 1e-4 of it, and *points* is how many points a
-side had seen by then. The *first run* includes compilation and goes on until the side stops by itself, or for 20
-seconds (F2SA: 10). With 2,000 penalties no side has converged by then: the F there is one on the way. F2SA is a minimal
-version in plain JAX with exact gradients.
+their smallest F. *Seconds* is the median time to the first point within 1e-4 of it, without compilation, and *points*
+is how many points a side had seen by then. The *first run* includes compilation and goes on until the side stops by
+itself, or for 20 seconds (F2SA: 10; library and jaxopt with 2,000 penalties: 60). With 2,000 penalties jaxopt has not
+converged by then: the F there is the smallest that it reached. F2SA is a minimal version in plain JAX with exact
+gradients.
 
 {tuning}
+
+## Blocks and cores
+
+The generic path computes contributions in blocks. Their size is a constant (`_ELEMENTS` in `privacy/clipping.py`),
+chosen by the first table: processor seconds of a clipped sum on one core, relative to the best size for each kind of
+record. It is not measured at run time, because it affects the last bits of released values.
+
+{blocks}
+
+XLA's matrix products use both cores. The second table shows what it does with the generic path, whose blocks follow one
+another in a loop: processor seconds over wall seconds in the turn that had most of the machine, and wall seconds of the
+fastest turns. Both cores all the time would be 2.
 
 ## Peak memory of a fit
 
@@ -157,7 +172,7 @@ def times(cells: Cells) -> str:
     """Medians of all lines with several runs."""
     rows = []
     for key, cell in cells.items():
-        if key.startswith("tuning") or "sides" not in cell:
+        if key.startswith(("tuning", speed_blocks.KEY)) or "sides" not in cell:
             continue
         for name, side in cell["sides"].items():
             first = side.get("first", cell.get("first"))
@@ -294,6 +309,7 @@ def write(cells: Cells, out: Path) -> None:
         missing=f"\nLeft out: {'; '.join(left_out)}.\n" if left_out else "",
         times=times(cells),
         tuning=tuning_table(cells),
+        blocks=speed_blocks.section(cells),
         memory=memory_table(cells),
         epsilon=epsilon_sentence(cells),
         device=device_sentence(cells),
