@@ -123,14 +123,14 @@ def section(cells: dict[str, Any]) -> str:
     for exponent in exponents:
         line = [f"2^{exponent}"]
         for case in cases:
-            seconds = {e: _processor(mine[case], e, 1) for e in exponents}
+            seconds = {e: processor_seconds(mine[case], e, 1) for e in exponents}
             relative.setdefault(exponent, []).append(seconds[exponent] / min(seconds.values()))
             line.append(f"{relative[exponent][-1]:.2f}")
         rows.append([*line, f"{max(relative[exponent]):.2f}"])
     table = markdown_table(["numbers in a block", *cases, "largest"], rows)
     cores = []
     for case, sides in mine.items():
-        best = min({int(side.split(", ")[0]) for side in sides}, key=lambda e: _processor(sides, e, 1))
+        best = min({int(side.split(", ")[0]) for side in sides}, key=lambda e: processor_seconds(sides, e, 1))
         one, two = (sides[f"{best}, {cores}"] for cores in CORES)
         used = (max(p / w for p, w in zip(side["processor"], side["runs"], strict=True)) for side in (one, two))
         speedup = min(one["runs"]) / min(two["runs"])
@@ -140,7 +140,8 @@ def section(cells: dict[str, Any]) -> str:
     )
 
 
-def _processor(sides: Any, exponent: int, cores: int) -> float:
+def processor_seconds(sides: Any, exponent: int, cores: int) -> float:
+    """The median of the turns, which hardly depends on the load of the machine."""
     return statistics.median(sides[f"{exponent}, {cores}"]["processor"])
 
 
