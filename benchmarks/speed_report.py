@@ -60,8 +60,8 @@ clipped and summed in float32, block by block, without noise.
 their smallest F. *Seconds* is the median time to the first point within 1e-4 of it, without compilation, and *points*
 is how many points a side had seen by then. The *first run* is one point, with compilation. *F at the end* is that of a
 run that goes on until the side stops by itself, or for 20 seconds (F2SA: 10; library and jaxopt with 2,000 penalties:
-40). With 2,000 penalties jaxopt has not converged by then: the F there is the smallest that it reached. F2SA is a
-minimal version in plain JAX with exact gradients.
+40). With 2,000 penalties jaxopt has not converged by then: the F there is the smallest that it reached, far from the
+library's. F2SA is a minimal version in plain JAX with exact gradients.
 
 {tuning}
 
@@ -73,9 +73,11 @@ record. It is not measured at run time, because it affects the last bits of rele
 
 {blocks}
 
-XLA's matrix products use both cores. The second table shows what it does with the generic path, whose blocks follow one
-another in a loop: processor seconds over wall seconds in the turn that had most of the machine, and wall seconds of the
-fastest turns. Both cores all the time would be 2.
+XLA has a thread for each core, for matrix products as for other kernels. The second table has processor seconds over
+wall seconds in the turn that had most of the machine (2 would be both cores all the time), and the processor seconds
+that the second thread costs. The machine was too busy to show more than one core at work, for matrix products too: what
+two cores gain is not measured here. For wide contributions, of which a block has ten, the second thread costs several
+times the work: nearly all of it is the sum of a block over its records, by XLA's own library.
 
 ## Peak memory of a fit
 
