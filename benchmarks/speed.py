@@ -189,10 +189,12 @@ def fit_memory(rows: int, columns: int) -> Line:
 
 def lines(tiny: bool) -> list[Line]:
     """All lines, the short ones first."""
+    from speed_blocks import CASES, PRODUCT, block_line
     from speed_tuning import tuning
 
     columns = 10 if tiny else 100
     found = [linear_step(columns, tiny), linear_step(20 if tiny else 1000, tiny), network_step(columns, 32, tiny)]
+    found += [Line(*block_line(case, tiny)) for case in (*CASES, PRODUCT)]
     found += [line for rows in MANY[:2] for size in (100, 1000) for line in gradient_step(rows, size, tiny)]
     found += [whole_fit(columns, tiny), second_epsilon(columns, tiny)]
     found += [fit_memory(rows, columns) for rows in ((BASE_ROWS, TINY) if tiny else (BASE_ROWS, *MANY))]

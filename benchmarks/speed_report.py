@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import speed_blocks
+
 from dpbilevel.foundation.tables import markdown_table
 
 Cells = dict[str, Any]
@@ -23,7 +25,9 @@ Some lines were measured more than once, and the last measurement is shown. Step
 without copies. Since then they had 1.26 and 0.76 at a load of 14; those shown are from a quiet machine, where plain JAX
 uses both cores. The gradient step of 10,000 x 100 had 1.76, a fit 0.42 and its memory 3.04. The F that the
 lines of tuning are timed to was redefined after first results, and one version was discarded because it took times too
-early.
+early. Blocks and cores were measured again when the machine was less busy. The step of a network had a ratio of 19.51
+before gradients of its first layer were summed by matrix products, then 1.94, 3.06 and 3.09. Tuning had ratios of 1.49
+(50 penalties) and 1.86 (2,000) before conjugate gradients were preconditioned.
 
 {verdict}
 
@@ -57,12 +61,27 @@ clipped and summed in float32, block by block, without noise.
 ## Tuning without privacy
 
 *F* is judged in float64 by a separate solver. The target is an F that both the library and jaxopt reach, the larger of
-their smallest F. *Seconds* is the median time to the first point within 1e-4 of it, and *points* is how many points a
-side had seen by then. The *first run* includes compilation and goes on until the side stops by itself, or for 20
-seconds (F2SA: 10). With 2,000 penalties no side has converged by then: the F there is one on the way. F2SA is a minimal
-version in plain JAX with exact gradients.
+their smallest F. *Seconds* is the median time to the first point within 1e-4 of it, without compilation, and *points*
+is how many points a side had seen by then. The *first run* is one point, with compilation. *F at the end* is that of a
+run that goes on until the side stops by itself, or for 20 seconds (F2SA: 10; library and jaxopt with 2,000 penalties:
+40). With 2,000 penalties jaxopt has not converged by then: the F there is the smallest that it reached, far from the
+library's. F2SA is a minimal version in plain JAX with exact gradients.
 
 {tuning}
+
+## Blocks and cores
+
+The generic path computes contributions in blocks. Their size is a constant (`_ELEMENTS` in `privacy/memory.py`),
+chosen by the first table: processor seconds of a clipped sum on one core, relative to the best size for each kind of
+record. It is not measured at run time, because it affects the last bits of released values.
+
+{blocks}
+
+XLA's matrix products use both cores. The generic path uses one: its blocks follow one another in a loop, and kernels
+of a block are too small or fill a buffer in place. The second table has processor seconds over wall seconds in the turn
+that had most of the machine (2 would be both cores all the time), and the processor seconds that a second core costs.
+For contributions of 100,000 numbers, of which a block has ten, it costs several times the work: nearly all of it is the
+sum of a block over its records, which XLA leaves to a library with threads of its own.
 
 ## Peak memory of a fit
 
@@ -161,7 +180,7 @@ def times(cells: Cells) -> str:
     """Medians of all lines with several runs."""
     rows = []
     for key, cell in cells.items():
-        if key.startswith("tuning") or "sides" not in cell:
+        if key.startswith(("tuning", speed_blocks.KEY)) or "sides" not in cell:
             continue
         for name, side in cell["sides"].items():
             first = side.get("first", cell.get("first"))
@@ -298,6 +317,7 @@ def write(cells: Cells, out: Path) -> None:
         missing=f"\nLeft out: {'; '.join(left_out)}.\n" if left_out else "",
         times=times(cells),
         tuning=tuning_table(cells),
+        blocks=speed_blocks.section(cells),
         memory=memory_table(cells),
         epsilon=epsilon_sentence(cells),
         device=device_sentence(cells),

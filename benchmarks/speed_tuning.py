@@ -18,7 +18,8 @@ import speed_worker
 Run = Callable[..., Any]
 LOW, HIGH, START = -12.0, 2.0, -5.0  # of the log-penalties
 TOLERANCE = 1e-4
-LIMIT = 20.0  # seconds of one run, after which a peer stops
+LIMIT = 20.0  # seconds of one run, after which a side stops
+LONG_LIMIT = 40.0  # the same with many penalties, where no side has converged after LIMIT
 ROUNDS = (1, 15)  # of the library in one call: as few as possible, and as `solve` has it
 INNER_TOLERANCES = {50: (1e-4, 1e-5), 2000: (1e-6, 1e-7)}  # of jaxopt's lower solver: coarser ones stop L-BFGS-B early
 UPPER_STEPS = (1.0, 10.0, 100.0)  # tried for F2SA; the best one is measured
@@ -36,6 +37,11 @@ def data(number: int, columns: int) -> list[tuple[np.ndarray, np.ndarray]]:
     return made
 
 
+def limit(columns: int) -> float:
+    """Seconds of one run."""
+    return LIMIT if columns < 1000 else LONG_LIMIT
+
+
 class Trajectory:
     """Points of a run, with the time since its start and the run's own value of F.
 
@@ -44,7 +50,7 @@ class Trajectory:
         limit: seconds after which it stops.
     """
 
-    def __init__(self, most: int | None = None, limit: float = LIMIT) -> None:
+    def __init__(self, most: int | None, limit: float) -> None:
         self.begin, self.most, self.limit = time.perf_counter(), most, limit
         self.points: list[tuple[float, float, list[float]]] = []
 
@@ -71,8 +77,8 @@ def library(number: int, columns: int, chunk: int) -> Run:
     records = dpb.Records(lower=training, upper=validation)
     budget = dpb.Budget(float("inf"))
 
-    def run(most: int | None = None) -> dict[str, Any]:
-        kept = Trajectory(most)
+    def run(most: int | None = 1) -> dict[str, Any]:
+        kept = Trajectory(most, limit(columns))
         planned = dpb.plan(problem, records.sizes, budget, refit=None)
         receipt = dpb.Ledger(budget).charge(planned.releases, budget, "speed")
         schedule, search = KeySchedule(None), planned.program.start(*problem.start)
@@ -116,8 +122,8 @@ def implicit(number: int, columns: int, tolerance: float) -> Run:
 
         return jax.value_and_grad(value, has_aux=True)(x)
 
-    def run(most: int | None = None) -> dict[str, Any]:
-        kept, warm = Trajectory(most), {"y": jnp.zeros(columns), "scale": 0.0}
+    def run(most: int | None = 1) -> dict[str, Any]:
+        kept, warm = Trajectory(most, limit(columns)), {"y": jnp.zeros(columns), "scale": 0.0}
 
         def evaluate(x: np.ndarray) -> tuple[float, np.ndarray]:
             point = jnp.asarray(x, jnp.float32)
@@ -190,7 +196,7 @@ def f2sa(number: int, columns: int) -> Run:
     ends = {step: trajectory(step, None, LIMIT / 12).points[-1][1] for step in UPPER_STEPS}
     best = min(ends, key=lambda step: ends[step])
 
-    def run(most: int | None = None) -> dict[str, Any]:
+    def run(most: int | None = 1) -> dict[str, Any]:
         return trajectory(best, most, LIMIT / 2).result() | {"setting": f"step {best:g}"}
 
     return run
@@ -247,22 +253,23 @@ def tuning(columns: int, tiny: bool) -> Callable[[Any], dict[str, Any]]:
         sides["F2SA"] = settings.side("f2sa", script, **sizes)
         load, judge, reached = [os.getloadavg()[0]], Judge(**sizes), {}
         with ExitStack() as stack:
-            workers, first = {}, {}
-            for name, make in sides.items():  # whole runs, which compile
+            workers, first, whole = {}, {}, {}
+            for name, make in sides.items():
                 workers[name] = stack.enter_context(make())
-                first[name] = workers[name].first()
-            best = {name: min(run["points"], key=lambda point: point[1])[2] for name, run in first.items()}
+                first[name] = workers[name].first()  # one point, with compilation
+                whole[name] = workers[name].run(most=None)
+            best = {name: min(run["points"], key=lambda point: point[1])[2] for name, run in whole.items()}
             ends = {name: judge(x) for name, x in best.items()}
             tools = [[end for name, end in ends.items() if name.startswith(tool)] for tool in ("library", "jaxopt")]
             target = max(map(min, tools)) * (1 + TOLERANCE)
-            for name, run in first.items():
+            for name, run in whole.items():
                 index = first_within(run["points"], target, judge)
                 if index is not None:
                     reached[name] = index + 1
             # Runs of a side are equal but for the last bits: further ones stop at the point that is within the target.
             runs = [
                 {name: workers[name].run(most=points)["points"][-1][0] for name, points in reached.items()}
-                for _ in range(settings.repeats(5))
+                for _ in range(settings.repeats(5 if columns < 1000 else 3))
             ]
         found = {
             name: {

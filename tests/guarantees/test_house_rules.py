@@ -37,6 +37,7 @@ ORDER = (
     "records",
     "encoding",
     "datasets",
+    "methods.layers",
     "methods.derivatives",
     "methods.context",
     "methods.contributions",

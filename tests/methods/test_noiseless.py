@@ -8,13 +8,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.scipy.sparse.linalg import cg
 from support.problems import CASES
 
 import dpbilevel as dpb
 from dpbilevel.execution.means import mean_over_records
 from dpbilevel.execution.program import NoiselessStage
 from dpbilevel.methods.noiseless import quasi_newton, spectral
-from dpbilevel.methods.noiseless.newton import adjoint, minimiser
+from dpbilevel.methods.noiseless.newton import adjoint, inverse_scales, minimiser
 from dpbilevel.privacy.release import Contribution, Release
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
@@ -153,11 +154,11 @@ def test_the_adjoint_is_the_derivative_of_the_minimiser(domain):
         return 0.5 * residual @ curvature @ residual + 0.1 * jnp.sum(y**4)
 
     def best(x):
-        return minimiser(lambda y: loss(x, y), domain, jnp.zeros(3))
+        return minimiser(lambda y: loss(x, y), domain, jnp.zeros(3), jnp.ones(3))
 
     x = jnp.asarray(1.3)
     y = best(x)
-    u = adjoint(lambda point: loss(x, point), domain, y, pull, jnp.zeros(3))
+    u = adjoint(lambda point: loss(x, point), domain, y, pull, jnp.zeros(3), jnp.ones(3))
     cross = jax.grad(lambda point: jnp.vdot(jax.grad(loss, 1)(point, y), u))(x)
     step = 0.02
     measured = pull @ (best(x + step) - best(x - step)) / (2 * step)
@@ -189,3 +190,32 @@ def test_quasi_newton_directions_solve_a_quadratic_after_as_many_moves_as_it_has
     np.testing.assert_allclose(found, -np.linalg.solve(hessian, gradient), rtol=1e-3)
     masked = quasi_newton.direction(pairs, gradient, jnp.asarray([True, True, False, True]))
     assert masked[2] == 0
+
+
+def poorly_scaled():
+    """A quadratic loss, its term, and the curvatures of the term, which cover eight decades."""
+    draws = np.random.default_rng(3)
+    rows = jnp.asarray(draws.normal(size=(400, 30)), jnp.float32)
+    weights = jnp.asarray(10.0 ** np.linspace(-4, 4, 30), jnp.float32)
+    term = lambda y: 0.5 * jnp.sum(weights * y**2)  # noqa: E731
+    return lambda y: 0.5 * jnp.mean((rows @ y - 1 - rows[:, 0]) ** 2) + term(y), term, weights
+
+
+def test_penalties_of_any_size_precondition():
+    loss, term, weights = poorly_scaled()
+    scales = inverse_scales(loss, term, jnp.zeros(30))
+    np.testing.assert_allclose((1 / scales - 1)[10:] / (1 / scales - 1)[-1], weights[10:] / weights[-1], rtol=1e-2)
+    # As many products as would not be enough without them.
+    along = jax.vmap(jax.grad(lambda y: loss(y) - jax.grad(loss)(jnp.zeros(30)) @ y))(jnp.eye(30))
+    residuals = [
+        jnp.linalg.norm(along @ cg(along, jnp.ones(30), maxiter=12, tol=1e-6, M=lambda v, by=by: by * v)[0] - 1)
+        for by in (scales, jnp.ones(30))
+    ]
+    assert residuals[0] < 1e-3
+    assert residuals[1] > 1e-1
+
+
+@pytest.mark.parametrize("term", [lambda y: 0.0, lambda y: jnp.sum(y) ** 2], ids=["no term", "no diagonal"])
+def test_without_a_diagonal_nothing_is_scaled(term):
+    loss, _, _ = poorly_scaled()
+    np.testing.assert_array_equal(inverse_scales(lambda y: loss(y) + term(y), term, jnp.zeros(30)), np.ones(30))

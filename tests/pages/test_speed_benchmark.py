@@ -13,9 +13,12 @@ RESULTS = ROOT / "docs" / "results"
 sys.path.append(str(ROOT / "benchmarks"))
 import pieces  # noqa: E402
 import speed  # noqa: E402
+import speed_blocks  # noqa: E402
 import speed_report  # noqa: E402
 import speed_tuning  # noqa: E402
 import speed_worker  # noqa: E402
+
+from dpbilevel.privacy import clipping  # noqa: E402
 
 # The machine of an accelerator may have none of these.
 BARE = """
@@ -92,6 +95,37 @@ def test_time_to_a_value_is_that_of_the_first_point_which_the_judge_accepts():
     truth = {0: 0.9, 1: 0.7, 2: 0.5, 3: 0.4}  # the second point is not what its run believes
     assert speed_tuning.first_within(points, 0.5, lambda x: truth[x[0]]) == 2
     assert speed_tuning.first_within(points, 0.1, lambda x: truth[x[0]]) is None
+
+
+def test_blocks_and_cores_are_compared_by_processor_time():
+    def side(processor, runs):
+        return {"processor": [processor] * 3, "runs": runs}
+
+    cell = {
+        "14, 1": side(2.0, [9.0, 4.0, 5.0]),
+        "14, 2": side(2.0, [2.0, 2.0, 3.0]),
+        "16, 1": side(1.0, [2.0, 2.0, 2.0]),
+        "16, 2": side(1.0, [1.0, 0.8, 4.0]),
+    }
+    page = speed_blocks.section({"blocks, a case": {"sides": cell}, "tuning, 5 penalties": {}})
+    assert "| 2^14 | 2.00 | 2.00 |" in page
+    assert "| 2^16 | 1.00 | 1.00 |" in page
+    assert "| a case | 0.50 | 1.25 | 1.00 |" in page  # of the best size
+
+
+def test_the_block_size_is_one_of_those_that_were_measured():
+    """And no other one is better by a tenth for all kinds of records."""
+    cells = json.loads((RESULTS / "speed.json").read_text(encoding="utf-8"))["cells"]
+    cases = [cells[f"{speed_blocks.KEY}{case}"]["sides"] for case in speed_blocks.CASES]
+    largest = {
+        exponent: max(
+            speed_blocks.processor_seconds(sides, exponent, 1)
+            / min(speed_blocks.processor_seconds(sides, other, 1) for other in speed_blocks.EXPONENTS)
+            for sides in cases
+        )
+        for exponent in speed_blocks.EXPONENTS
+    }
+    assert largest[memory._ELEMENTS.bit_length() - 1] <= 1.1 * min(largest.values())
 
 
 def test_the_committed_page_says_what_its_numbers_say(tmp_path):

@@ -20,8 +20,9 @@ from dpbilevel.privacy.products import Products, finite_rows, row_norms
 from dpbilevel.privacy.sums import Sum, Tree, Vector
 
 CHUNK = 128  # records whose contributions are summed in their own precision; the bounds on rounding assume it
-# Elements of per-record contributions in memory at a time. 4 MiB fit a processor's cache; accelerators need 256 MiB to
-# stay busy. A block never has more records than _BLOCK, which the bound on float64 sums assumes.
+# Elements of per-record contributions in memory at a time. On processors 2^20 is within a tenth of the best size for
+# every kind of record that was measured (benchmarks/speed_blocks.py, docs/results/speed.md); accelerators need 256 MiB
+# to stay busy. A block never has more records than _BLOCK, which the bound on float64 sums assumes.
 _ELEMENTS, _ELEMENTS_ON_ACCELERATORS = 2**20, 2**26
 _BLOCK = 2**20
 # Entries of rows in a block of outer products, on a processor: 256 KiB, since rows are read twice, the second time from

@@ -12,6 +12,7 @@ therefore refuses a release with noise.
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -21,7 +22,7 @@ import optax
 from dpbilevel.execution.program import Means, NoiselessStage, Program, State
 from dpbilevel.methods.context import PublicContext
 from dpbilevel.methods.noiseless import spectral
-from dpbilevel.methods.noiseless.newton import adjoint, minimiser
+from dpbilevel.methods.noiseless.newton import adjoint, inverse_scales, minimiser
 from dpbilevel.privacy.release import Contribution, Release
 
 Tree = Any
@@ -69,7 +70,8 @@ def noiseless_training(context: PublicContext, pools: bool) -> tuple[Program, Pa
                 value = value + problem.lower_scale(x) * counts["upper"] / total * upper(x, y)
             return value + problem.term("lower")(x, y)
 
-        return state | {"y": minimiser(objective, problem.lower_domain, state["y"])}
+        scales = inverse_scales(objective, partial(problem.term("lower"), x), state["y"])
+        return state | {"y": minimiser(objective, problem.lower_domain, state["y"], scales)}
 
     program = Program(
         rounds=1,
@@ -89,9 +91,11 @@ def _hyperobjective(context: PublicContext, means: Means) -> spectral.Evaluate:
 
     def evaluate(x: Tree, memory: Tree) -> tuple[jax.Array, Tree, Tree]:
         y, u = memory
-        y = minimiser(lambda point: lower(x, point), problem.lower_domain, y)
+        loss = partial(lower, x)
+        scales = inverse_scales(loss, partial(problem.term("lower"), x), y)
+        y = minimiser(loss, problem.lower_domain, y, scales)
         value, (gradient, pull) = jax.value_and_grad(upper, (0, 1))(x, y)
-        u = adjoint(lambda point: lower(x, point), problem.lower_domain, y, pull, u)
+        u = adjoint(loss, problem.lower_domain, y, pull, u, scales)
         cross = jax.grad(lambda point: optax.tree.vdot(jax.grad(lower, 1)(point, y), u))(x)
         return value, optax.tree.sub(gradient, cross), (y, u)
 

@@ -56,7 +56,7 @@ class Pass:
     """The vectors that the records of one level contribute.
 
     Args:
-        contributions: (point, record) -> flat vectors by name, some of them outer products.
+        contributions: (point, record) -> flat vectors by name, some of them outer products, or tuples of their parts.
         dimensions: dimension of each vector; one of them may be `LOSS_CHANGE`.
         noise_std: noise standard deviation of the release, for contributions of norm one; zero until calibrated.
         steps: uses of the release in the run.
@@ -126,7 +126,7 @@ class Pass:
         for name in self.names:
             size, median = norm(raw[name]), jnp.exp(medians[name])
             factor = self._root_share(name, phase) / jnp.maximum(size, self._clip(name, point))
-            joint[name] = (factor * raw[name]).astype(raw[name].dtype)
+            joint[name] = jax.tree.map(lambda part, factor=factor: (factor * part).astype(part.dtype), raw[name])
             above.append(jnp.where(size > median, 0.5, -0.5))
         counts = [root * count for root, count in zip(self._count_roots(phase), above, strict=True)]
         return joint | {ABOVE: jnp.stack(counts).astype(jnp.float32)}

@@ -29,7 +29,7 @@ from dpbilevel.foundation.arguments import count, positive
 from dpbilevel.foundation.structure import function
 from dpbilevel.methods.context import PublicContext, Setting
 from dpbilevel.methods.contributions import by_role, shares_by_role
-from dpbilevel.methods.derivatives import derivatives_along, gradients_and_change
+from dpbilevel.methods.derivatives import derivatives_along, gradients_and_change, joined
 from dpbilevel.methods.noiseless.noiseless import noiseless_tuning
 from dpbilevel.methods.refit import Refit
 from dpbilevel.methods.tracking.loop import (
@@ -187,11 +187,15 @@ def _query(loop: Loop, state: State, carry: State, step: jax.Array) -> Tree:
 
 
 def _keep(state: State, carry: State, answer: Tree, step: jax.Array) -> State:
-    return carry | {"lower": answer}
+    return carry | {"lower": _whole(answer)}
 
 
 def _update(loop: Loop, state: State, carry: State, answer: Tree, step: jax.Array) -> State:
-    return loop.update(carry, answer)
+    return loop.update(carry, None if answer is None else _whole(answer))
+
+
+def _whole(answer: Mapping[str, Any]) -> dict[str, jax.Array]:
+    return {name: joined(vector) for name, vector in answer.items()}
 
 
 def _observe(loop: Loop, state: State) -> Tree:
