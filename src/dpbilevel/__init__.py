@@ -14,6 +14,7 @@ _HOMES = {
     "NonNegative": "constraints",
     "Simplex": "constraints",
     "BilevelProblem": "problem",
+    "LinearBounds": "linear_loss",
     "LinearLoss": "linear_loss",
     "Constants": "constants",
     "Records": "records",
@@ -105,7 +106,7 @@ if TYPE_CHECKING:
     from dpbilevel.inner.black_box import BlackBox
     from dpbilevel.inner.loc_gd import DPLocGD, DPLocSGD
     from dpbilevel.inner.solver import InnerSolver
-    from dpbilevel.linear_loss import LinearLoss
+    from dpbilevel.linear_loss import LinearBounds, LinearLoss
     from dpbilevel.methods.dp_bilevel.dp_bilevel import DPBilevel
     from dpbilevel.methods.refit import Refit
     from dpbilevel.methods.tracking.tracking import Tracking

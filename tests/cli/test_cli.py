@@ -171,7 +171,7 @@ def test_plan_needs_no_data(command):
     assert reported["theory"]["vacuous"]
     code, said, _ = command("plan", "--rows", 2000, "--columns", 10, "--sources", 3, "--validation-rows", 500)
     assert code == 0
-    assert "Noise to signal of a training step" in said
+    assert "Noise to signal of training" in said
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])

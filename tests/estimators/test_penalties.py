@@ -57,9 +57,9 @@ def strayed():
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::dpbilevel.NotPrivateWarning")
 @pytest.mark.filterwarnings("ignore::dpbilevel.UtilityWarning")
-def test_no_fit_loses_its_model_with_the_whole_range_either(monkeypatch):
+def test_no_fit_loses_its_model_and_with_the_whole_range_one_does(monkeypatch):
     kept = strayed()
-    assert min(kept) > 0.2, kept
+    assert min(kept) > 0.4, kept
     monkeypatch.setattr(penalties, "PASS_LIMIT", math.inf)
     wide = strayed()
-    assert min(wide) > 0.2, wide
+    assert min(wide) < 0.2, wide

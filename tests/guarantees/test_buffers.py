@@ -67,7 +67,7 @@ def test_products_sum_in_full_precision(vector, kind):
 
 
 def test_a_product_in_less_precision_is_noticed(monkeypatch):
-    monkeypatch.setattr(products, "_PRECISION", jax.lax.Precision.DEFAULT)
+    monkeypatch.setattr(products, "PRECISION", jax.lax.Precision.DEFAULT)
     assert Case("linear", "one block", "full batch").module().precisions_of_sums(OVERFLOW) != {"highest"}
 
 

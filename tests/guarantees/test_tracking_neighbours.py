@@ -48,6 +48,14 @@ LINEAR = {
     "weights": lambda: Linear(
         dpb.applications.source_weights("squared", columns=4, sources=3), _rows(("lower", 3), ("upper", 2))
     ),
+    "bounded penalties": lambda: Linear(
+        dpb.applications.regularization("softmax", columns=4, classes=3, row_norm=1.0),
+        _rows(("lower", 2), ("upper", 2)),
+    ),
+    "bounded weights": lambda: Linear(
+        dpb.applications.source_weights("squared", columns=4, sources=3, row_norm=1.0),
+        _rows(("lower", 3), ("upper", 2)),
+    ),
     "label noise": lambda: Linear(dpb.applications.label_noise(columns=4, classes=3), _rows(("both", 2))),
 }
 
@@ -86,6 +94,8 @@ def _points(plan, case, release, rng):
     if release.name == "training":
         y = jax.tree.map(lambda leaf: leaf + jnp.asarray(rng.normal(size=leaf.shape), leaf.dtype), y)
         return [(x, y, jnp.float32(1.5))]
+    if release.name == "second moments":
+        return [(x, y)]
     points = []
     for step in (0, 3, 20, 39):
         state = plan.program.start(x, y) | {"step": jnp.int32(step)}

@@ -137,7 +137,7 @@ def _mean_error(records: int, scale: float) -> float:
 def test_the_clip_follows_the_norms_of_gradients(monkeypatch):
     """Gradients of norm 0.02 under a clip that starts at one: a clip that stays there pays for noise to the end."""
     followed = _mean_error(20_000, 0.02)
-    monkeypatch.setattr("dpbilevel.methods.refit._WANDERING", 1e-9)
+    monkeypatch.setattr("dpbilevel.methods.training_gradients._WANDERING", 1e-9)
     planning._planned.cache_clear()
     stayed = _mean_error(20_000, 0.02)
     planning._planned.cache_clear()

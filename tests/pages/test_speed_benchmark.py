@@ -18,7 +18,7 @@ import speed_report  # noqa: E402
 import speed_tuning  # noqa: E402
 import speed_worker  # noqa: E402
 
-from dpbilevel.privacy import clipping  # noqa: E402
+from dpbilevel.privacy import memory  # noqa: E402
 
 # The machine of an accelerator may have none of these.
 BARE = """

@@ -1,6 +1,7 @@
 """Losses of generalised linear models: ``loss(score, target)`` for one record, with score = row . y."""
 
 import functools
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,7 @@ import numpy.typing as npt
 from dpbilevel.constants import Constants
 from dpbilevel.errors import InvalidArgument
 from dpbilevel.foundation.arguments import count
+from dpbilevel.linear_loss import LinearBounds
 from dpbilevel.theory.losses import loss_shape
 
 OfScore = Callable[[Any, Any], jax.Array]
@@ -61,7 +63,8 @@ class LinearModel:
             (counts, with a logarithmic link) or "pseudo-huber" (squared up to about ``threshold``, then linear).
         columns: length of a row, including an intercept's column of ones.
         classes: number of classes, for "softmax".
-        row_norm: declared bound on the norm of rows; constants need it, privacy does not.
+        row_norm: declared bound on the norm of rows, for the final training and for constants; privacy does not need
+            it. None if it is unknown: then constants are those of rows of norm one.
         target_bound: declared bound on targets, for "squared" and "poisson" (1 by default).
         threshold: of "pseudo-huber" (1 by default).
     """
@@ -69,7 +72,7 @@ class LinearModel:
     loss: str
     columns: int
     classes: int | None = None
-    row_norm: float = 1.0
+    row_norm: float | None = None
     target_bound: float | None = None
     threshold: float | None = None
 
@@ -93,11 +96,22 @@ class LinearModel:
         """The parameters from which `theory` computes constants."""
         return {
             "loss": self.loss,
-            "row_norm": self.row_norm,
+            "row_norm": 1.0 if self.row_norm is None else self.row_norm,
             "target_bound": self.target_bound,
             "threshold": self.threshold,
             "classes": self.classes,
         }
+
+    def bounds(self) -> LinearBounds | None:
+        """Bounds of the loss for the final training; None where none are declared, or where there are none."""
+        if self.row_norm is None or self.loss == "poisson":
+            return None
+        suprema = loss_shape(**self.shape()).suprema(math.inf)
+        classes = self.classes or 1
+        first = suprema.curvature if classes == 1 else (1 - 1 / classes) / classes
+        return LinearBounds(
+            row_norm=self.row_norm, curvature=suprema.curvature, first_curvature=first, slope=suprema.slope
+        )
 
     def certified(self, constants: Callable[..., Constants], **declared: Any) -> Constants | None:
         """Constants of the model; None if they overflow a float: those of "poisson" grow as e^(norm of y)."""

@@ -35,7 +35,7 @@ def regularization(
     groups: Sequence[int] | None = None,
     classes: int | None = None,
     penalties: tuple[float, float] = PENALTIES,
-    row_norm: float = 1.0,
+    row_norm: float | None = None,
     target_bound: float | None = None,
     threshold: float | None = None,
 ) -> BilevelProblem:
@@ -48,7 +48,7 @@ def regularization(
             None gives all the same. A column in group -1, such as an intercept, keeps the smallest penalty.
         classes: number of classes, for "softmax".
         penalties: (smallest, largest), public; tuning starts half-way between their logarithms.
-        row_norm, target_bound, threshold: declared bounds, for the constants.
+        row_norm, target_bound, threshold: declared bounds, for the constants; that on rows for training, too.
 
     Records are pairs (row, target) at both levels, and validation records also train the final model.
 
@@ -81,7 +81,11 @@ def _regularization(model: LinearModel, group_of: tuple[int, ...], low: float, h
     # The penalty of untuned columns follows those of the groups.
     group_of_column = np.array([number if group == UNTUNED else group for group in group_of], np.int32)
 
-    loss = LinearLoss(row=lambda record: record[0], loss=lambda x, score, record: of_score(score, record[1]))
+    loss = LinearLoss(
+        row=lambda record: record[0],
+        loss=lambda x, score, record: of_score(score, record[1]),
+        bounds=model.bounds(),
+    )
 
     def penalty(x, y):  # type: ignore[no-untyped-def]
         weights = jnp.exp(jnp.append(x, least))[group_of_column]

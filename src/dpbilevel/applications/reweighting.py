@@ -32,7 +32,7 @@ def source_weights(
     sources: int,
     classes: int | None = None,
     ridge: float = RIDGE,
-    row_norm: float = 1.0,
+    row_norm: float | None = None,
     target_bound: float | None = None,
     threshold: float | None = None,
 ) -> BilevelProblem:
@@ -44,7 +44,7 @@ def source_weights(
         sources: K, the public number of sources.
         classes: number of classes, for "softmax".
         ridge: the fixed L2 penalty.
-        row_norm, target_bound, threshold: declared bounds, for the constants.
+        row_norm, target_bound, threshold: declared bounds, for the constants; that on rows for training, too.
 
     Upper records are pairs (row, target) and also train the final model; lower records are triples (row, target,
     source) with sources 0 to K - 1.
@@ -66,7 +66,7 @@ def class_weights(
     classes: int = 2,
     costs: Sequence[float] | None = None,
     ridge: float = RIDGE,
-    row_norm: float = 1.0,
+    row_norm: float | None = None,
 ) -> BilevelProblem:
     """A weight for each class of a linear classifier. x holds the weights (they sum to one), y the coefficients.
 
@@ -77,7 +77,7 @@ def class_weights(
             at weights proportional to them. None if validation records already have the desired balance of classes
             (for example, equal numbers).
         ridge: the fixed L2 penalty.
-        row_norm: declared bound on rows, for the constants.
+        row_norm: declared bound on rows, for training and for the constants.
 
     Records are pairs (row, label) with labels 0 to K - 1 at both levels.
 
@@ -114,8 +114,8 @@ def _weights(model: LinearModel, number: int, ridge: float, costs: tuple[float, 
         return number * x[record[-1]] * of_score(score, record[1])
 
     return BilevelProblem(
-        upper_loss=LinearLoss(row=lambda record: record[0], loss=upper_loss),
-        lower_loss=LinearLoss(row=lambda record: record[0], loss=lower_loss),
+        upper_loss=LinearLoss(row=lambda record: record[0], loss=upper_loss, bounds=model.bounds()),
+        lower_loss=LinearLoss(row=lambda record: record[0], loss=lower_loss, bounds=model.bounds()),
         lower_term=lambda x, y: ridge / 2 * jnp.sum(y**2),
         domain=Simplex(),
         constants=model.certified(weighted_constants, weights=number, ridge=ridge) if costs is None else None,

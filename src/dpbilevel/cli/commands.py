@@ -23,6 +23,7 @@ from dpbilevel.cli.table_file import open_table
 from dpbilevel.cli.tuning import run
 from dpbilevel.cli.wording import for_command_line
 from dpbilevel.errors import InvalidArgument
+from dpbilevel.execution.notices import TRAINING_LIMIT
 from dpbilevel.execution.progress import counted, displayed
 from dpbilevel.foundation.files import write_atomically
 from dpbilevel.foundation.tables import short
@@ -305,9 +306,10 @@ def _show_forecast(console: Console, shown: Forecast) -> None:
         ["number", "value", "why"],
         [[name, short(value), why] for name, (value, why) in shown.planned.parameters.items()],
     )
-    verdict = "noise is small" if shown.noise_to_signal < 0.3 else "noise dominates"
-    console.print(f"\nNoise to signal of a training step: {shown.noise_to_signal:.3g} ({verdict}; below 0.3 is good).")
-    console.print(f"For 0.3 at this epsilon and delta: about {shown.rows_needed:,} rows.")
+    verdict = "noise is small" if shown.noise_to_signal < TRAINING_LIMIT else "noise dominates"
+    good = f"{TRAINING_LIMIT:g}"
+    console.print(f"\nNoise to signal of training: {shown.noise_to_signal:.3g} ({verdict}; below {good} is good).")
+    console.print(f"For {good} at this epsilon and delta: about {shown.rows_needed:,} rows.")
     if shown.theory is not None:
         promise = f"a hypergradient norm of at most {shown.theory.alpha:.3g} with probability 0.95"
         empty = " This bound is vacuous at these sizes: the norm is never larger." if shown.theory.vacuous else ""

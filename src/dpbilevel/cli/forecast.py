@@ -25,7 +25,7 @@ class Forecast:
 
     Attributes:
         planned: the plan of the run.
-        noise_to_signal: noise-to-signal ratio of a training step, sigma sqrt(d)/(n C).
+        noise_to_signal: noise-to-signal ratio of training, sigma sqrt(d)/(n C).
         rows_needed: number of rows at which that would be `TRAINING_LIMIT`, for the same epsilon and delta;
             approximate, because the share of tuning depends on the number of rows.
         theory: the guarantee of the paper's theorems for its own algorithm at these sizes.

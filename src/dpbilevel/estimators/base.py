@@ -158,13 +158,16 @@ class PrivateEstimator(CountedCopies):
         warn_beforehand(prepared.planned.privacy, prepared.planned.remarks, stacklevel=3)
         return prepared.planned
 
-    def _planned(self, problem: BilevelProblem, records: Mapping[str, Tree]) -> Plan:
-        """The plan of a fit to records, or to their shapes."""
+    def _planned(self, problem: BilevelProblem, records: Mapping[str, Tree], first: float | None = None) -> Plan:
+        """The plan of a fit to records, or to their shapes; ``first`` is where all hyperparameters start."""
         sizes = RecordShapes(**records)
         rows = sum(map(sizes.count, sizes.roles))
         budget = self._budget(rows)
         method = DEFAULT_METHOD if self.method is None else self.method
-        planned = prepare(problem, sizes, budget, method, None, self._refit, self.noise)
+        start = problem.start
+        if first is not None and start is not None:
+            start = np.full_like(start[0], first), start[1]
+        planned = prepare(problem, sizes, budget, method, start, self._refit, self.noise)
         if self.delta is not None or not budget.is_private:
             return planned
         reason = f"1/n^1.1 rounded down, n = {rows:,} rows, which is public"

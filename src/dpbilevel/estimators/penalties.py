@@ -1,12 +1,16 @@
-"""Upper limit of penalties: the end of their range, or its middle if the signal of validation rows is too weak.
+"""The range of penalties, and where tuning starts in it; from public numbers only, the number of rows and the budget.
 
-A penalty that is too small costs little, because noise and the number of steps regularise the model as well. One that
-is too large shrinks the model to zero, and so do all larger ones, so that the hypergradient vanishes and tuning cannot
-recover. This happens occasionally if the planned noise of a validation pass exceeds the largest possible signal
-(test_penalties.py shows it). Tuning then starts and stays in the lower half of the range, so that its worst result is
-the penalty of untuned models. The rule uses public numbers only, sizes and budget, and no records.
+Tuning starts at 1/n, for rows of norm one: scikit-learn's C = 1. With a small epsilon the noise of training is worth a
+larger penalty, and tuning starts there. If the data give no reason to move, this penalty is what the model is trained
+with. The smallest penalty is a hundredth of 1/n.
+
+A penalty that is too small costs little, because the noise and the number of steps regularise the model as well. One
+that is too large shrinks the model to zero, and so do all larger ones, so that the hypergradient vanishes and tuning
+cannot recover. This happens occasionally if the planned noise of a validation pass exceeds the largest possible signal
+(test_penalties.py shows it). The largest penalty is then the middle of the usual range.
 """
 
+import functools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -24,9 +28,9 @@ from dpbilevel.planning import Plan
 from dpbilevel.problem import BilevelProblem
 from dpbilevel.solution.solution import Legend
 
-Range = tuple[float, float]
-
-_LOWER_HALF: Range = (PENALTIES[0], math.sqrt(PENALTIES[0] * PENALTIES[1]))  # of logarithms
+_MIDDLE = math.sqrt(PENALTIES[0] * PENALTIES[1])  # of logarithms
+_SMALLEST = 0.01  # times 1/n
+_NOISE = 0.1  # times the deviation of noise on the mean gradient of rows of norm one, for one release of the budget
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -61,9 +65,9 @@ class PenaltyEstimator(LinearEstimator):
         rows = table.with_intercept()
         columns = rows.values, targets.values
         records = self._levels(columns, columns)
-        model = {**targets.model, "columns": rows.shape[1], "groups": group_of}
+        model = {**targets.model, "columns": rows.shape[1], "groups": group_of, "row_norm": 1.0}
         return Prepared(
-            planned=self._in_reach(lambda penalties: regularization(**model, penalties=penalties), records),
+            planned=self._in_reach(functools.partial(regularization, **model), records, table.shape[0]),
             records=records,
             caveats=(*rows.caveats, *targets.caveats),
             legend=Legend("penalty", tuple(map(str, groups)), logarithmic=True),
@@ -73,14 +77,24 @@ class PenaltyEstimator(LinearEstimator):
             ),
         )
 
-    def _in_reach(self, problem_within: Callable[[Range], BilevelProblem], records: Mapping[str, Any]) -> Plan:
-        """The plan with the full range of penalties, or its lower half if noise exceeds the signal."""
-        planned = self._planned(problem_within(PENALTIES), records)
+    def _in_reach(self, problem_of: Callable[..., BilevelProblem], records: Mapping[str, Any], rows: int) -> Plan:
+        """The plan with the full range of penalties, or its lower part if noise exceeds the signal."""
+        smallest, first = _SMALLEST / rows, self._first_penalty(rows)
+        planned = self._planned(problem_of(penalties=(smallest, PENALTIES[1])), records, math.log(first))
         reason = "the end of the range, where the model is close to zero"
         if planned.parameters.get("validation pass: noise to signal", (0.0, ""))[0] > PASS_LIMIT:
-            planned = self._planned(problem_within(_LOWER_HALF), records)
+            planned = self._planned(problem_of(penalties=(smallest, max(_MIDDLE, first))), records, math.log(first))
             reason = (
                 "the middle of the range: a validation pass has more noise than signal, so that larger ones are risky"
             )
         largest = math.exp(float(planned.problem.domain.upper))
-        return replace(planned, parameters={**planned.parameters, "largest penalty": (largest, reason)})
+        limits = {
+            "first penalty": (first, "1/n, or what the noise of training is worth if that is more"),
+            "largest penalty": (largest, reason),
+        }
+        return replace(planned, parameters={**planned.parameters, **limits})
+
+    def _first_penalty(self, rows: int) -> float:
+        budget = self._budget(rows)
+        changed = 2.0 if budget.adjacency == "replace-one" else 1.0
+        return min(max(1.0, _NOISE * changed / budget.mu if budget.is_private else 0.0) / rows, PENALTIES[1])

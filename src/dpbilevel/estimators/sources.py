@@ -61,7 +61,7 @@ class SourceWeighted(LinearEstimator):
         lower = rows.values, targets.values, names.values
         apart = {"upper": whole(self._validation(pair, table, targets)), "lower": whole(lower)} if pair else None
         records = apart or self._levels(lower[:2], lower)
-        problem = source_weights(**targets.model, columns=rows.shape[1], sources=len(names.names))
+        problem = source_weights(**targets.model, columns=rows.shape[1], sources=len(names.names), row_norm=1.0)
         return Prepared(
             planned=self._planned(problem, records),
             records=records,

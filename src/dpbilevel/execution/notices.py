@@ -16,7 +16,7 @@ from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.release import Release
 from dpbilevel.privacy.spend import Privacy
 
-TRAINING_LIMIT = 0.3  # noise-to-signal ratio of a training step above which the model is of little use
+TRAINING_LIMIT = 0.02  # noise-to-signal ratio of training above which the model is of little use
 PASS_LIMIT = 1.0  # noise-to-signal ratio of a tuning step above which it has more noise than signal
 _RATIO = "noise to signal"
 _TRAINING = f"training: {_RATIO}"
@@ -41,8 +41,8 @@ def noise_remarks(
         ratio = float(parameters[_TRAINING][0])
         if ratio > TRAINING_LIMIT:
             remarks.append(
-                f"{records:,} records are few for epsilon = {budget.epsilon:g}: the planned noise to signal of a "
-                f"training step, sigma sqrt(d)/(n C), is {ratio:.2g}; more records, fewer columns or a larger epsilon "
+                f"{records:,} records are few for epsilon = {budget.epsilon:g}: the planned noise to signal of "
+                f"training, sigma sqrt(d)/(n C), is {ratio:.2g}; more records, fewer columns or a larger epsilon "
                 f"make it smaller (below {TRAINING_LIMIT:g} is good)"
             )
     ratio, name, count = max(_tuning_ratios(parameters, releases), default=(0.0, "", 0))

@@ -4,47 +4,49 @@ The training objective is g(x, .) at the released x. If the problem declares its
 records are used too, each with the weight of a lower record of full weight. Every record stays in its role, so that
 roles still compose in parallel.
 
-The clip adapts to the norms of per-record gradients (Andrew et al. 2021). Each step also releases the fraction of
-records within the clip, for a hundredth of mu^2, and the clip is adjusted until this fraction is `_WITHIN`. A clip
-above all norms would add unnecessary noise; a clip far below them biases the gradient towards typical records.
+Linear models whose losses declare their bounds take preconditioned steps (`preconditioned`), where the second moments
+of rows can be released with little noise. All others take steps of Adam with a clip that adapts (`training_gradients`).
+A clip above all norms would add unnecessary noise; a clip far below them biases the gradient towards typical records.
 """
 
-import functools
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import optax
 
 from dpbilevel.errors import InvalidArgument
 from dpbilevel.execution.program import Program, Stage, State
 from dpbilevel.foundation.arguments import count, positive
 from dpbilevel.foundation.structure import function, passing
-from dpbilevel.methods.context import PublicContext, gradient
-from dpbilevel.methods.contributions import Levels, by_role, shares_by_role
+from dpbilevel.methods.context import PublicContext
+from dpbilevel.methods.contributions import by_role, shares_by_role
 from dpbilevel.methods.descent import Descent
-from dpbilevel.methods.joint import Part, joined, separated, shared
 from dpbilevel.methods.noiseless.noiseless import noiseless_training
+from dpbilevel.methods.preconditioned import Preconditioned
+from dpbilevel.methods.training_gradients import (
+    GRADIENT,
+    WITHIN,
+    ReleasedGradients,
+    gradient_levels,
+    number_of_records,
+    pools,
+)
 from dpbilevel.privacy.accounting import gaussian_epsilon
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.calibration import calibrate, with_shares
-from dpbilevel.privacy.outer import norm
 from dpbilevel.privacy.release import Release
 from dpbilevel.privacy.sampling import FullBatch
-from dpbilevel.problem import BilevelProblem
 from dpbilevel.records import RecordShapes
 
 Tree = Any
 Parameters = dict[str, tuple[Any, str]]
 
 TRAINING = "training"
-GRADIENT, WITHIN = "gradient", "within the clip"
 _SHARES = {GRADIENT: 0.99, WITHIN: 0.01}  # of mu^2
+_STEPS, _LEARNING_RATE = 200, 0.2  # of Adam
 _WITHIN = 0.99  # fraction of records that are not clipped: those above the clip may be a whole class or source
-_WANDERING = 0.3  # standard deviation of the log clip due to noise over the run; its pace is at most one
 _NOISY = 0.006  # sqrt(d_y)/(mu n) at which the clip is reduced by a third
 _LEAST_SHARE, _MOST_SHARE = 0.1, 0.2
 _PLENTY = 1000.0  # mu times records at which tuning's share lies half-way between the two
@@ -52,11 +54,13 @@ _PLENTY = 1000.0  # mu times records at which tuning's share lies half-way betwe
 
 @dataclass(frozen=True, kw_only=True)
 class Refit:
-    """Private training of the model at the final hyperparameters: full-batch gradient descent with Adam.
+    """Private training of the model at the final hyperparameters: full-batch gradient descent.
 
     Args:
-        steps: number of gradient steps.
-        learning_rate: initial learning rate of Adam in units of 1/C; it decreases linearly to zero.
+        steps: number of gradient steps. By default as many as a linear model with released second moments needs, and
+            200 for all others.
+        learning_rate: initial learning rate of Adam in units of 1/C; it decreases linearly to zero. If it is given,
+            Adam is used. By default steps are preconditioned by second moments where that pays; otherwise it is 0.2.
         clip_norm: C, the initial clip, which then adapts to the norms of per-record gradients. Where the noise over all
             coordinates of y is large relative to the number of records, records are clipped to a smaller norm, by a
             factor of sqrt(1 + (v/0.006)^2) with v = sqrt(d_y)/(mu n).
@@ -64,14 +68,16 @@ class Refit:
             is small, so that the signal-to-noise ratio is low.
     """
 
-    steps: int = 200
-    learning_rate: float = 0.2
+    steps: int | None = None
+    learning_rate: float | None = None
     clip_norm: float = 1.0
     share: float | None = None
 
     def __post_init__(self) -> None:
-        count("steps", self.steps, "it is the number of gradient steps (try 200)")
-        positive("learning_rate", self.learning_rate, "it is the step size of Adam (try 0.2)")
+        if self.steps is not None:
+            count("steps", self.steps, "it is the number of gradient steps (try 200)")
+        if self.learning_rate is not None:
+            positive("learning_rate", self.learning_rate, "it is the step size of Adam (try 0.2)")
         positive("clip_norm", self.clip_norm, "it bounds each record's gradient (try 1.0)")
         if self.share is not None and not 0 < positive("share", self.share, "of mu^2 for tuning (try 0.15)") < 1:
             raise InvalidArgument(
@@ -99,35 +105,41 @@ class Refit:
     def program(self, context: PublicContext) -> tuple[Program, Parameters]:
         """The training program: noisy gradient steps, or the exact minimiser if epsilon is infinite."""
         if not context.budget.is_private:
-            return noiseless_training(context, self._pools(context))
-        return self.descent(context)
+            return noiseless_training(context, pools(context))
+        preconditioned = None if self.learning_rate is not None else Preconditioned.of(context, self.steps)
+        return self.descent(context) if preconditioned is None else preconditioned.program(context)
 
     def descent(self, context: PublicContext) -> tuple[Program, Parameters]:
-        """The training program with noisy gradient steps, also used inside larger programs; reads no record."""
-        contributions = by_role(self._levels(context), context)
+        """The training program with steps of Adam, also used inside larger programs; reads no record."""
+        steps, learning_rate = self.steps or _STEPS, self.learning_rate or _LEARNING_RATE
+        cut, records = self._cut(context), number_of_records(context)
+        contributions = by_role(gradient_levels(context, cut, _SHARES), context)
         release = Release(
             name=TRAINING,
             contributions=contributions,
             noise_std=1.0,
-            uses=self.steps,
+            uses=steps,
             sampling=FullBatch(),
             adjacency=context.budget.adjacency,
         )
         shares = shares_by_role({TRAINING: 1.0}, {TRAINING: contributions})
         (release,) = calibrate([with_shares(release, shares[TRAINING], context.budget)], context.budget)
-        training = self._training(context, release)
+        training = _Training(
+            ReleasedGradients.of(context, cut, _WITHIN, _SHARES, release.noise_std, steps),
+            Descent(steps, learning_rate / self.clip_norm, context.problem.lower_domain),
+        )
         program = Program(
-            rounds=self.steps,
+            rounds=steps,
             stages=[Stage(release=release, query=_query, update=function(_Training.update, training))],
             start=function(_start, training.descent, float(self.clip_norm)),
             observe=_observe,
             finish=_finish,
         )
         parameters: Parameters = {
-            "training: steps": (self.steps, "at the final x"),
+            "training: steps": (steps, "at the final x"),
             "training: learning rate": (
-                self.learning_rate / self.clip_norm,
-                f"{self.learning_rate:g}/C, of Adam, decreasing linearly to zero",
+                learning_rate / self.clip_norm,
+                f"{learning_rate:g}/C, of Adam, decreasing linearly to zero",
             ),
             "training: records": (
                 ", ".join(contributions),
@@ -137,85 +149,42 @@ class Refit:
             ),
             "training: noise": (
                 release.noise_std,
-                f"on a mean of {self._records(context)} vectors of norm at most one, spends the budget over all steps",
+                f"on a mean of {records} vectors of norm at most one, spends the budget over all steps",
             ),
         }
-        ratio = release.noise_std * math.sqrt(context.y_dimension)
+        ratio = release.noise_std * math.sqrt(context.y_dimension / steps)
         parameters["training: noise to signal"] = (
             ratio,
-            "sigma sqrt(d)/(n C): noise of a step over the largest mean of records",
+            "sigma sqrt(d)/(n C): noise of all steps together over the largest mean of records",
         )
         parameters["training: clip"] = (
             self.clip_norm,
             f"initially; it then adapts until {_WITHIN:.0%} of the records are within it",
         )
         parameters["training: cut of the clip"] = (
-            self._cut(context),
+            cut,
             "factor on the clip, smaller where noise is large relative to n",
         )
         return program, parameters
 
-    def _levels(self, context: PublicContext) -> Levels:
-        problem, sizes = context.problem, context.sizes
-        loss_gradients = {"lower": _lower_gradient(problem)}
-        if self._pools(context):
-            loss_gradients["upper"] = gradient(problem, "upper_loss", 1)
-        total, levels = self._records(context), {}
-        for name, loss_gradient in loss_gradients.items():
-            # A mean over all records: the mean of each role is weighted by its fraction of the records.
-            fraction = sizes.count(sizes.role_of(name) or name) / total
-            contribution = joined(_parts(loss_gradient, self._cut(context)), clipped=context.budget.is_private)
-            levels[name] = function(_weighted, fraction, contribution), fraction
-        return levels
-
-    def _pools(self, context: PublicContext) -> bool:
-        """Whether upper records are used for training too."""
-        return context.problem.upper_trains and context.problem.upper_loss is not None and context.sizes.both is None
-
-    def _records(self, context: PublicContext) -> int:
-        levels = ("lower", "upper") if self._pools(context) else ("lower",)
-        return sum(context.sizes.count(context.sizes.role_of(level) or level) for level in levels)
-
     def _cut(self, context: PublicContext) -> float:
         """Factor on the clip. A smaller clip reduces the noise in proportion, but biases more records' gradients."""
-        noise = math.sqrt(context.y_dimension) / (context.budget.mu * self._records(context))
+        noise = math.sqrt(context.y_dimension) / (context.budget.mu * number_of_records(context))
         return 1 / math.sqrt(1 + (noise / _NOISY) ** 2)
 
-    def _training(self, context: PublicContext, release: Release) -> "_Training":
-        problem, cut = context.problem, self._cut(context)
-        parts = _parts(_lower_gradient(problem), cut)  # every level has the same units
-        noise = parts[WITHIN].unit * release.noise_std * math.sqrt(self.steps)
-        descent = Descent(self.steps, self.learning_rate / self.clip_norm, problem.lower_domain)
-        return _Training(problem, parts, descent, cut, pace=1 / math.hypot(1, noise / _WANDERING))
 
-
-@passing("parts", "descent", "cut", "pace", structure=("problem",))
+@passing("gradients", "descent")
 @dataclass(frozen=True, eq=False)
 class _Training:
-    """A training step.
+    """A training step: what it reads from the release, and how y moves."""
 
-    Args:
-        problem: the bilevel problem.
-        parts: what a record contributes.
-        descent: the steps of y.
-        cut: factor on the clip.
-        pace: of the adaptation of the clip.
-    """
-
-    problem: BilevelProblem
-    parts: dict[str, Part]
+    gradients: ReleasedGradients
     descent: Descent
-    cut: float
-    pace: float
 
     def update(self, state: State, carry: Tree, answer: Tree, step: jax.Array) -> State:
-        x, model, clip = carry["x"], carry["model"], carry["clip"]
-        means = separated(answer, self.parts)
-        scale = self.problem.lower_scale(x) * self.cut * clip
-        term = gradient(self.problem, "lower_term", 1)(x, model["y"])
-        direction = optax.tree.add(optax.tree.scale(scale, means[GRADIENT]), term)
-        clip = clip * jnp.exp(self.pace * (_WITHIN - 0.5 - means[WITHIN]))
-        return carry | {"model": self.descent.move(model, direction), "clip": clip.astype(jnp.float32)}
+        x, model = carry["x"], carry["model"]
+        direction, clip = self.gradients.read(x, model["y"], carry["clip"], answer)
+        return carry | {"model": self.descent.move(model, direction), "clip": clip}
 
 
 def _start(descent: Descent, clip_norm: Any, x: Tree, y: Tree) -> State:
@@ -232,33 +201,3 @@ def _observe(state: State) -> Tree:
 
 def _finish(state: State) -> tuple[Tree, Tree]:
     return state["x"], state["model"]["average"]
-
-
-def _parts(loss_gradient: Callable[[Tree, Tree, Tree], Tree], cut: float) -> dict[str, Part]:
-    """A record's contribution at (x, y, clip): its gradient in units of the clip, and whether it is within it."""
-    contributions = {
-        GRADIENT: (function(_in_units, loss_gradient, cut), 1.0),
-        WITHIN: (function(_within, loss_gradient, cut), 0.5),
-    }
-    return shared(contributions, _SHARES)
-
-
-def _in_units(loss_gradient: Callable[[Tree, Tree, Tree], Tree], cut: Any, point: Tree, record: Tree) -> Tree:
-    x, y, clip = point
-    return optax.tree.scale(1 / (cut * clip), loss_gradient(x, y, record))
-
-
-def _within(loss_gradient: Callable[[Tree, Tree, Tree], Tree], cut: Any, point: Tree, record: Tree) -> jax.Array:
-    return jnp.where(cut * norm(_in_units(loss_gradient, cut, point, record)) <= 1, 0.5, -0.5)
-
-
-def _weighted(fraction: Any, contribution: Callable[[Tree, Tree], Tree], point: Tree, record: Tree) -> Tree:
-    return optax.tree.scale(fraction, contribution(point, record))
-
-
-@functools.lru_cache(maxsize=64)
-def _lower_gradient(problem: BilevelProblem) -> Callable[[Tree, Tree, Tree], Tree]:
-    def lower(x: Tree, y: Tree, record: Tree) -> Tree:
-        return optax.tree.scale(1 / problem.lower_scale(x), gradient(problem, "lower_loss", 1)(x, y, record))
-
-    return lower

@@ -36,7 +36,7 @@ _UNDERFLOW = 2.0**-100
 _LONGEST = 2.0**200  # in float64; an infinite clip is one of this length
 _ROWS_AT_ONCE = 2**10
 _FEW = 16  # lines that are combined one by one
-_PRECISION = jax.lax.Precision.HIGHEST  # shorter formats, such as TF32, break the bound on rounding
+PRECISION = jax.lax.Precision.HIGHEST  # shorter formats, such as TF32, break the bound on rounding
 
 
 class Products(NamedTuple):
@@ -107,7 +107,7 @@ def products_total(block: Products, taken: jax.Array, clip: float, chunk: int) -
         chunks[:count],
         block.rows.astype(numbers.dtype).reshape(-1, chunk, block.rows.shape[1]),
         (((2,), (1,)), ((1,), (0,))),
-        precision=_PRECISION,
+        precision=PRECISION,
         preferred_element_type=numbers.dtype,
     )
     others = jnp.sum(chunks[count:], axis=2)

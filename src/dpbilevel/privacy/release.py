@@ -204,7 +204,7 @@ class Release:
                 places = jnp.concatenate([indices, jnp.zeros(room(indices.size) - indices.size, indices.dtype)])
                 arrays = jax.tree.map(lambda leaf: leaf[places], arrays)  # noqa: B023
                 present = present[indices] & taken
-            vector = _at(contribution.per_record, point, precise)
+            vector = at_point(contribution.per_record, point, precise)
             summed = clipped_sum(vector, arrays, present, contribution.clip)
             totals.append(summed / self.sampling.divisor(contribution.count))
         return sum(totals, start=jnp.zeros(totals[0].size, jnp.float64))
@@ -219,7 +219,7 @@ class Release:
         """The same in integers of the grid."""
         totals = []
         for role, contribution in self.contributions.items():
-            vector = _at(contribution.per_record, point, precise)
+            vector = at_point(contribution.per_record, point, precise)
             arrays, present = records[role]
             totals.append(grid.summed(vector, arrays, present, contribution.clip, contribution.count))
         return sum(totals, start=jnp.zeros(totals[0].size, jnp.int64))
@@ -262,12 +262,14 @@ def _ratio(sensitivity: float, noise: float) -> float:
     return math.inf if noise == 0 else sensitivity / noise
 
 
-def _at(vector: Callable[[Tree, Tree], Tree], point: Tree, precise: bool) -> Callable[[Tree], Tree]:
-    def at_point(record: Tree) -> Tree:
+def at_point(vector: Callable[[Tree, Tree], Tree], point: Tree, precise: bool) -> Callable[[Tree], Tree]:
+    """A contribution as a function of the record, traced in the user's precision."""
+
+    def contribution(record: Tree) -> Tree:
         with jax.enable_x64(precise):
             return vector(point, _arrays(record))
 
-    return at_point
+    return contribution
 
 
 def _arrays(records: Tree) -> Tree:

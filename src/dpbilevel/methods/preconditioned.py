@@ -1,0 +1,293 @@
+"""Training of linear models: few gradient steps, preconditioned by released second moments of the rows.
+
+The Hessian of a linear model's training loss is at most kappa M, with M the second moments of rows (weighted as records
+are) and kappa the largest curvature of the loss in the score. M is released once, with a small share of mu^2. Steps are
+
+    v <- v/2 + P g,   y <- y - v,   P = (kappa M+ + damping + the penalties' own curvature)^-1
+
+with noisy gradients g; M+ is the positive part of the released matrix. The model is the average of the second half of
+all y, in which noise of single steps averages out. Every number here is public or released:
+
+*Damping* is a multiple of the largest eigenvalue of the noise on kappa M, below which M says nothing.
+
+*Steps.* Directions of large curvature converge within a few steps. In all others y has moved, after T steps, as far as
+with a ridge of damping/(2 T). Noise s on the mean gradient (of all steps together) is worth a ridge of about s |row|^2:
+where it dominates, T makes the two equal, and longer training would fit noise. It continues in proportion to the square
+root of signal over noise, so that it converges as epsilon grows. Training starts where the curvature is that of y = 0,
+which for many classes is far below its bound, and takes so many more steps.
+
+*Clip.* A clip C adds noise in proportion to C v, v = sqrt(d)/(mu n), and shortens the gradients of the records beyond
+it, a fraction 1 - q, by about C (1 - q). The sum of squares is smallest at a fraction in proportion to v.
+"""
+
+import functools
+import math
+from dataclasses import dataclass
+from typing import Any, Self
+
+import jax
+import jax.numpy as jnp
+
+from dpbilevel.constraints import Unconstrained
+from dpbilevel.execution.program import Program, Stage, State
+from dpbilevel.foundation.structure import function, passing
+from dpbilevel.linear_loss import LinearBounds, LinearLoss
+from dpbilevel.methods.context import PublicContext, gradient
+from dpbilevel.methods.contributions import by_role, shares_by_role
+from dpbilevel.methods.training_gradients import (
+    GRADIENT,
+    WITHIN,
+    ReleasedGradients,
+    fraction,
+    gradient_levels,
+    levels_of,
+    number_of_records,
+)
+from dpbilevel.privacy.calibration import calibrate, with_shares
+from dpbilevel.privacy.release import Contribution, Release
+from dpbilevel.privacy.second_moments import SecondMoments
+from dpbilevel.problem import BilevelProblem
+
+Tree = Any
+Parameters = dict[str, tuple[Any, str]]
+
+TRAINING, MOMENTS = "training", "second moments"
+_SHARE = 0.05  # of mu^2 for second moments: costs as much accuracy as 2.5% fewer records
+_SHARES = {GRADIENT: 0.98, WITHIN: 0.02}  # of the mu^2 of steps
+_DAMPING = 3.0  # twice the largest eigenvalue of the noise, which is sqrt(2 d) times its deviation on the diagonal
+_MOMENTUM = 0.5  # doubles the rate of convergence
+_FEWEST, _MOST = 20, 400  # steps; where more are needed, first-order steps do as well
+_LITTLE_NOISE = 0.003  # v below which training is longer than noise is worth
+_CLIPPED, _MOST_CLIPPED = 30.0, 0.25  # fraction of records beyond the clip, per v, and at most
+_MOST_COLUMNS = 2048  # a matrix of this size takes seconds to decompose
+
+
+@dataclass(frozen=True, eq=False)
+class Preconditioned:
+    """A training whose steps are preconditioned.
+
+    Args:
+        bounds: of the losses.
+        records: number of training records.
+        columns: length of a row.
+        mu: privacy parameter of the whole training.
+        replaced: whether a neighbour replaces a record, which counts twice.
+        outputs: scores per record.
+        steps: as given; None for as many as noise is worth.
+    """
+
+    bounds: LinearBounds
+    records: int
+    columns: int
+    mu: float
+    replaced: bool
+    outputs: int
+    steps: int | None = None
+
+    @classmethod
+    def of(cls, context: PublicContext, steps: int | None = None) -> Self | None:
+        """The training of a problem; None if its losses do not declare their bounds, or if it does not pay."""
+        problem, leaves = context.problem, jax.tree.leaves(context.point[1])
+        losses = [problem.loss(level) for level in levels_of(context)]
+        if not all(isinstance(loss, LinearLoss) and loss.bounds is not None for loss in losses):
+            return None
+        if not isinstance(problem.lower_domain, Unconstrained) or leaves[0].shape[0] > _MOST_COLUMNS:
+            return None
+        assert isinstance(losses[0], LinearLoss)
+        assert losses[0].bounds is not None
+        columns, *outputs = leaves[0].shape
+        training = cls(
+            bounds=losses[0].bounds,
+            records=number_of_records(context),
+            columns=columns,
+            mu=context.budget.mu,
+            replaced=context.budget.adjacency == "replace-one",
+            outputs=math.prod(outputs),
+            steps=steps,
+        )
+        # Where damping exceeds every eigenvalue of the second moments, they say nothing.
+        informative = training.damping < training.bounds.curvature * training.bounds.row_norm**2
+        return training if informative and (steps is not None or training.number_of_steps <= _MOST) else None
+
+    @property
+    def damping(self) -> float:
+        """Added to the curvature of all directions."""
+        deviation = (math.sqrt(2) if self.replaced else 1.0) / (self.records * self.mu * math.sqrt(_SHARE))
+        return _DAMPING * self.bounds.curvature * self.bounds.row_norm**2 * deviation * math.sqrt(self.columns)
+
+    @property
+    def ridge(self) -> float:
+        """The ridge that the noise on the mean gradient is worth."""
+        noise = (2.0 if self.replaced else 1.0) / (self.records * self.mu * math.sqrt(1 - _SHARE))
+        bounded = math.isfinite(self.bounds.slope)
+        # Gradients of an unbounded loss are clipped at its residuals, which are smaller than its targets.
+        return noise * self.bounds.row_norm**2 * (self.bounds.slope if bounded else self.bounds.curvature / 2)
+
+    @property
+    def noise_to_signal(self) -> float:
+        """v: the noise on the mean of all steps' gradients over the largest mean, up to a factor of at most two."""
+        return math.sqrt(self.columns * self.outputs) / (self.mu * self.records)
+
+    @property
+    def number_of_steps(self) -> int:
+        """T."""
+        if self.steps is not None:
+            return self.steps
+        longer = max(1.0, math.sqrt(_LITTLE_NOISE / self.noise_to_signal))
+        worth = self.damping / self.ridge * self.bounds.curvature / self.bounds.at_zero
+        return min(max(_FEWEST, math.ceil(longer * worth)), max(_MOST, math.ceil(worth)))
+
+    @property
+    def within(self) -> float:
+        """q, the fraction of records that are not clipped."""
+        return 1 - min(_CLIPPED * self.noise_to_signal, _MOST_CLIPPED)
+
+    def program(self, context: PublicContext) -> tuple[Program, Parameters]:
+        """The training program; reads no record."""
+        steps, adjacency = self.number_of_steps, context.budget.adjacency
+        gradients = by_role(gradient_levels(context, 1.0, _SHARES), context)
+        rows = self._rows(context)
+        declared = {
+            MOMENTS: SecondMoments(name=MOMENTS, contributions=rows, noise_std=1.0, uses=1, adjacency=adjacency),
+            TRAINING: Release(name=TRAINING, contributions=gradients, noise_std=1.0, uses=steps, adjacency=adjacency),
+        }
+        shares = shares_by_role({MOMENTS: _SHARE, TRAINING: 1 - _SHARE}, {MOMENTS: rows, TRAINING: gradients})
+        with_noise = [with_shares(release, shares[name], context.budget) for name, release in declared.items()]
+        moments, training = calibrate(with_noise, context.budget)
+        released = ReleasedGradients.of(context, 1.0, self.within, _SHARES, training.noise_std, steps)
+        update = _Update(released, context.problem, self.damping, self.bounds.curvature, steps)
+        program = Program(
+            rounds=1,
+            stages=[
+                Stage(release=moments, query=_rows_at, update=function(_Update.precondition, update)),
+                Stage(
+                    release=training,
+                    query=_gradients_at,
+                    update=function(_Update.step, update),
+                    uses_per_round=steps,
+                ),
+            ],
+            start=function(_start, self._first_clip),
+            observe=_observe,
+            finish=_finish,
+        )
+        return program, self._parameters(moments, training, tuple(gradients))
+
+    @property
+    def _first_clip(self) -> float:
+        return self.bounds.row_norm * (self.bounds.slope if math.isfinite(self.bounds.slope) else 1.0)
+
+    def _rows(self, context: PublicContext) -> dict[str, Contribution]:
+        """Rows of all roles; the weight of a role is part of its rows."""
+        rows = {}
+        for level in levels_of(context):
+            weight = math.sqrt(fraction(context, level))
+            role = context.sizes.role_of(level) or level
+            row = function(_weighted_row, _row(context.problem, level), weight)
+            rows[role] = Contribution(row, weight * self.bounds.row_norm, context.sizes.count(role))
+        return rows
+
+    def _parameters(self, moments: Release, training: Release, roles: tuple[str, ...]) -> Parameters:
+        pooled = "upper records are used for training too, as the problem declares"
+        return {
+            "training: steps": (self.number_of_steps, "at the final x, preconditioned by second moments of rows"),
+            "training: records": (", ".join(roles), pooled if len(roles) > 1 else "of the lower level only"),
+            "second moments: share": (_SHARE, "of the training's mu^2"),
+            "second moments: noise": (moments.noise_std, f"on entries of a mean of {self.records} products of rows"),
+            "training: damping": (self.damping, "of the preconditioner: twice the noise of second moments"),
+            "training: noise": (
+                training.noise_std,
+                f"on a mean of {self.records} vectors of norm at most one, spends the budget over all steps",
+            ),
+            "training: noise to signal": (
+                training.noise_std * math.sqrt(self.columns * self.outputs / self.number_of_steps),
+                "sigma sqrt(d)/(n C): noise of all steps together over the largest mean of records",
+            ),
+            "training: clip": (self._first_clip, f"initially; it then adapts until {self.within:.0%} are within it"),
+        }
+
+
+@passing("gradients", "damping", "curvature", "steps", structure=("problem",))
+@dataclass(frozen=True, eq=False)
+class _Update:
+    """How released values move the model."""
+
+    gradients: ReleasedGradients
+    problem: BilevelProblem
+    damping: float
+    curvature: float
+    steps: int
+
+    def precondition(self, state: State, carry: State, moments: jax.Array, step: jax.Array) -> State:
+        """The preconditioner at the final x, from released second moments."""
+        x, y = carry["x"], carry["y"]
+        sizes, directions = jnp.linalg.eigh(moments)
+        positive = (directions * jnp.maximum(sizes, 0)) @ directions.T
+        of_data = self.problem.lower_scale(x) * self.curvature * positive
+        # The curvature of separate penalties; the product with ones is that of a diagonal matrix.
+        term = gradient(self.problem, "lower_term", 1)
+        _, along_ones = jax.jvp(lambda y: term(x, y), (y,), (jnp.ones_like(y),))
+        own = jnp.maximum(jnp.mean(along_ones.reshape(y.shape[0], -1), axis=1), 0)
+        damping = self.problem.lower_scale(x) * self.damping
+        inverse = jnp.linalg.inv(of_data + jnp.diag(own + damping))
+        return carry | {"preconditioner": ((inverse + inverse.T) / 2).astype(y.dtype)}
+
+    def step(self, state: State, carry: State, answer: Tree, step: jax.Array) -> State:
+        """One gradient step, and its part of the average."""
+        y = carry["y"]
+        direction, clip = self.gradients.read(carry["x"], y, carry["clip"], answer)
+        moved = (carry["preconditioner"] @ direction.reshape(y.shape[0], -1)).reshape(y.shape)
+        velocity = (_MOMENTUM * carry["velocity"] + moved).astype(y.dtype)
+        y = y - velocity
+        first = self.steps // 2
+        weight = jnp.where(step >= first, 1.0 / (self.steps - first), 0.0)
+        average = (carry["average"] + weight * y).astype(y.dtype)
+        return carry | {"y": y, "velocity": velocity, "average": average, "clip": clip}
+
+
+def _start(clip: Any, x: Tree, y: Tree) -> State:
+    columns = y.shape[0]
+    return {
+        "x": x,
+        "y": y,
+        "velocity": jnp.zeros_like(y),
+        "average": jnp.zeros_like(y),
+        "clip": jnp.asarray(clip, jnp.float32),
+        "preconditioner": jnp.zeros((columns, columns), y.dtype),
+    }
+
+
+def _rows_at(state: State, carry: State, step: jax.Array) -> Tree:
+    return carry["x"], carry["y"]
+
+
+def _gradients_at(state: State, carry: State, step: jax.Array) -> Tree:
+    return carry["x"], carry["y"], carry["clip"]
+
+
+def _observe(state: State) -> Tree:
+    return {}
+
+
+def _finish(state: State) -> tuple[Tree, Tree]:
+    return state["x"], state["average"]
+
+
+def _weighted_row(row: Any, weight: Any, point: Tree, record: Tree) -> jax.Array:
+    own = row(*point, record)
+    return (weight * own).astype(own.dtype)
+
+
+@functools.lru_cache(maxsize=64)
+def _row(problem: BilevelProblem, level: str) -> Any:
+    """(x, y, record) -> the row, times the root of its weight relative to a lower record of full weight."""
+    loss = problem.loss(level)
+    assert isinstance(loss, LinearLoss)
+    if level == "upper":
+        return loss.weighted_row
+
+    def lower(x: Tree, y: Tree, record: Tree) -> jax.Array:
+        row = loss.weighted_row(x, y, record)
+        return (row / jnp.sqrt(problem.lower_scale(x))).astype(row.dtype)
+
+    return lower

@@ -1,0 +1,166 @@
+"""The second moments of rows: a release that builds the outer products of rows by itself.
+
+    answer = sum over roles r, 1/n_r * sum over records i of r, a_i a_i'  +  N,    |a_i| <= R_r
+
+N is a symmetric matrix of Gaussian noise: independent on and above the diagonal, with standard deviation ``noise_std``
+on the diagonal and noise_std/sqrt(2) beside it. These are the coordinates in which the Frobenius norm of a symmetric
+matrix is Euclidean: entries of the diagonal, and sqrt(2) times the entries above it.
+
+**Sensitivity.** A record contributes M = a a', whose Frobenius norm is |a|^2 <= R^2. If it is replaced by b, then
+
+    |a a' - b b'|^2 = |a|^4 + |b|^4 - 2 (a . b)^2 <= 2 R^4
+
+since the inner product of a a' and b b' is (a . b)^2 >= 0. So a mean over n records changes by at most sqrt(2) R^2/n,
+not by 2 R^2/n, and by R^2/n if a record is set to zero. The bound needs matrices with non-negative inner products. No
+declaration is trusted with that: the release multiplies the row by itself, and clipping scales the product by a
+positive number, which is the product of a shorter row.
+
+**Rounding.** Rows are computed once and clipped, so that a factor of a product exceeds R by less than 2^-18 R, and two
+copies of it differ by less. A chunk of 128 rows is multiplied in float32 as in `products`, where both factors have norm
+at most R: its error is below 1.01 * 2^-10 R^2, on either side of the comparison. With sums in float64 from there on,
+this is less than what `ROUNDING`, 2^-7, adds to either sensitivity. With exact noise, the integers of a record differ
+from its matrix by at most sqrt(d)/2 units, 2^-9 R^2 for d up to 2^24 (see `grid`), and inner products may be slightly
+negative. By the triangle inequality two records differ by at most sqrt(2) R^2 + 2 * 2^-9 R^2, and one that is set to
+zero by (1 + 2^-9) R^2; `ROUNDING` adds more to both.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dpbilevel.errors import InvalidArgument
+from dpbilevel.foundation.structure import passing
+from dpbilevel.privacy.clipping import ROUNDING, clipped
+from dpbilevel.privacy.grid import Grid, integers
+from dpbilevel.privacy.memory import CHUNK, Memory
+from dpbilevel.privacy.outer import dense
+from dpbilevel.privacy.products import PRECISION
+from dpbilevel.privacy.release import Contribution, Release, at_point
+from dpbilevel.privacy.sums import Sum, compensated, exact
+
+Tree = Any
+
+
+@passing("contributions", "noise_std", "grid", structure=("name", "sampling", "adjacency"))
+@dataclass(frozen=True, eq=False, kw_only=True)
+class SecondMoments(Release):
+    """A release of the mean of a a' over records, used ``uses`` times; its answer is a symmetric matrix.
+
+    Args:
+        contributions: role to `Contribution`. Its function maps (point, record) to a row a, one vector; its clip is R,
+            the largest norm of the row. Longer rows are shortened.
+
+    The other arguments are those of `Release`.
+
+    >>> release = SecondMoments(
+    ...     name="second moments",
+    ...     contributions={"lower": Contribution(lambda point, record: record, 2.0, 1000)},
+    ...     noise_std=0.01,
+    ...     uses=1,
+    ... )
+    >>> release.sensitivity("lower") == math.sqrt(2) * 2.0**2 * (1 + 2**-7) / 1000
+    True
+    """
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.sampling.is_full_batch:
+            raise InvalidArgument(f"sampling={self.sampling!r}: must be dpb.FullBatch() for second moments")
+
+    def sensitivity(self, role: str) -> float:
+        """The largest change of the answer if one record of ``role`` changes, in Frobenius norm (rounding included)."""
+        if role not in self.contributions:
+            raise InvalidArgument(f"role={role!r}: must be one of {sorted(self.contributions)}, which contribute")
+        contribution = self.contributions[role]
+        factor = math.sqrt(2) if self.adjacency == "replace-one" else 1.0
+        return factor * contribution.clip**2 * (1 + ROUNDING) / contribution.count
+
+    def discretized(self, dimension: int) -> "SecondMoments":
+        """The same release on integers with exact noise; ``dimension`` is the number of entries of its matrix."""
+        columns = math.isqrt(dimension)
+        bounds = {role: (part.clip**2, part.count) for role, part in self.contributions.items()}
+        return replace(self, grid=Grid.of(self.name, columns * (columns + 1) // 2, bounds))
+
+    def _total(
+        self, records: Mapping[str, tuple[Tree, jax.Array]], point: Tree, batch_key: jax.Array, precise: bool
+    ) -> jax.Array:
+        totals = []
+        for role, part in self.contributions.items():
+            summed = self._folded(records[role], part, point, precise, _sum_of_products(part.clip))
+            totals.append(coordinates(summed) / part.count)
+        return sum(totals, start=jnp.zeros(totals[0].size, jnp.float64))
+
+    def _exact_total(
+        self, grid: Grid, records: Mapping[str, tuple[Tree, jax.Array]], point: Tree, precise: bool
+    ) -> jax.Array:
+        totals = [
+            self._folded(records[role], part, point, precise, _sum_of_integers(grid, part))
+            for role, part in self.contributions.items()
+        ]
+        return sum(totals, start=jnp.zeros(totals[0].size, jnp.int64))
+
+    @staticmethod
+    def _folded(
+        records: tuple[Tree, jax.Array], part: Contribution, point: Tree, precise: bool, total: Sum
+    ) -> jax.Array:
+        arrays, present = records
+        source = arrays if isinstance(arrays, Memory) else Memory(arrays)
+        row = at_point(part.per_record, point, precise)
+        return total.value(source.fold(lambda record: dense(row(record)), total, present))
+
+    def _example(self, records: Mapping[str, tuple[Tree, jax.Array]], point: Tree) -> tuple[Any, Any]:
+        example, _ = super()._example(records, point)
+        return jnp.zeros(example.size * (example.size + 1) // 2, example.dtype), matrix
+
+
+def _sum_of_products(clip: float) -> Sum:
+    """The sum of a a' over rows with |a| at most ``clip``, raveled, in float64."""
+
+    def block_total(rows: jax.Array, taken: jax.Array) -> jax.Array:
+        block, columns = rows.shape
+        chunks = clipped(rows, taken, clip).reshape(-1, min(block, CHUNK), columns)
+        products = jax.lax.dot_general(
+            chunks, chunks, (((1,), (1,)), ((0,), (0,))), precision=PRECISION, preferred_element_type=rows.dtype
+        )
+        return jnp.sum(products.astype(jnp.float64), axis=0).ravel()
+
+    return compensated(block_total, lambda columns: jnp.zeros(columns**2, jnp.float64))
+
+
+def _sum_of_integers(grid: Grid, part: Contribution) -> Sum:
+    """The sum of the coordinates of a a' in units of the grid, in int64."""
+    spacing, longest = part.count * grid.unit, grid.longest(part.clip**2, part.count)
+
+    def block_total(rows: jax.Array, taken: jax.Array) -> jax.Array:
+        def add(total: jax.Array, row_and_taken: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
+            row, mine = row_and_taken
+            entries = coordinates(jnp.outer(row, row).ravel())[None]
+            return total + integers(entries, mine[None], part.clip**2, spacing, longest)[0], None
+
+        # One record after the other: the integers of a block would take columns times the memory of its rows.
+        shortened = clipped(rows.astype(jnp.float64), taken, part.clip)
+        return jax.lax.scan(add, jnp.zeros(grid.dimension, jnp.int64), (shortened, taken))[0]
+
+    return exact(block_total, lambda columns: jnp.zeros(grid.dimension, jnp.int64))
+
+
+def coordinates(product: jax.Array) -> jax.Array:
+    """A raveled matrix, made symmetric, in coordinates in which its Frobenius norm is Euclidean."""
+    columns = math.isqrt(product.size)
+    square = product.reshape(columns, columns)
+    above = np.triu_indices(columns, 1)
+    # Sums of products are symmetric up to rounding; the projection to symmetric matrices increases no distance.
+    return jnp.concatenate([jnp.diagonal(square), (square + square.T)[above] / math.sqrt(2)])
+
+
+def matrix(entries: jax.Array) -> jax.Array:
+    """The symmetric matrix with these coordinates."""
+    columns = (math.isqrt(8 * entries.size + 1) - 1) // 2
+    above = np.triu_indices(columns, 1)
+    upper = jnp.zeros((columns, columns), entries.dtype).at[above].set(entries[columns:] / math.sqrt(2))
+    return upper + upper.T + jnp.diag(entries[:columns])
