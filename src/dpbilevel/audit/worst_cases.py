@@ -31,6 +31,7 @@ from dpbilevel.problem import BilevelProblem
 Array = npt.NDArray[np.float32]
 
 _NUMBER = 48  # number of records
+_MANY = 90  # number of records for second moments, which must be worth their share
 _RARE = 2.3  # standard deviations: one false positive in a hundred runs
 _BATCH = Poisson(0.5)
 _FIXED_SIZE = {"without replacement": WithoutReplacement(2), "with replacement": WithReplacement(2)}
@@ -126,7 +127,21 @@ def _trainings(budget: Budget) -> list[Case]:
     return [
         Case(name="Refit, one step", method=Refit(steps=1), **mean),
         Case(name="Refit, 20 steps", method=Refit(steps=20), **mean),
+        *(_second_moments(steps) for steps in (1, 20)),
     ]
+
+
+def _second_moments(steps: int) -> Case:
+    """The only row that is not zero: second moments, and the sign of the model, depend on it alone."""
+    rows, targets = np.zeros((_MANY, 1), np.float32), np.zeros(_MANY, np.float32)
+    rows[0], targets[0] = 1.0, 1.0
+    return Case(
+        name=f"Refit, second moments, {'one step' if steps == 1 else f'{steps} steps'}",
+        problem=regularization("squared", columns=1, row_norm=1.0),
+        method=Refit(steps=steps),
+        records={"upper": (rows[1:3], targets[1:3]), "lower": (rows, targets)},
+        neighbour={"upper": (rows[1:3], targets[1:3]), "lower": (rows, -targets)},
+    )
 
 
 def _baselines(budget: Budget) -> list[Case]:

@@ -99,7 +99,7 @@ def demonstrate(out: Path, *, rows: int, force: bool, console: Console, command:
         ],
     )
     console.table(
-        "Penalties (released), from 0.0067 each",
+        f"Penalties (released), from {prepared.planned.parameters['first penalty'][0]:.2g} each",
         ["input", "penalty"],
         [[str(name), f"{value:.2g}"] for name, value in zip(tuned.groups_, tuned.penalties_, strict=True)],
     )
