@@ -236,7 +236,8 @@ def test_tuning_starts_half_way_between_the_logarithms():
 def test_equal_arguments_give_the_same_problem():
     same = [[0, 0, 1], (0, 0, 1), np.array([0, 0, 1]), np.array([0, 0, 1], np.uint8)]
     assert len({id(regularization("squared", columns=3, groups=groups)) for groups in same}) == 1
-    assert regularization(columns=3) is regularization("logistic", columns=np.int64(3), groups=None, row_norm=1)
+    assert regularization(columns=3) is regularization("logistic", columns=np.int64(3), groups=None, row_norm=None)
+    assert regularization(columns=3, row_norm=1) is regularization(columns=3, row_norm=1.0)
     assert regularization(columns=3) is regularization(columns=3, groups=[0, 0, 0])
     assert regularization(columns=3) is not regularization(columns=3, groups=range(3))
     assert regularization("squared", columns=3) is not regularization("squared", columns=3, target_bound=2.0)

@@ -39,7 +39,8 @@ def draw_sources(number, seed):
 def test_a_source_of_flipped_labels_loses_its_weight():
     solution = solved(source_weights(columns=COLUMNS, sources=3), *draw_sources(1600, 0), NO_PRIVACY)
     assert solution.x[WRONG] < 0.02
-    np.testing.assert_allclose(np.delete(solution.x, WRONG), 0.5, atol=0.05)
+    # The others need not be equal: F is flat there, and at its minimum one of them has the larger weight.
+    assert min(np.delete(solution.x, WRONG)) > 0.3
     assert solution.x.sum() == pytest.approx(1.0, abs=1e-5)
 
 

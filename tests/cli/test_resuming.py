@@ -59,7 +59,7 @@ def names(folder):
     return {path.name for path in folder.iterdir()}
 
 
-@pytest.mark.parametrize("chunks", [0, 25], ids=["before the first round", "in the training"])
+@pytest.mark.parametrize("chunks", [0, 20], ids=["before the first round", "before the training"])
 @pytest.mark.parametrize("kind", [TUNE, ("reweight", *TUNE[1:], "--source", "clinic")], ids=["tune", "reweight"])
 def test_a_run_resumes_to_the_same_file_and_is_charged_once(folder, run, monkeypatch, kind, chunks):
     def ledger():

@@ -9,7 +9,6 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import cross_val_score
 from support.estimator_cases import CASES, LABELS, NUMBER, SETTLED, WORD, X, check_silent, fitted, released
 
-from dpbilevel.applications.regularization import PENALTIES
 from dpbilevel.encoding.columns import read_table
 from dpbilevel.errors import InvalidArgument, InvalidRecords
 from dpbilevel.estimators import DPLogisticRegressionCV
@@ -28,7 +27,7 @@ def reference(model, y):
     scaled, _ = scaling(table, model.data_norm, None)
     rows = with_intercept(scaled.rows(table)).astype(np.float64)
     # scikit-learn has one penalty: a longer column of constants stands for the smaller penalty of the intercept.
-    longer = math.sqrt(model.penalties_[0] / PENALTIES[0])
+    longer = math.sqrt(model.penalties_[0] / (0.01 / len(X)))  # the intercept has the smallest penalty
     rows[:, -1] *= longer
     solver = LogisticRegression(
         C=1 / (len(X) * model.penalties_[0]), fit_intercept=False, tol=1e-10, max_iter=10_000

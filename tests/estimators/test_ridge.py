@@ -6,7 +6,6 @@ from sklearn.linear_model import Ridge
 from sklearn.metrics import r2_score
 from support.estimator_cases import CASES, NUMBERS, SETTLED, X, fitted, released
 
-from dpbilevel.applications.regularization import PENALTIES
 from dpbilevel.encoding.columns import read_table
 from dpbilevel.estimators import DPRidgeCV
 from dpbilevel.estimators.rows import scaling, split_intercept, with_intercept
@@ -25,7 +24,7 @@ def solution(model, rows, y):
     scale = TargetScale(*model.target_range)
     design = with_intercept(scaled.rows(table)).astype(np.float64)
     design[~np.isfinite(design).all(axis=1)] = 0
-    penalties = np.diag([model.penalties_[0]] * 3 + [PENALTIES[0]])
+    penalties = np.diag([model.penalties_[0]] * 3 + [0.01 / len(rows)])  # the intercept has the smallest penalty
     weights = np.linalg.solve(design.T @ design / len(rows) + penalties, design.T @ scale.scaled(y) / len(rows))
     coefficients, intercepts = scaled.unscaled(*split_intercept(weights))
     return scale.unit * coefficients[0], scale.unit * intercepts[0] + scale.middle

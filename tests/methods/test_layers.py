@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from support.broken_sums import rows_without_norms
-from support.compilation_cache import afresh
+from support.compilation_cache import with_names
 from support.optimised_hlo import Module
 
 import dpbilevel as dpb
@@ -202,7 +202,7 @@ def executed():
     plan = dpb.plan(network(), records.sizes, dpb.Budget(1.0, 1e-4), method=dpb.Tracking(steps=40), refit=None)
     state = plan.program.start(*network().start)
     execute = jax.jit(functools.partial(records_module._execute.__wrapped__), static_argnums=1)
-    with isolated_jax_config(), afresh():
+    with isolated_jax_config(), with_names():
         lowered = execute.lower(
             plan.program,
             False,
