@@ -30,7 +30,7 @@ from dpbilevel.datasets import load_adult, load_california
 from dpbilevel.estimators import DPLogisticRegressionCV, DPRidgeCV, DPSourceWeightedClassifier
 from dpbilevel.foundation.tables import markdown_table
 
-EPSILONS, SEEDS, REPETITIONS = (0.5, 1.0, 3.0), 5, 10
+EPSILONS, SEEDS, REPETITIONS = (0.5, 1.0, 3.0, 8.0), 5, 10
 CALIFORNIA_TEST = 4128  # a fifth of the rows
 PEER = Path(__file__).with_name("side_by_side_peer.py")
 
