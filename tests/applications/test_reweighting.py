@@ -14,6 +14,7 @@ from support.linear_models import LinearModel as Draws
 
 import dpbilevel as dpb
 from dpbilevel.applications import class_weights, source_weights
+from dpbilevel.applications.reweighting import RIDGE
 from dpbilevel.errors import InvalidArgument
 from dpbilevel.theory.weighted import solution_radius, weighted_constants
 
@@ -35,11 +36,21 @@ def draw_sources(number, seed):
     return (lower[0], np.where(sources == WRONG, 1 - lower[1], lower[1]), sources), upper
 
 
+def validation_loss(weights, lower, upper):
+    """F at these weights, with scikit-learn as the lower solver."""
+    rows, labels, sources = lower
+    solver = LogisticRegression(C=1 / (len(rows) * RIDGE), fit_intercept=False, tol=1e-10, max_iter=10_000)
+    y = solver.fit(rows, labels, sample_weight=3 * np.asarray(weights, np.float64)[sources]).coef_[0]
+    return np.mean(np.logaddexp(0, upper[0] @ y) - upper[1] * (upper[0] @ y))
+
+
 @pytest.mark.slow
 def test_a_source_of_flipped_labels_loses_its_weight():
     solution = solved(source_weights(columns=COLUMNS, sources=3), *draw_sources(1600, 0), NO_PRIVACY)
     assert solution.x[WRONG] < 0.02
-    # The others need not be equal: F is flat there, and at its minimum one of them has the larger weight.
+    # The good sources need not have equal weights: by another solver, F is lower here than with equal ones.
+    equal = np.where(np.arange(3) == WRONG, 0.0, 0.5)
+    assert validation_loss(solution.x, *draw_sources(1600, 0)) < validation_loss(equal, *draw_sources(1600, 0)) - 1e-3
     assert min(np.delete(solution.x, WRONG)) > 0.3
     assert solution.x.sum() == pytest.approx(1.0, abs=1e-5)
 
