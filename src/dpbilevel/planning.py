@@ -20,6 +20,7 @@ from dpbilevel.inner.solver import InnerSolver
 from dpbilevel.methods.context import PublicContext
 from dpbilevel.methods.refit import Refit
 from dpbilevel.methods.tracking.tracking import Tracking
+from dpbilevel.methods.unit_losses import has_bundles, problem_for_records
 from dpbilevel.privacy.accounting import Chargeable, all_charges
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.calibration import for_exact_noise
@@ -181,17 +182,22 @@ def _planned(
     # Cached only because compiled programs are cached by the program that a plan holds: a second plan of the same
     # problem does not compile again. No run needs the cache to find its own plan, which it carries.
     x, y = jax.tree.unflatten(structure, leaves)
-    inspection = inspect(problem, x, y, {level: sizes.record(level) for level in ("upper", "lower")})
+    inspection = inspect(problem, x, y, {level: sizes.row(level) for level in ("upper", "lower")})
+    of_records = problem_for_records(problem, sizes)
+    if of_records is not problem:
+        units = {level: sizes.record(level) for level in ("upper", "lower")}
+        inspection = replace(inspect(of_records, x, y, units), caveats=inspection.caveats)
     exact = noise == "exact"
     if exact:
         _check_exact(method)
-    context = PublicContext(problem, inspection, sizes, for_exact_noise(budget) if exact else budget, (x, y))
+    context = PublicContext(of_records, inspection, sizes, for_exact_noise(budget) if exact else budget, (x, y))
     program, training, parameters = _programs(context, method, refit)
     if exact:
         program = _discretize(program, context)
         training = None if training is None else _discretize(training, context)
         parameters = parameters | _exact_parameters(program, training)
     parts = (program,) if training is None else (program, training)
+    _check_calls(parts, sizes)
     for part in parts:
         check_traceable(part, sizes, jax.eval_shape(part.start, x, y))
     releases = tuple(release for part in parts for release in part.releases)
@@ -201,7 +207,8 @@ def _planned(
         *(r.assumption for r in releases if isinstance(r, DeclaredRelease)),
         *(assumption for assumption in schemes if assumption is not None),
     )
-    privacy = Privacy(all_charges(releases), budget, caveats, void=not budget.is_private)
+    most = sizes.rows_per_unit
+    privacy = Privacy(all_charges(releases), budget, caveats, void=not budget.is_private, rows_per_unit=most)
     remarks = noise_remarks(parameters, releases, sum(map(sizes.count, sizes.roles)), budget)
     return Plan(
         problem=problem,
@@ -232,6 +239,14 @@ def _check_exact(setting: Any) -> None:
     if is_dataclass(setting) and not isinstance(setting, type):
         for field in fields(setting):
             _check_exact(getattr(setting, field.name))
+
+
+def _check_calls(parts: Sequence[Program], sizes: RecordShapes) -> None:
+    if has_bundles(sizes) and not all(part.is_compiled for part in parts):
+        raise InvalidArgument(
+            "rows_per_unit: must be 1 for a black box, whose declared cost is that of a record with one row; use one "
+            "row per unit, or an inner solver of the library"
+        )
 
 
 def _discretize(program: Program, context: PublicContext) -> Program:

@@ -25,12 +25,14 @@ from dpbilevel.errors import InvalidArgument, InvalidRecords
 from dpbilevel.execution.means import mean_over_records
 from dpbilevel.execution.program import Answer, Call, Means, Program, Randomness, Stage, State
 from dpbilevel.foundation.arguments import one_of
-from dpbilevel.foundation.precision import in_user_precision, is_double, user_float
+from dpbilevel.foundation.precision import in_user_precision, is_double
 from dpbilevel.foundation.tracing import without_addresses
+from dpbilevel.privacy.arrays import check_leading_axis, drop_unusable, narrowed, shape_of, usable_dtype
 from dpbilevel.privacy.ledger import Receipt
-from dpbilevel.privacy.memory import Memory, Reserved
+from dpbilevel.privacy.memory import Memory
 from dpbilevel.privacy.noise import KeySchedule
 from dpbilevel.privacy.release import Release
+from dpbilevel.privacy.units import Bundle, Selection, bundle_shapes, check_bounds, read_units
 
 Tree = Any
 
@@ -41,24 +43,35 @@ _VAULT: "weakref.WeakKeyDictionary[Records, dict[str, tuple[Memory, jax.Array]]]
 class RecordShapes:
     """The public facts about records: shapes and dtypes, with the number of records as leading axis.
 
-    To plan without data, pass pytrees of ``jax.ShapeDtypeStruct``, or of arrays, of which only the shapes are kept.
+    To plan without data, pass pytrees of ``jax.ShapeDtypeStruct``, or of arrays, of which only the shapes are kept. For
+    units, pass ``rows_per_unit`` (and ``mean_rows``) as to `Records`, and arrays with one line for each unit.
 
     >>> import jax
     >>> f32 = lambda *shape: jax.ShapeDtypeStruct(shape, "float32")
     >>> RecordShapes(upper=(f32(500, 8), f32(500)), lower=(f32(4000, 8), f32(4000)))
     RecordShapes(upper=500 records, lower=4000 records)
+    >>> RecordShapes(lower=(f32(4000, 8), f32(4000)), rows_per_unit=5)
+    RecordShapes(lower=4000 units of at most 5 rows)
     """
 
     upper: Tree = None
     lower: Tree = None
     both: Tree = None
+    rows_per_unit: int | None = None
+    mean_rows: float | None = None
 
     def __post_init__(self) -> None:
         _check_roles(self.upper, self.lower, self.both)
+        if self.rows_per_unit is not None:
+            most, mean = check_bounds(self.rows_per_unit, self.mean_rows)
+            object.__setattr__(self, "rows_per_unit", most)
+            object.__setattr__(self, "mean_rows", mean)
+        elif self.mean_rows is not None:
+            raise InvalidArgument("mean_rows: must be left out without rows_per_unit; it is the mean of rows per unit")
         for role in ("upper", "lower", "both"):
-            shapes = jax.tree.map(lambda leaf: _shape(role, leaf), getattr(self, role))  # noqa: B023
-            _check_leading_axis(role, shapes)
-            object.__setattr__(self, role, shapes)
+            shapes = jax.tree.map(lambda leaf: shape_of(role, leaf), getattr(self, role))  # noqa: B023
+            check_leading_axis(role, shapes)
+            object.__setattr__(self, role, bundle_shapes(shapes, self.rows_per_unit or 1))
 
     @property
     def roles(self) -> tuple[str, ...]:
@@ -76,14 +89,18 @@ class RecordShapes:
         return level if getattr(self, level) is not None else None
 
     def record(self, level: str) -> Tree:
-        """The shape and dtype of one record of a level."""
+        """The shape and dtype of one record of a level: a row, or the `Bundle` of a unit's rows."""
         role = self.role_of(level)
-        stacked = None if role is None else getattr(self, role)
-        return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), stacked)
+        return _one(None if role is None else getattr(self, role))
+
+    def row(self, level: str) -> Tree:
+        """The shape and dtype of one row of a level."""
+        record = self.record(level)
+        return _one(record.rows) if self.rows_per_unit is not None and isinstance(record, Bundle) else record
 
     def _key(self) -> tuple[Any, ...]:
         leaves, structure = jax.tree.flatten((self.upper, self.lower, self.both))
-        return (structure, *((leaf.shape, leaf.dtype) for leaf in leaves))
+        return (structure, self.rows_per_unit, self.mean_rows, *((leaf.shape, leaf.dtype) for leaf in leaves))
 
     def __hash__(self) -> int:
         return hash(self._key())
@@ -96,7 +113,13 @@ class RecordShapes:
 
     def counts(self) -> str:
         """The number of records in each role, as text."""
-        return ", ".join(f"{role}={self.count(role)} records" for role in self.roles)
+        most = self.rows_per_unit
+        kind = "records" if most is None else f"units of at most {most} row{'' if most == 1 else 's'}"
+        return ", ".join(f"{role}={self.count(role)} {kind}" for role in self.roles)
+
+
+def _one(stacked: Tree) -> Tree:
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), stacked)
 
 
 class Records:
@@ -108,25 +131,42 @@ class Records:
         both: records that feed both levels.
         invalid: "refuse" (default) raises for non-finite values, before anything is charged; whether it raises is not
             covered by (epsilon, delta). With "zero", the run never raises, and such records contribute zero.
+        unit: whose row each row is: ids, integers or strings, one for each row; a mapping from roles to ids if there
+            are two roles. The unit of privacy is then all rows of one id, and everything counts units. Ids are private.
+        rows_per_unit: k, public: how many rows of a unit are used. Of a unit with more, k are kept.
+        mean_rows: public, k by default: a guess of the mean number of rows of a unit, by which losses are divided. The
+            closer it is, the closer the mean over units is to a mean over rows.
 
-    The role of each record is public. It must depend on the index of the record, never on its content: not on a
-    stratified split, and not on sorted data. Caveats of `EncodedRows` become caveats of every result.
+    The role of each record is public. It must depend on the index of the record (of a unit: on its id), never on its
+    content: not on a stratified split, and not on sorted data. Caveats of `EncodedRows` become caveats of every result.
 
     >>> import numpy as np
     >>> Records(lower=(np.zeros((100, 3)), np.zeros(100)))
     Records(lower=100 records; values hidden)
+    >>> Records(lower=(np.zeros((100, 3)), np.zeros(100)), unit=np.arange(100) // 4, rows_per_unit=3)
+    Records(lower=25 units of at most 3 rows; values hidden)
     """
 
     __slots__ = ("__weakref__", "_caveats", "_sizes")
 
-    def __init__(self, *, upper: Tree = None, lower: Tree = None, both: Tree = None, invalid: str = "refuse") -> None:
+    def __init__(
+        self,
+        *,
+        upper: Tree = None,
+        lower: Tree = None,
+        both: Tree = None,
+        invalid: str = "refuse",
+        unit: Any = None,
+        rows_per_unit: int | None = None,
+        mean_rows: float | None = None,
+    ) -> None:
         one_of("invalid", invalid, ("refuse", "zero"), "it selects the treatment of records with non-finite values")
         _check_roles(upper, lower, both)
-        arrays = {}
-        for role, tree in (("upper", upper), ("lower", lower), ("both", both)):
-            if tree is not None:
-                arrays[role] = _prepared(role, tree, invalid)
-        self._sizes = RecordShapes(**{role: memory.records(len(valid)) for role, (memory, valid) in arrays.items()})
+        given = {role: tree for role, tree in (("upper", upper), ("lower", lower), ("both", both)) if tree is not None}
+        chosen = _selections(given, unit, rows_per_unit, mean_rows)
+        arrays = {role: _prepared(role, tree, invalid, chosen.get(role)) for role, tree in given.items()}
+        shapes = {role: memory.records(len(valid)) for role, (memory, valid) in arrays.items()}
+        self._sizes = RecordShapes(**shapes, rows_per_unit=rows_per_unit, mean_rows=mean_rows)
         self._caveats = _caveats((upper, lower, both))
         _VAULT[self] = arrays
 
@@ -316,85 +356,43 @@ def _check_roles(upper: Tree, lower: Tree, both: Tree) -> None:
             raise InvalidRecords(f"{role}: has a dictionary whose keys cannot be sorted; use strings as keys") from None
 
 
-def _prepared(role: str, tree: Tree, invalid: str) -> tuple[Memory, jax.Array]:
+def _selections(given: Mapping[str, Tree], unit: Any, rows_per_unit: Any, mean_rows: Any) -> dict[str, Selection]:
+    """By role, the rows of each unit; empty without units."""
+    if unit is None and rows_per_unit is None and mean_rows is None:
+        return {}
+    most, _ = check_bounds(rows_per_unit, mean_rows)
+    if unit is None:
+        raise InvalidRecords("unit: must be given with rows_per_unit=...; it says whose row each row is")
+    for role, tree in given.items():
+        check_leading_axis(role, jax.tree.map(lambda leaf: shape_of(role, leaf), tree))  # noqa: B023
+    rows = {role: int(np.shape(jax.tree.leaves(tree)[0])[0]) for role, tree in given.items()}
+    return {role: Selection.of(ids, most) for role, ids in read_units(unit, rows).items()}
+
+
+def _prepared(role: str, tree: Tree, invalid: str, selection: Selection | None) -> tuple[Memory, jax.Array]:
     """Arrays in the form that the compiled loop needs, and a mask of valid records."""
     with np.errstate(over="ignore"):  # a float64 too large for float32 becomes infinite, hence invalid
         # In two steps, because NumPy's error quotes an integer that does not fit the requested dtype.
-        arrays = jax.tree.map(lambda leaf: _narrowed(leaf, _usable_dtype(role, leaf)), tree)
-    _check_leading_axis(role, arrays)
+        arrays = jax.tree.map(lambda leaf: narrowed(leaf, usable_dtype(role, leaf)), tree)
+    check_leading_axis(role, arrays)
     leaves = jax.tree.leaves(arrays)
     valid = np.ones(leaves[0].shape[0], dtype=bool)
     for leaf, given in zip(leaves, jax.tree.leaves(tree), strict=True):
-        _drop_unusable(valid, leaf, np.asarray(given))
+        drop_unusable(valid, leaf, np.asarray(given))
     if invalid == "refuse" and not valid.all():
         raise InvalidRecords(
             f"{role}: must hold finite values that fit JAX's types (float32 and int32, unless jax_enable_x64 is on); "
             'clean them, or pass invalid="zero" to let such records contribute nothing'
         )
+    if selection is not None:
+        arrays, valid = selection.bundled(arrays), selection.usable(valid)
     # Copies, because the caller could change an array during a run. Under isolated settings, because with
     # jax_debug_nans even a copy to the device raises on a record's value.
     with isolated_jax_config():
         return Memory.stored(arrays, valid), jnp.array(valid)
 
 
-def _drop_unusable(valid: npt.NDArray[np.bool_], leaf: npt.NDArray[Any], given: npt.NDArray[Any]) -> None:
-    """Mark records with values that are not finite, or that wrapped around when an integer was narrowed."""
-    # In blocks, because all results at once would take a quarter of the records' memory.
-    for block in (slice(first, first + 2**14) for first in range(0, len(valid), 2**14)):
-        usable = np.isfinite(leaf[block]) if leaf.dtype.kind == "f" else leaf[block] == given[block]
-        valid[block] &= usable.reshape(len(usable), -1).all(axis=1)
-
-
 def _caveats(tree: Tree) -> tuple[str, ...]:
     """The caveats of all encoded rows in a tree, each once."""
     arrays = (leaf for leaf in jax.tree.leaves(tree) if isinstance(leaf, np.ndarray))
     return tuple(dict.fromkeys(caveat for array in arrays for caveat in getattr(array, "caveats", ())))
-
-
-def _narrowed(leaf: Any, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    array = leaf if isinstance(leaf, Reserved) else np.asarray(leaf)
-    return array.astype(dtype, copy=False)
-
-
-def _shape(role: str, leaf: Any) -> jax.ShapeDtypeStruct:
-    dtype = _usable_dtype(role, leaf)  # first, because it refuses values without a shape
-    return jax.ShapeDtypeStruct(np.shape(leaf), dtype)
-
-
-def _usable_dtype(role: str, leaf: Any) -> np.dtype[Any]:
-    """The dtype in which a leaf is stored: JAX's float, or JAX's form of the leaf's integer or boolean dtype."""
-    if isinstance(leaf, np.ma.MaskedArray):
-        raise InvalidRecords(f"{role}: has a masked array; fill masked values, or drop their rows")
-    dtype = leaf.dtype if isinstance(leaf, np.ndarray | jax.Array | jax.ShapeDtypeStruct) else _dtype(leaf)
-    if jnp.issubdtype(dtype, jnp.floating):
-        return user_float()
-    if getattr(dtype, "kind", None) in ("i", "u", "b"):
-        return np.dtype(jax.dtypes.canonicalize_dtype(dtype))
-    # Only the kind is named: the length of a string dtype, for example, depends on the values.
-    kind = {"U": "strings", "S": "bytes", "O": "objects", "M": "dates", "m": "time differences", "c": "complex numbers"}
-    raise InvalidRecords(
-        f"{role}: has a leaf of {kind.get(getattr(dtype, 'kind', ''), 'a type that JAX does not support')}; must be "
-        "real numbers, integers or booleans (encode categories and labels as integers, dates as numbers)"
-    )
-
-
-def _dtype(leaf: Any) -> np.dtype[Any]:
-    """The dtype that NumPy gives a leaf, or object if NumPy raises: its message may quote a value."""
-    try:
-        return np.asarray(leaf).dtype
-    except Exception:
-        return np.dtype(object)
-
-
-def _check_leading_axis(role: str, tree: Tree) -> None:
-    leaves = jax.tree.leaves(tree)
-    if tree is None:
-        return
-    if not leaves or any(len(leaf.shape) == 0 for leaf in leaves):
-        raise InvalidRecords(
-            f"{role}: must be arrays whose first axis is over records; a leaf has no axis (or there is no leaf)"
-        )
-    if len({leaf.shape[0] for leaf in leaves}) > 1:
-        raise InvalidRecords(f"{role}: leaves disagree on the number of records; every array needs the same first axis")
-    if leaves[0].shape[0] == 0:
-        raise InvalidRecords(f"{role}: is empty; every role needs at least one record")

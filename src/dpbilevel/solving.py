@@ -162,7 +162,7 @@ def for_records(planned: Plan, records: Records) -> Plan:
             "the setting"
         )
     # What a solution reports is what its releases are charged, even if somebody has edited the plan's own statement.
-    privacy = replace(planned.privacy, charges=all_charges(planned.releases))
+    privacy = replace(planned.privacy, charges=all_charges(planned.releases), rows_per_unit=records.sizes.rows_per_unit)
     return with_caveats(replace(planned, privacy=privacy), after=records.caveats)
 
 

@@ -21,6 +21,7 @@ from support.buffer_cases import Case
 from support.hockey_stick import hockey_stick
 from support.neighbours import CASES, check_sensitivity
 from support.noise_checks import check_independent, check_moments, check_scale
+from support.unit_neighbours import check_units
 
 import dpbilevel as dpb
 from dpbilevel.execution.program import Program, Stage
@@ -124,6 +125,13 @@ def no_record_moves_an_answer_too_far() -> None:
     """
     for name in ("squared", "both", "singular"):
         check_sensitivity(CASES[name])
+
+
+def no_unit_moves_an_answer_too_far() -> None:
+    """Search over 120 units of one to four extreme rows, for every release of a training, compared with the charged
+    sensitivity; deterministic, no false alarms.
+    """
+    check_units(["FixedDefault"])
 
 
 def batches_are_divided_by_public_numbers() -> None:

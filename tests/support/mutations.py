@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from support import buffer_cases, detectors
 from support.broken_sums import leafwise_clipped_sum, realised_batch_sum, unclipped_sum
+from support.unit_neighbours import clipped_row_by_row
 
 from dpbilevel import problem as problem_module
 from dpbilevel.checkpoint.checkpoint import Checkpoint
@@ -45,6 +46,11 @@ def clip_off(monkeypatch: pytest.MonkeyPatch) -> None:
 def clip_of_terms(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each term of a record's contribution is clipped separately, not the contribution as a whole."""
     monkeypatch.setattr(release_module, "clipped_sum", leafwise_clipped_sum)
+
+
+def rows_of_a_unit_clipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each row of a unit is clipped separately, not the contribution of the unit as a whole."""
+    monkeypatch.setattr(release_module, "clipped_sum", clipped_row_by_row)
 
 
 def sensitivity_of_one_clip(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,6 +145,7 @@ MUTATIONS = (
     Mutation(noise_at_70_percent, detectors.noise_has_the_law_that_the_budget_asks_for, STATISTICS),
     Mutation(clip_off, detectors.no_record_moves_an_answer_too_far, SEARCH),
     Mutation(clip_of_terms, detectors.no_record_moves_an_answer_too_far, SEARCH),
+    Mutation(rows_of_a_unit_clipped, detectors.no_unit_moves_an_answer_too_far, SEARCH),
     Mutation(sensitivity_of_one_clip, detectors.no_record_moves_an_answer_too_far, SEARCH),
     Mutation(noise_replayed, detectors.steps_have_noise_of_their_own, STATISTICS),
     Mutation(realised_batch_size, detectors.batches_are_divided_by_public_numbers, SEARCH),

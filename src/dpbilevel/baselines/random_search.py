@@ -144,13 +144,14 @@ class PrivateRandomSearch(ScoredRuns):
         draws = KeySchedule(seed)
         planned, charged = self._plan(problem, records, budget, start)
         planned = for_records(planned, records)
-        privacy = Privacy(all_charges(charged), budget, planned.privacy.caveats)
+        most = records.sizes.rows_per_unit
+        privacy = Privacy(all_charges(charged), budget, planned.privacy.caveats, rows_per_unit=most)
         warn_beforehand(privacy, planned.remarks, stacklevel=2)
         x, y = planned.start
         draw = self._prior(problem, x)
         draw(draws, 0)  # a prior that does not fit raises here, before the charge
         warn_if_not_private(budget, draws)
-        receipt = charge(charged, budget, ledger, type(self).__name__)
+        receipt = charge(charged, budget, ledger, type(self).__name__, most)
         for release in charged:
             receipt.redeem(release, release.uses)  # entirely: the search is one release that happens once
         number = self.runs.quantile(_uniform(draws, "noise", 0))

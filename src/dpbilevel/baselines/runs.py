@@ -24,6 +24,7 @@ from dpbilevel.foundation.structure import function
 from dpbilevel.foundation.tracing import closed_over_arrays, trace_loss
 from dpbilevel.methods.context import PublicContext
 from dpbilevel.methods.refit import Refit
+from dpbilevel.methods.unit_losses import loss_for_records
 from dpbilevel.privacy.accounting import gaussian_epsilon
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.calibration import calibrate, with_shares
@@ -109,6 +110,8 @@ class ScoredRuns:
         if self.score is not None:
             check_pure("score", self.score, context, "upper")
         private = context.budget.is_private
+        if self.score is not None:
+            loss = loss_for_records(self.score, sizes)
         bounded = within(self.score_range, function(_loss_at, loss), private)
         half = (self.score_range[1] - self.score_range[0]) / 2
         return Contribution(bounded, half if private else math.inf, sizes.count(role)), role
@@ -220,7 +223,7 @@ def with_mu(budget: Budget, mu: float) -> Budget:
 
 def check_pure(name: str, loss: Loss, context: PublicContext, level: str) -> None:
     """Trace a user's function on shapes; raises unless it is a pure real scalar that closes over no private array."""
-    traced = trace_loss(name, loss, *context.point, context.sizes.record(level))
+    traced = trace_loss(name, loss, *context.point, context.sizes.row(level))
     if closed_over_arrays(traced, context.problem.public):
         raise InvalidProblem(
             f"{name}: closes over an array that was not declared public; list it in public=... of the problem, or pass "

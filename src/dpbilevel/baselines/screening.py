@@ -35,6 +35,7 @@ from dpbilevel.execution.program import Program, Stage, State
 from dpbilevel.foundation.structure import function, passing
 from dpbilevel.methods.context import PublicContext
 from dpbilevel.methods.refit import Refit
+from dpbilevel.methods.unit_losses import has_bundles
 from dpbilevel.privacy.calibration import calibrate, with_shares
 from dpbilevel.privacy.release import Contribution, Release
 
@@ -101,6 +102,11 @@ class ScreenSources(Baseline):
     def program(self, context: PublicContext) -> tuple[Program, Parameters]:
         """One round: train on upper records, score the sources, drop the bad ones."""
         sources, total = _simplex(context)
+        if has_bundles(context.sizes):
+            raise InvalidArgument(
+                "rows_per_unit: must be 1 for ScreenSources, which compares losses of rows by source; a unit may have "
+                "rows of several sources (use dpb.solve, or one row per unit)"
+            )
         shared = context.sizes.role_of("lower") == context.sizes.role_of("upper")
         share = 0.5 if shared else 1.0
         part = portion(context.budget, share)

@@ -15,7 +15,6 @@ from dpbilevel.execution.program import Program, Stage
 from dpbilevel.methods.context import PublicContext
 from dpbilevel.methods.refit import Refit
 from dpbilevel.problem import BilevelProblem
-from dpbilevel.records import RecordShapes
 
 Parameters = dict[str, tuple[Any, str]]
 
@@ -83,7 +82,7 @@ class UpperRecordsOnly(Baseline):
                 "upper_loss: is missing, so there are no upper records to train on; give the loss and "
                 "Records(upper=...), or use FixedDefault()"
             )
-        shapes = sizes if role == "both" else RecordShapes(lower=sizes.upper)
+        shapes = sizes if role == "both" else replace(sizes, lower=sizes.upper, upper=None)
         program, parameters = self.training.descent(replace(context, problem=_swapped(problem), sizes=shapes))
         (stage,) = program.stages
         (contribution,) = only_release(program).contributions.values()

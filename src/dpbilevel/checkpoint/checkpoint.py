@@ -137,7 +137,9 @@ class Checkpoint:
                 "charged. If this is that ledger, it was restored from a backup and lacks all later charges"
             )
         try:
-            receipt = ledger.charge(planned.releases, planned.budget, named, once=True)
+            receipt = ledger.charge(
+                planned.releases, planned.budget, named, once=True, rows_per_unit=records.sizes.rows_per_unit
+            )
         except (BudgetExceeded, InvalidArgument):
             if self._new:
                 self._path.unlink()  # nothing was charged: the path is free for a run within the budget

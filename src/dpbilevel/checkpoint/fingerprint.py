@@ -23,7 +23,7 @@ from dpbilevel.foundation.tracing import without_addresses, written_out
 from dpbilevel.planning import Plan
 from dpbilevel.privacy.noise import KeySchedule
 from dpbilevel.privacy.stores.entry import plan_text
-from dpbilevel.records import traced
+from dpbilevel.records import RecordShapes, traced
 
 Tree = Any
 
@@ -59,7 +59,7 @@ def fingerprint(
         "seed": [seed],
         "set of columns, classes, ranges or names": [facts.encode()],
         "budget": [repr(planned.budget).encode()],
-        "size of records": list(_shapes((sizes.upper, sizes.lower, sizes.both))),
+        "size of records": [*_shapes((sizes.upper, sizes.lower, sizes.both)), *_units(sizes)],
         "start": [*_shapes(start), *(np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(start))],
         "method": [without_addresses(repr(planned.method)).encode()],
         "plan": [
@@ -70,6 +70,11 @@ def fingerprint(
         "problem": list(_programs(planned, start)),
     }
     return {name: _mac(key, name, values) for name, values in pieces.items()}
+
+
+def _units(sizes: RecordShapes) -> Iterator[bytes]:
+    if sizes.rows_per_unit is not None:
+        yield repr((sizes.rows_per_unit, sizes.mean_rows)).encode()
 
 
 def _mac(key: bytes, name: str, pieces: Sequence[bytes]) -> str:

@@ -67,7 +67,8 @@ def run(
     """
     # The charge precedes any access to a record. Whatever happens after it, it is not refunded.
     if checkpoint is None:
-        receipt = charge([release for part in parts for release in part.releases], budget, ledger, description)
+        releases = [release for part in parts for release in part.releases]
+        receipt = charge(releases, budget, ledger, description, records.sizes.rows_per_unit)
         history: list[Tree] = []
     else:
         schedule = checkpoint.schedule
@@ -99,9 +100,15 @@ def run(
     return Released(jax.tree.map(np.asarray, values), whole)
 
 
-def charge(releases: Sequence[Chargeable], budget: Budget, ledger: Ledger | None, description: str) -> Receipt:
+def charge(
+    releases: Sequence[Chargeable],
+    budget: Budget,
+    ledger: Ledger | None,
+    description: str,
+    rows_per_unit: int | None = None,
+) -> Receipt:
     """Charge releases to a ledger, or to one of their own if there is none; the receipt allows each of them once."""
-    return (ledger or Ledger(budget)).charge(releases, budget, description)
+    return (ledger or Ledger(budget)).charge(releases, budget, description, rows_per_unit=rows_per_unit)
 
 
 def check_ledger(ledger: Any) -> None:

@@ -175,13 +175,20 @@ class Ledger:
         return self._store.read().dataset is not None
 
     def charge(
-        self, releases: Sequence[Chargeable], budget: Budget, description: str, *, once: bool = False
+        self,
+        releases: Sequence[Chargeable],
+        budget: Budget,
+        description: str,
+        *,
+        once: bool = False,
+        rows_per_unit: int | None = None,
     ) -> Receipt:
         """Charge an entire run, in one transaction, before its first record is read.
 
         Raises `BudgetExceeded`, and changes nothing, if the total would be exceeded. With ``once``, the description
         permanently identifies this run: if the ledger already contains it, the run was charged before it was
-        interrupted and is not charged again.
+        interrupted and is not charged again. ``rows_per_unit`` is that of a run on units. A ledger is one of rows or
+        one of units, of any number of rows, as its first charge decides.
         """
         for adjacency in {budget.adjacency, *(release.adjacency for release in releases)}:
             if adjacency != self.total.adjacency:
@@ -189,9 +196,12 @@ class Ledger:
                     f"adjacency={adjacency!r}: must be {self.total.adjacency!r}, the relation of the ledger; spends "
                     "under different relations cannot be added"
                 )
-        privacy = Privacy(all_charges(releases), budget)
-        entry = Entry(description, privacy.epsilon(), budget.delta or 0.0, privacy.mu)
+        privacy = Privacy(all_charges(releases), budget, rows_per_unit=rows_per_unit)
+        entry = Entry(
+            description, privacy.epsilon(), budget.delta or 0.0, privacy.mu, rows_per_unit=privacy.rows_per_unit
+        )
         with self._store.writing() as (snapshot, append):
+            _check_unit(entry, snapshot)
             if once and any(_is_charge_of(entry, other) for other in snapshot.entries):
                 return Receipt(releases)
             composition = snapshot.composition or ("basic" if entry.mu is None else "gaussian")
@@ -331,6 +341,16 @@ def _check_total(total: Any) -> None:
 def _check_composition(composition: Any) -> None:
     if composition is not None:
         one_of("composition", composition, COMPOSITIONS, "it determines how runs compose")
+
+
+def _check_unit(run: Entry, snapshot: Snapshot) -> None:
+    """Raise if a run protects rows where the runs before it protect units, or the other way round."""
+    if snapshot.entries and (snapshot.entries[0].rows_per_unit is None) != (run.rows_per_unit is None):
+        kinds = ("rows", "units") if run.rows_per_unit is None else ("units", "rows")
+        raise InvalidArgument(
+            f"ledger: this run protects {kinds[0]} and its runs so far protect {kinds[1]}; spends on different units "
+            "of privacy cannot be added (use the same for all runs, or another ledger)"
+        )
 
 
 def _is_charge_of(run: Entry, entry: Entry) -> bool:

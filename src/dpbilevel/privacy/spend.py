@@ -28,6 +28,10 @@ _RELATIONS = {
     "replace-one": "replacing the content of one record",
     "zero-out": "replacing one record by one that contributes nothing",
 }
+_RELATIONS_OF_UNITS = {
+    "replace-one": "replacing all rows of one unit",
+    "zero-out": "replacing one unit by one that contributes nothing",
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,12 +45,14 @@ class Privacy:
         budget: the budget of the run, with the neighbouring relation.
         caveats: reasons why the guarantee may not hold as stated, or is weak (an epsilon above 20); normally empty.
         void: whether there is no guarantee at all (a fixed seed, or an infinite epsilon).
+        rows_per_unit: how many rows of a unit are used, if records are units; None if they are rows.
     """
 
     charges: Mapping[str, tuple[Charge, ...]]
     budget: Budget
     caveats: tuple[str, ...] = ()
     void: bool = False
+    rows_per_unit: int | None = None
 
     def __post_init__(self) -> None:
         if LARGE < self.budget.epsilon < math.inf and _WEAK not in self.caveats:
@@ -54,8 +60,14 @@ class Privacy:
 
     @property
     def unit(self) -> str:
-        """The unit of privacy: one row, not a person with several rows."""
-        return "one record (a row of the data, not a person: use group=k for k rows of one person)"
+        """The unit of privacy: one row, or all rows of one person."""
+        if self.rows_per_unit is None:
+            return "one record (a row of the data, not a person: use group=k for k rows of one person)"
+        return f"one unit (one person, or what else ids stand for: all of its rows, of which {self._used} used)"
+
+    @property
+    def _used(self) -> str:
+        return "one is" if self.rows_per_unit == 1 else f"at most {self.rows_per_unit} are"
 
     @property
     def accountant(self) -> str:
@@ -186,11 +198,17 @@ class Privacy:
 
         return ComposedDpEvent(max(mine, key=lambda one: one.mu).dp_events(accountant) if mine else [])
 
+    @property
+    def relation(self) -> str:
+        """What is changed between neighbours, in words."""
+        relations = _RELATIONS if self.rows_per_unit is None else _RELATIONS_OF_UNITS
+        return relations[self.budget.adjacency]
+
     def stated(self) -> str:
         """Epsilon (rounded up), delta and the relation, for a run with a finite epsilon."""
         return (
             f"({rounded_up(self.epsilon())}, {self.budget.delta:g})-differentially private with respect to "
-            f"{_RELATIONS[self.budget.adjacency]} ({self.budget.adjacency})"
+            f"{self.relation} ({self.budget.adjacency})"
         )
 
     def sentence(self) -> str:
@@ -210,7 +228,9 @@ class Privacy:
         """The guarantee in a few words, for a repr or a table."""
         if not self.budget.is_private:
             return "NOT PRIVATE: epsilon is infinite"
-        stated = f"({rounded_up(self.epsilon())}, {self.budget.delta:g})-DP, {self.budget.adjacency}, one record"
+        most = self.rows_per_unit
+        unit = "one record" if most is None else f"one unit of at most {most} row{'' if most == 1 else 's'}"
+        stated = f"({rounded_up(self.epsilon())}, {self.budget.delta:g})-DP, {self.budget.adjacency}, {unit}"
         if self.caveats:
             stated += f", with {len(self.caveats)} caveat{'' if len(self.caveats) == 1 else 's'}"
         return f"NOT PRIVATE: fixed seed; otherwise {stated}" if self.void else stated
@@ -225,6 +245,7 @@ class Privacy:
             "mu": self.mu,
             "adjacency": self.budget.adjacency,
             "unit": self.unit,
+            **({} if self.rows_per_unit is None else {"rows_per_unit": self.rows_per_unit}),
             "accountant": self.accountant,
             "budget": {"epsilon": self.budget.epsilon, "delta": self.budget.delta},
             "caveats": list(self.caveats),
@@ -281,7 +302,10 @@ class Privacy:
             composed_mu(mine)  # raises for ratios that overflow
         epsilon, delta = data["budget"]["epsilon"], data["budget"]["delta"]
         budget = Budget(float(epsilon), None if delta is None else float(delta), data["adjacency"])
-        return cls(charges, budget, tuple(data["caveats"]), bool(data["void"]))
+        most = data.get("rows_per_unit")
+        if most is not None:
+            most = count("rows_per_unit", most, "it is the number of rows of a unit that are used")
+        return cls(charges, budget, tuple(data["caveats"]), bool(data["void"]), most)
 
     def _repr_html_(self) -> str:
         """A compact card, for notebooks."""

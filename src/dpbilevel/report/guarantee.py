@@ -50,7 +50,7 @@ def guarantee(solution: Solution) -> Guarantee:
         notice=_notice(solution),
         terms=tuple(_terms(solution)),
         meaning=_meaning(solution),
-        groups=tuple((rows, privacy.epsilon(group=rows)) for rows in _GROUPS) if private and privacy.charges else (),
+        groups=tuple(_groups(solution)) if private else (),
         clipped=tuple(_clipped(solution)) if private else (),
         assumptions=tuple(_assumptions(solution)) if private else (),
         caveats=privacy.caveats,
@@ -73,10 +73,25 @@ def _sentence(solution: Solution) -> str:
     caveats = f"subject to the caveats that {'; '.join(privacy.caveats)}; " if privacy.caveats else ""
     noise = "" if privacy.void else "no seed was fixed; "
     return (
-        f"{seed}{privacy.stated()}, where a record is one row of the data, not a person; epsilon was computed by "
+        f"{seed}{privacy.stated()}, where {_record(solution)}; epsilon was computed by "
         f"{_accountant(solution)}; {_clipping(solution)}; this assumes that {_premises(solution)}; {caveats}{noise}"
         f"computed with dpbilevel {solution.version}."
     )
+
+
+def _record(solution: Solution) -> str:
+    most = solution.privacy.rows_per_unit
+    if most is None:
+        return "a record is one row of the data, not a person"
+    used = "one is" if most == 1 else f"at most {most} are"
+    return f"a record is a unit, one person or what else ids stand for: all of its rows, of which {used} used"
+
+
+def _groups(solution: Solution) -> Iterator[tuple[int, float]]:
+    """Epsilons for several rows of one person; a unit has all of them."""
+    if solution.privacy.charges and solution.privacy.rows_per_unit is None:
+        for rows in _GROUPS:
+            yield rows, solution.privacy.epsilon(group=rows)
 
 
 def _clipping(solution: Solution) -> str:
@@ -92,6 +107,7 @@ def _premises(solution: Solution) -> str:
     premises = [
         *disjoint,
         "numbers of records are public",
+        *(["the set of ids does not change"] if solution.privacy.rows_per_unit is not None else []),
         "settings and declared ranges, categories and classes were chosen without looking at the records",
         "attacks on timing are out of reach"
         if solution.privacy.exact_noise
@@ -123,7 +139,10 @@ def _terms(solution: Solution) -> Iterator[tuple[str, str]]:
         "second",
     }[budget.adjacency]
     yield "Neighbours", f"{relation}. The number of records is the same in both"
-    yield "Unit", "one record, that is, one row of the data; not a person, who may have several rows"
+    if privacy.rows_per_unit is None:
+        yield "Unit", "one record, that is, one row of the data; not a person, who may have several rows"
+    else:
+        yield "Unit", f"{privacy.unit}. In both data sets the ids are the same; the number of rows may differ"
     if budget.is_private:
         spent = rounded_up(privacy.epsilon())
         yield "Spent", f"epsilon {spent} of a budget of {budget.epsilon:g}, at delta {budget.delta:g}"
@@ -181,6 +200,8 @@ def _assumptions(solution: Solution) -> Iterator[str]:
     if len(solution.sizes) > 1:
         yield f"No record is in two roles ({', '.join(solution.sizes)}), so the total is the largest spend of a role."
     yield "The number of records of each role is public."
+    if solution.privacy.rows_per_unit is not None:
+        yield "The set of ids does not change: to replace an id is to change two units. The number of rows is private."
     yield (
         "Settings, the starting point and all declarations about columns, targets and classes were chosen without "
         "looking at these records."

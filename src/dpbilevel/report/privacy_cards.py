@@ -59,7 +59,9 @@ def _spend_rows(privacy: Privacy) -> Iterator[str]:
     yield from _bars(privacy)
     yield _releases(privacy)
     # For other runs the group bound is found by a slow search.
-    if privacy.budget.is_private and privacy.groups_add_up and privacy.charges:
+    if privacy.rows_per_unit is not None:
+        yield text(f"A record is {privacy.unit}")
+    elif privacy.budget.is_private and privacy.groups_add_up and privacy.charges:
         groups = [f"{rows} rows ε {epsilon_text(privacy.epsilon(group=rows))}" for rows in _GROUPS]
         yield text(f"A record is one row. For a person with {', with '.join(groups)}")
     yield from (f"<strong>Caveat:</strong> {text(caveat)}" for caveat in privacy.caveats)

@@ -15,6 +15,7 @@ from dpbilevel.constraints import Box, NonNegative, project
 from dpbilevel.errors import InvalidProblem
 from dpbilevel.foundation.precision import user_float
 from dpbilevel.methods.context import PublicContext
+from dpbilevel.privacy.units import Bundle
 
 Tree = Any
 
@@ -29,6 +30,8 @@ def check_curvature(context: PublicContext) -> None:
         return
     x_shape, y_shape = context.point
     y, record = _filled(y_shape, 0.0), _filled(context.sizes.record("lower"), 0.0)
+    if isinstance(record, Bundle):  # a unit of rows of zeros, all of them present
+        record = record._replace(present=jnp.ones_like(record.present))
     edge = project(context.problem.domain, _filled(x_shape, -_FAR))
     inside = project(context.problem.domain, _filled(x_shape, 1.0))
     if _curvature(context, inside, y, record) > 0 and _curvature(context, edge, y, record) <= 0:

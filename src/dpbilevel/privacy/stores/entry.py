@@ -4,13 +4,14 @@ The ledger decides which charges fit; a store holds the entries. A `MemoryStore`
 in a database (`dpbilevel.privacy.stores.database`) is shared by all processes and outlives them.
 """
 
+import contextlib
 import json
 import math
 import operator
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from dpbilevel.errors import LedgerUnavailable
@@ -31,6 +32,7 @@ class Entry:
     epsilon: float
     delta: float
     mu: float | None  # None if releases are sampled
+    rows_per_unit: int | None = field(default=None, kw_only=True)  # of a run on units; None for a run on rows
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,12 @@ class StoredEntry(Entry):
     version: str
     plan: str
     digest: str
+    rows_per_unit: int | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        # Part of the plan: the columns of existing ledgers stay as they are. A plan that cannot be read is found later.
+        with contextlib.suppress(ValueError, TypeError, AttributeError):
+            object.__setattr__(self, "rows_per_unit", json.loads(self.plan).get("rows_per_unit"))
 
     def privacy(self) -> Privacy:
         """The cost of the run, recomputed from its plan: the stored epsilon is not used.
@@ -172,7 +180,8 @@ class MemoryStore:
 def plan_text(privacy: Privacy) -> str:
     """The charges of a run as JSON, without a statement of guarantee: whether one will hold is not known yet."""
     content = privacy.to_json()
-    plan = {key: content[key] for key in ("adjacency", "accountant", "budget", "roles")}
+    keys = ("adjacency", "accountant", "budget", "roles", "rows_per_unit")
+    plan = {key: content[key] for key in keys if key in content}
     return json.dumps(standard(plan), sort_keys=True, separators=(",", ":"), allow_nan=False, default=operator.index)
 
 

@@ -129,7 +129,8 @@ def add_dataset(connection: Connection, dataset: DataSet) -> None:
 
 def add_entry(connection: Connection, dataset: DataSet, entry: StoredEntry) -> None:
     """Insert an entry and update the count and head of its data set, whose lock the caller holds."""
-    connection.execute(ENTRIES.insert().values(dataset=dataset.name, **asdict(entry)))
+    values = {key: value for key, value in asdict(entry).items() if key != "rows_per_unit"}  # which the plan has
+    connection.execute(ENTRIES.insert().values(dataset=dataset.name, **values))
     connection.execute(
         update(DATASETS).where(DATASETS.c.name == dataset.name).values(entries=entry.number, head=entry.digest)
     )

@@ -1,0 +1,75 @@
+"""The problem of units, from the problem of rows: what a unit contributes is the sum over its rows, clipped whole.
+
+    f_u(x, y) = 1/m * sum over the rows j of unit u of f_j(x, y),    m a public mean of rows per unit
+
+and g_u likewise. Methods write gradients, derivatives along directions, indicators and clips for the loss of a record.
+With the loss of a unit in its place, all of them are the unit's: a gradient is summed over rows before its part of a
+joint contribution is clipped, and an indicator such as "within the clip" is one per unit. No method knows of units.
+
+The mean over U units of f_u is R/(U m) times the mean over all R rows. With m = R/U it is the mean over rows, in which
+a unit with many rows counts more than one with few. R is private, so that m is declared. A wrong m multiplies the loss
+of the data by a constant relative to data-free terms such as penalties; tuned penalties make up for it.
+"""
+
+import functools
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from dpbilevel.privacy.units import Bundle
+from dpbilevel.problem import BilevelProblem, Loss
+from dpbilevel.records import RecordShapes
+
+Tree = Any
+
+
+@dataclass(frozen=True, eq=False)
+class UnitLoss:
+    """The loss of a unit: (x, y, bundle) -> the sum of a loss over the rows that are present, divided by m."""
+
+    loss: Loss
+    mean_rows: float
+
+    def __call__(self, x: Tree, y: Tree, unit: Bundle) -> jax.Array:
+        """The loss as a function of x and y."""
+        losses = jax.vmap(lambda row: self.loss(x, y, row))(unit.rows)
+        return jnp.sum(jnp.where(unit.present, losses, 0)) / self.mean_rows
+
+
+@functools.lru_cache(maxsize=64)
+def problem_of_units(problem: BilevelProblem, mean_rows: float) -> BilevelProblem:
+    """The same problem for records that are bundles of rows.
+
+    Certified constants hold for rows. The loss of a unit has others, which depend on its number of rows: it has none.
+    """
+    return replace(
+        problem,
+        lower_loss=UnitLoss(problem.lower_loss, mean_rows),
+        upper_loss=None if problem.upper_loss is None else UnitLoss(problem.upper_loss, mean_rows),
+        constants=None,
+    )
+
+
+def problem_for_records(problem: BilevelProblem, sizes: RecordShapes) -> BilevelProblem:
+    """The problem whose records have these shapes: of units, or as it is."""
+    if not has_bundles(sizes):
+        return problem
+    assert sizes.mean_rows is not None, "units have a public mean of rows"
+    return problem_of_units(problem, sizes.mean_rows)
+
+
+def has_bundles(sizes: RecordShapes) -> bool:
+    """Whether records are bundles; a unit of one row is that row."""
+    return (sizes.rows_per_unit or 1) > 1
+
+
+@functools.lru_cache(maxsize=64)
+def _of_units(loss: Loss, mean_rows: float) -> UnitLoss:
+    return UnitLoss(loss, mean_rows)
+
+
+def loss_for_records(loss: Loss, sizes: RecordShapes) -> Loss:
+    """A loss of rows as a loss of the records, for functions that are no part of the problem."""
+    return _of_units(loss, float(sizes.mean_rows or 1.0)) if has_bundles(sizes) else loss

@@ -1,0 +1,185 @@
+"""Units of privacy that are more than a row: a person, a device, a household. A unit is a record that is a bundle.
+
+A unit holds at most k of its rows. Everything else treats it as any other record: what it contributes to a release is a
+function of the whole bundle and is clipped whole, so that replacing *all* rows of one unit changes an answer by no more
+than replacing one record does. Sensitivities, accounting and noise stay as they are.
+
+**Neighbours.** The set of ids is fixed: two data sets are neighbours if they differ in the rows of one id, any number
+of them. So nothing that concerns another unit may depend on the rows of this one:
+
+* Units are ordered by id. In the order of first appearance, a person who loses the first row would move others.
+* A unit with more than k rows keeps k of them, by a hash of their positions among its own rows.
+* A unit with fewer rows is padded. The number of rows of a unit is private, and so is their total. Shapes, divisors and
+  sizes are numbers of units.
+
+To replace an *id* is to change two units, the one that goes and the one that comes: the guarantee is then that of a
+group of two.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import numpy.typing as npt
+
+from dpbilevel.errors import InvalidArgument, InvalidRecords
+from dpbilevel.foundation.arguments import count, positive
+from dpbilevel.privacy.memory import reserved
+
+Tree = Any
+
+_KEY = 0x9E3779B97F4A7C15  # public; it makes the choice of rows independent of the order in which they were written
+_IDS = "unit: must be one integer or string for each row, none of them missing"
+
+
+class Bundle(NamedTuple):
+    """The rows of a unit, or of many units along a leading axis.
+
+    Args:
+        rows: pytree of arrays; the axis after the units' is over k rows. Absent rows repeat a row of the same unit, so
+            that a loss is only evaluated at rows that exist.
+        present: which of the k rows exist.
+    """
+
+    rows: Tree
+    present: Any
+
+
+def check_bounds(rows_per_unit: Any, mean_rows: Any) -> tuple[int, float]:
+    """k and the public mean of rows per unit, k by default; raises unless both are usable."""
+    most = count("rows_per_unit", rows_per_unit, "it bounds the rows of a unit that are used; it is public (try 8)")
+    mean = positive("mean_rows", most if mean_rows is None else mean_rows, "it is a public guess of rows per unit")
+    if mean > most:
+        raise InvalidArgument(
+            f"mean_rows={mean_rows!r}: must be at most rows_per_unit={most}, rows beyond are not used"
+        )
+    return most, mean
+
+
+def bundle_shapes(shapes: Tree, rows_per_unit: int) -> Tree:
+    """The shapes of units, from those of arrays with one row per unit; a unit of one row is that row."""
+    if rows_per_unit == 1 or shapes is None or isinstance(shapes, Bundle):
+        return shapes
+    leaves = jax.tree.leaves(shapes)
+    wide = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct((leaf.shape[0], rows_per_unit, *leaf.shape[1:]), leaf.dtype), shapes
+    )
+    return Bundle(wide, jax.ShapeDtypeStruct((leaves[0].shape[0], rows_per_unit), np.dtype(bool)))
+
+
+class Selection(NamedTuple):
+    """Which rows of a table make up its units.
+
+    Args:
+        places: one line per unit, in the order of ids, with the places of its k rows in the table.
+        present: which of them exist; the others repeat the first.
+    """
+
+    places: npt.NDArray[np.intp]
+    present: npt.NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, ids: npt.NDArray[Any], rows_per_unit: int) -> "Selection":
+        """At most k rows for each id."""
+        names, unit = np.unique(ids, return_inverse=True)
+        order = np.argsort(unit, kind="stable")  # the rows of a unit, in the order of the table
+        unit = unit[order]
+        begins = np.searchsorted(unit, np.arange(len(names)))
+        hashes = _mixed(np.arange(len(unit)) - begins[unit])
+        ranked = order[np.lexsort((hashes, unit))]
+        rank = np.arange(len(unit)) - begins[unit]
+        kept = np.zeros(len(unit), bool)
+        kept[ranked[rank < rows_per_unit]] = True
+        kept_rows, kept_unit = order[kept[order]], unit[kept[order]]
+        first = np.searchsorted(kept_unit, np.arange(len(names)))
+        slot = np.arange(len(kept_unit)) - first[kept_unit]
+        places = np.repeat(kept_rows[first][:, None], rows_per_unit, axis=1)
+        present = np.zeros(places.shape, bool)
+        places[kept_unit, slot], present[kept_unit, slot] = kept_rows, True
+        return cls(places, present)
+
+    def bundled(self, arrays: Tree) -> Tree:
+        """The units of arrays with one line per row; a unit of one row is that row, without a mask."""
+        number, most = self.places.shape
+
+        def gathered(leaf: npt.NDArray[Any]) -> npt.NDArray[Any]:
+            shape = leaf.shape[1:] if most == 1 else (most, *leaf.shape[1:])
+            units = reserved(number, shape, leaf.dtype)
+            np.take(leaf, self.places[:, 0] if most == 1 else self.places, axis=0, out=units, mode="clip")
+            return units
+
+        rows = jax.tree.map(gathered, arrays)
+        return rows if most == 1 else Bundle(rows, self.present)
+
+    def usable(self, valid: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+        """Which units are valid: those of which every row that is used is."""
+        return np.asarray(valid[self.places].all(axis=1))
+
+
+def read_units(unit: Any, rows: Mapping[str, int]) -> dict[str, npt.NDArray[Any]]:
+    """The ids of the rows of each role, which has so many; raises unless every unit has one role.
+
+    Args:
+        unit: ids of the rows of the only role, or a mapping from roles to them.
+        rows: the number of rows of each role.
+    """
+    if not isinstance(unit, Mapping):
+        if len(rows) > 1:
+            raise InvalidRecords(f"unit: must map the roles {', '.join(map(repr, rows))} to the ids of their rows")
+        unit = dict.fromkeys(rows, unit)
+    if set(unit) != set(rows):
+        raise InvalidRecords(f"unit: must have the ids of the roles {', '.join(map(repr, rows))}, and no others")
+    ids = {role: read_ids(unit[role], number) for role, number in rows.items()}
+    if len(ids) > 1:
+        one, other = (ids[role] for role in rows)
+        if one.dtype.kind != other.dtype.kind:
+            raise InvalidRecords("unit: must be integers in all roles, or strings in all roles")
+        if np.intersect1d(one, other).size:
+            raise InvalidRecords(
+                "unit: an id is in two roles; roles must be disjoint by unit, since the guarantee is the largest over "
+                "roles and not their sum. Give all rows of a unit the same role"
+            )
+    return ids
+
+
+def read_ids(ids: Any, rows: int) -> npt.NDArray[Any]:
+    """Ids as an array of 64-bit integers or of strings, one for each row; errors quote none of them."""
+    try:
+        array = np.asarray(ids)
+    except Exception:
+        raise InvalidRecords(_IDS) from None
+    if isinstance(ids, np.ma.MaskedArray) or array.ndim != 1:
+        raise InvalidRecords(f"{_IDS}; pass one column")
+    if len(array) != rows:
+        raise InvalidRecords(f"{_IDS}; it has another length than the rows")
+    if array.dtype.kind == "O":
+        array = _plain(array)
+    if array.dtype.kind == "f":
+        raise InvalidRecords(f"{_IDS}; these are floating-point numbers (drop rows without an id, then astype(int))")
+    if array.dtype.kind not in "iuUS" or (array.dtype.kind in "US" and not np.all(array != array.dtype.type())):
+        raise InvalidRecords(f"{_IDS} (drop rows without an id, or give each of them an id of its own)")
+    if array.dtype.kind == "u" and array.size and array.max() > np.iinfo(np.int64).max:
+        raise InvalidRecords("unit: must fit 64-bit integers; pass larger ids as strings")
+    return array.astype(np.int64) if array.dtype.kind in "iu" else array
+
+
+def _plain(objects: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Objects as strings or as integers; unchanged if they are neither all strings nor all integers."""
+    kinds = {type(item) for item in objects}
+    if kinds and all(issubclass(kind, str) for kind in kinds):
+        return objects.astype(str)
+    if kinds and all(issubclass(kind, int | np.integer) and kind is not bool for kind in kinds):
+        try:
+            return objects.astype(np.int64)
+        except OverflowError:
+            return objects
+    return objects
+
+
+def _mixed(positions: npt.NDArray[np.intp]) -> npt.NDArray[np.uint64]:
+    """A hash of positions: the finaliser of SplitMix64 (Steele, Lea and Flood 2014), a bijection of 64 bits."""
+    value = (positions.astype(np.uint64) + np.uint64(1)) * np.uint64(_KEY)
+    value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return value ^ (value >> np.uint64(31))

@@ -1,0 +1,158 @@
+"""Units: replacing all rows of a person moves no answer by more than is charged for, in any method."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+from support import unit_neighbours as units
+from support.every_method import BUDGET, PROBLEM, START, data, solved
+
+import dpbilevel as dpb
+from dpbilevel.audit import Case, audit, standard_cases
+from dpbilevel.baselines import ScreenSources
+from dpbilevel.methods.unit_losses import problem_of_units
+from dpbilevel.privacy import release as release_module
+from dpbilevel.privacy.units import Bundle
+
+
+@pytest.mark.parametrize("name", units.TAKEN)
+def test_no_unit_moves_an_answer_by_more_than_the_sensitivity(name):
+    (found,) = units.check_units([name]).values()
+    assert found > 0.3, "the search is weak"
+
+
+@pytest.mark.parametrize("name", ["Tracking", "DPBilevel", "FixedDefault"])
+def test_rows_that_are_clipped_one_by_one_are_noticed(name, monkeypatch):
+    monkeypatch.setattr(release_module, "clipped_sum", units.clipped_row_by_row)
+    with pytest.raises(AssertionError):
+        units.check_units([name])
+
+
+@pytest.mark.parametrize("name", ["Tracking", "DPBilevel, without replacement", "PrivateRandomSearch"])
+def test_units_of_one_row_are_rows_bit_for_bit(name):
+    numbers = {"upper": np.arange(units.UNITS), "lower": np.arange(units.UNITS) + 1000}
+    rows = solved(name, dpb.Records(**data()), seed=3)
+    one = solved(name, dpb.Records(**data(), unit=numbers, rows_per_unit=1), seed=3)
+    assert jax.tree.all(jax.tree.map(np.array_equal, (rows.x, rows.y, rows.history), (one.x, one.y, one.history)))
+    assert rows.privacy.epsilon() == one.privacy.epsilon()
+    assert "one unit" in one.privacy.sentence()
+    assert "one record" in rows.privacy.sentence()
+
+
+@pytest.mark.parametrize("name", sorted(units.REFUSED))
+def test_what_does_not_take_units_says_so_before_the_charge(name):
+    ledger = dpb.Ledger(dpb.Budget(10.0, 1e-3))
+    with pytest.raises(dpb.InvalidArgument, match="rows_per_unit"):
+        solved(name, units.records(), ledger=ledger)
+    assert ledger.entries == ()
+
+
+def test_a_unit_with_a_broken_row_contributes_nothing_as_a_whole():
+    arrays = units.table()
+    arrays["upper"][5] = np.nan  # one of the three rows of unit 5
+    with pytest.raises(dpb.InvalidRecords, match="finite"):
+        dpb.Records(**arrays, unit=units.ids(), rows_per_unit=4)
+    broken = dpb.Records(**arrays, unit=units.ids(), rows_per_unit=4, invalid="zero")
+    arrays["upper"][5 :: units.UNITS] = np.inf
+    worse = dpb.Records(**arrays, unit=units.ids(), rows_per_unit=4, invalid="zero")
+    assert broken.seal(bytes(32)) == worse.seal(bytes(32))
+
+
+# ------------------------------------------------------------------------------------------------------------ audits
+
+K = 8
+AUDITED = dpb.Budget(4.0, 1e-3)
+MEAN = dpb.BilevelProblem(
+    upper_term=lambda x, y: 0.5 * (x + y) ** 2, lower_loss=lambda x, y, record: 0.5 * (y - record) ** 2
+)
+ONE_STEP = dpb.DPBilevel(
+    inner=dpb.DPLocGD(strong_convexity=1.0, steps=1, rounds=1), steps=1, step_size=0.5, clip_norm=1.0
+)
+
+
+def canary(method, problem):
+    """A unit of eight rows far on one side, or on the other side; everybody else is at zero."""
+    rows = np.zeros((48, K), np.float32)
+    one, other = rows.copy(), rows.copy()
+    one[0], other[0] = 10.0, -10.0
+    there = np.ones(rows.shape, bool)
+    return Case(
+        name="units",
+        problem=problem_of_units(problem, float(K)),
+        method=method,
+        start=(0.0, 0.0),
+        refit=None,
+        records={"lower": Bundle(one, there)},
+        neighbour={"lower": Bundle(other, there)},
+    )
+
+
+@pytest.mark.parametrize("method", [ONE_STEP, dpb.Refit(steps=1)], ids=["DPBilevel", "Refit"])
+def test_audits_of_a_unit_stay_below_the_claim(method):
+    found = audit(canary(method, MEAN), AUDITED, runs=2000, confidence=0.999)
+    assert found.passed
+    assert found.lower_bound > 0.5 * found.reach, "the audit is weak"
+
+
+WORST_BUDGET = dpb.Budget(4.0, 1e-2)
+WORST = {case.name: case for case in standard_cases(WORST_BUDGET)}
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.heavy) for name in WORST])
+def test_audits_of_every_method_stay_below_the_claim(name):
+    """The worst cases of rows, with eight rows for each: the sum over a unit is eight times that over a row."""
+    case = WORST[name]
+    if isinstance(case.method, ScreenSources):
+        pytest.skip("does not take units of several rows")
+    problem = problem_of_units(case.problem, 1.0)
+    one, other = ({role: _eightfold(tree) for role, tree in part.items()} for part in (case.records, case.neighbour))
+    found = audit(dataclasses.replace(case, problem=problem, records=one, neighbour=other), WORST_BUDGET, runs=4000)
+    assert found.passed, found
+
+
+def _eightfold(tree):
+    rows = jax.tree.map(lambda leaf: np.repeat(leaf[:, None], K, axis=1), tree)
+    return Bundle(rows, np.ones((len(jax.tree.leaves(tree)[0]), K), bool))
+
+
+class Rows(Case):
+    """Two data sets that differ in several rows."""
+
+    def differing(self):
+        return "lower", 0
+
+
+def test_the_same_canary_breaks_the_claim_of_a_run_on_rows():
+    """Eight rows of one person change together: a guarantee for rows does not cover them."""
+    one = canary(ONE_STEP, MEAN)
+    one, other = (tree["lower"].rows.reshape(-1) for tree in (one.records, one.neighbour))
+    case = Rows(
+        name="rows",
+        problem=MEAN,
+        method=ONE_STEP,
+        start=(0.0, 0.0),
+        refit=None,
+        records={"lower": one},
+        neighbour={"lower": other},
+    )
+    found = audit(case, AUDITED, runs=2000, confidence=0.999)
+    assert found.lower_bound > found.claimed
+
+
+# ------------------------------------------------------------------------------------------------------------ ledger
+
+
+def test_a_ledger_is_one_of_rows_or_one_of_units():
+    total, run = dpb.Budget(20.0, 1e-3), {"method": dpb.Refit(steps=2), "refit": None, "start": START}
+    budget = dpb.Budget(BUDGET.epsilon, 1e-5)
+    of_units, of_rows = dpb.Ledger(total), dpb.Ledger(total)
+    dpb.solve(PROBLEM, units.records(), budget, ledger=of_units, progress=False, **run)
+    dpb.solve(PROBLEM, units.records(rows_per_unit=3, mean_rows=None), budget, ledger=of_units, progress=False, **run)
+    dpb.solve(PROBLEM, dpb.Records(**data()), budget, ledger=of_rows, progress=False, **run)
+    for ledger, other in ((of_units, dpb.Records(**data())), (of_rows, units.records())):
+        before = ledger.entries
+        with pytest.raises(dpb.InvalidArgument, match="protects"):
+            dpb.solve(PROBLEM, other, budget, ledger=ledger, progress=False, **run)
+        assert ledger.entries == before
+    assert [entry.rows_per_unit for entry in of_units.entries] == [4, 3]

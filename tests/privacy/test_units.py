@@ -1,0 +1,144 @@
+"""Units: which rows they hold, and that nothing about a unit depends on the rows of another."""
+
+import jax
+import numpy as np
+import pytest
+
+import dpbilevel as dpb
+from dpbilevel.privacy.units import Bundle, Selection, read_ids
+
+IDS = np.array(["b", "a", "c", "a", "b", "a", "a"])
+
+
+def chosen(ids, most):
+    """The kept rows of each unit, in the order of ids."""
+    selection = Selection.of(np.asarray(ids), most)
+    return [places[present].tolist() for places, present in zip(*selection, strict=True)]
+
+
+def test_units_are_in_the_order_of_ids_and_hold_their_rows():
+    assert chosen(IDS, 4) == [[1, 3, 5, 6], [0, 4], [2]]
+
+
+def test_absent_rows_repeat_a_row_of_the_same_unit():
+    selection = Selection.of(IDS, 4)
+    assert selection.places.tolist() == [[1, 3, 5, 6], [0, 4, 0, 0], [2, 2, 2, 2]]
+    assert selection.present.sum(axis=1).tolist() == [4, 2, 1]
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 8])
+def test_a_unit_keeps_at_most_so_many_rows_and_all_that_fit(most):
+    ids = np.random.default_rng(0).integers(0, 30, size=200)
+    for unit, rows in zip(np.unique(ids), chosen(ids, most), strict=True):
+        own = np.flatnonzero(ids == unit)
+        assert len(rows) == min(most, len(own)) == len(set(rows))
+        assert set(rows) <= set(own)
+
+
+def test_the_kept_rows_are_not_the_first_ones():
+    """The order of a table may have a meaning, such as time; positions are hashed."""
+    (kept,) = chosen(np.zeros(1000, int), 100)
+    assert 400 < np.mean(kept) < 600
+    assert kept == sorted(kept)
+
+
+@pytest.mark.parametrize("most", [1, 2, 5])
+@pytest.mark.parametrize("seed", range(20))
+def test_other_rows_of_one_unit_change_no_other_unit(most, seed):
+    """Rows of one unit are removed, added or moved anywhere: shapes and the bundles of all others stay."""
+    rng = np.random.default_rng(seed)
+    ids = np.concatenate([np.arange(9), rng.integers(0, 9, size=40)])
+    values = rng.normal(size=49)
+    others = ids != 4
+    fresh = rng.integers(1, 12)
+    places = np.sort(rng.integers(0, others.sum() + 1, size=fresh))
+    other_ids, other_values = (
+        np.insert(array[others], places, new) for array, new in ((ids, 4), (values, rng.normal(size=fresh)))
+    )
+    one, other = (Selection.of(i, most).bundled(v) for i, v in ((ids, values), (other_ids, other_values)))
+    same = np.arange(9) != 4
+    for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
+        assert a.shape == b.shape
+        assert np.array_equal(a[same], b[same])
+
+
+def test_units_of_one_row_are_rows_without_a_mask():
+    rows = Selection.of(np.arange(5), 1).bundled({"a": np.arange(10.0).reshape(5, 2)})
+    assert np.array_equal(rows["a"], np.arange(10.0).reshape(5, 2))
+
+
+def test_sizes_are_numbers_of_units():
+    records = dpb.Records(lower=np.zeros((7, 3)), unit=IDS, rows_per_unit=4, mean_rows=2.5)
+    assert records.sizes.count("lower") == 3
+    assert isinstance(records.sizes.record("lower"), Bundle)
+    assert records.sizes.row("lower").shape == (3,)
+    planned = dpb.RecordShapes(lower=np.zeros((3, 3)), rows_per_unit=4, mean_rows=2.5)
+    assert records.sizes == planned
+    assert records.sizes != dpb.RecordShapes(lower=np.zeros((3, 3)), rows_per_unit=4)
+    assert records.sizes != dpb.RecordShapes(lower=np.zeros((3, 3)))
+    assert repr(records) == "Records(lower=3 units of at most 4 rows; values hidden)"
+
+
+SECRET = "id-4711"
+BAD = {
+    "another length": IDS[:-1],
+    "two columns": np.stack([IDS, IDS]),
+    "none": [None, *IDS[1:]],
+    "an empty string": ["", *IDS[1:]],
+    "nan": np.array([np.nan, *range(6)]),
+    "nan among strings": np.array([float("nan"), *IDS[1:].tolist()], dtype=object),
+    "floats": np.arange(7.0),
+    "booleans": np.zeros(7, bool),
+    "mixed": np.array([SECRET, 1, 2, 3, 4, 5, 6], dtype=object),
+    "objects": [object()] * 7,
+    "ragged": [[SECRET], [SECRET, SECRET], 1, 2, 3, 4, 5],
+    "masked": np.ma.masked_array(np.arange(7), mask=np.arange(7) == 3),
+    "too large": np.full(7, 2**63, np.uint64),
+    "too large to convert": np.array([2**70] * 7, dtype=object),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_ids_are_refused_and_never_quoted(name):
+    with pytest.raises(dpb.InvalidRecords, match="unit: must") as caught:
+        dpb.Records(lower=np.zeros((7, 3)), unit=BAD[name], rows_per_unit=2)
+    assert SECRET not in str(caught.value)
+    assert caught.value.__cause__ is None
+
+
+@pytest.mark.parametrize("ids", [IDS, list(IDS), IDS.astype(object), np.arange(7, dtype=np.uint8), range(7)])
+def test_ids_are_integers_or_strings(ids):
+    assert len(read_ids(ids, 7)) == 7
+
+
+def test_a_unit_in_two_roles_is_refused():
+    arrays = {"upper": np.zeros(7), "lower": np.zeros(3)}
+    with pytest.raises(dpb.InvalidRecords, match="two roles"):
+        dpb.Records(**arrays, unit={"upper": IDS, "lower": ["d", "e", "a"]}, rows_per_unit=2)
+    with pytest.raises(dpb.InvalidRecords, match="all roles"):
+        dpb.Records(**arrays, unit={"upper": IDS, "lower": [1, 2, 3]}, rows_per_unit=2)
+    dpb.Records(**arrays, unit={"upper": IDS, "lower": ["d", "e", "f"]}, rows_per_unit=2)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"rows_per_unit": 0}, "rows_per_unit=0"),
+        ({"rows_per_unit": True}, "rows_per_unit"),
+        ({"rows_per_unit": 2.5}, "rows_per_unit"),
+        ({}, "rows_per_unit=None"),
+        ({"rows_per_unit": 2, "mean_rows": 3}, "mean_rows"),
+        ({"rows_per_unit": 2, "mean_rows": 0}, "mean_rows"),
+        ({"rows_per_unit": 2, "unit": None}, "unit: must be given"),
+        ({"mean_rows": 2, "unit": None}, "rows_per_unit=None"),
+        ({"rows_per_unit": 2, "unit": {"upper": IDS}}, "roles 'lower'"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_refused(options, words):
+    with pytest.raises(dpb.InvalidArgument, match=words):
+        dpb.Records(lower=np.zeros((7, 3)), **({"unit": IDS} | options))
+
+
+def test_two_roles_need_ids_by_role():
+    with pytest.raises(dpb.InvalidRecords, match="map the roles"):
+        dpb.Records(upper=np.zeros(7), lower=np.zeros(7), unit=IDS, rows_per_unit=2)

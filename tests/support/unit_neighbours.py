@@ -1,0 +1,138 @@
+"""The adversary of units: replaces all rows of a unit, and compares the movement of an answer with the sensitivity."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+from support.every_method import BUDGET, METHODS, PROBLEM, START, data
+from support.neighbours import candidates
+
+import dpbilevel as dpb
+from dpbilevel.baselines import PrivateRandomSearch
+from dpbilevel.privacy.clipping import clipped_sum
+from dpbilevel.privacy.memory import Memory
+from dpbilevel.privacy.units import Bundle, Selection
+from dpbilevel.records import isolated_jax_config
+
+MOST, MEAN = 4, 2.0  # rows of a unit, and their mean
+REFUSED = {"DPBilevel, black box", "ScreenSources"}  # do not take units of several rows
+TAKEN = [name for name in METHODS if name not in REFUSED | {"OracleHyperparameters"}]  # which is not private
+UNITS = 60
+
+
+def ids():
+    """Ids by role, for rows of `table`."""
+    return {"upper": np.tile(np.arange(UNITS), 3), "lower": np.tile(np.arange(UNITS), 3) + UNITS}
+
+
+def table():
+    """Three rows for each unit."""
+    return jax.tree.map(lambda leaf: np.concatenate([leaf, leaf[::-1], leaf]), data())
+
+
+def records(**options):
+    return dpb.Records(**table(), **({"unit": ids(), "rows_per_unit": MOST, "mean_rows": MEAN} | options))
+
+
+def bundles():
+    """What records hold, by role: units, and that all of them are valid."""
+    narrow = jax.tree.map(lambda leaf: leaf.astype("float32" if leaf.dtype.kind == "f" else "int32"), table())
+    units = {role: Selection.of(ids()[role], MOST).bundled(tree) for role, tree in narrow.items()}
+    return {role: (jax.tree.map(jnp.asarray, tree), jnp.ones(UNITS, bool)) for role, tree in units.items()}
+
+
+@functools.cache
+def planned(name, sizes):
+    method = METHODS[name]
+    if isinstance(method, PrivateRandomSearch):
+        return method._plan(PROBLEM, records(), BUDGET, START)[0]
+    refit = dpb.Refit(steps=2) if isinstance(method, dpb.Tracking) else None
+    return dpb.planning.prepare(PROBLEM, sizes, BUDGET, method, START, refit)
+
+
+def releases_at_points(plan, rng):
+    """Every release of a plan with points at which the program uses it, in all phases of a run."""
+    held, keys = bundles(), jnp.zeros((2, 2), jnp.uint32)
+    for part in plan.parts:
+        first = part.start(*plan.start)
+        for step in {0, 1, 3, 20, 39} & set(range(part.rounds)):
+            state = jax.tree.map(lambda leaf: _moved(leaf, rng), first)
+            state = state | ({"step": jnp.int32(step)} if "step" in state else {})
+            for stage in part.stages:
+                carry = stage.begin(state)
+                point, answer = stage.query(state, carry, jnp.int32(0)), None
+                if stage.release is not None:
+                    yield stage.release, point
+                    answer = _answer(stage.release, held, point, keys)
+                state = stage.end(state, stage.update(state, carry, answer, jnp.int32(0)))
+
+
+def _moved(leaf, rng):
+    floating = jnp.issubdtype(leaf.dtype, jnp.floating)
+    return leaf + jnp.asarray(0.1 * rng.normal(size=leaf.shape), leaf.dtype) if floating else leaf
+
+
+def largest_ratio(answers_of, release, point, rng, number=60):
+    """The largest movement of an answer over its sensitivity, if one unit is replaced by any of many, 1 to k rows."""
+    held, ratios = bundles(), []
+    for role in release.contributions:
+        tried = jax.tree.map(jnp.asarray, _units(held[role][0], number, rng))
+        with isolated_jax_config():
+            answers = np.asarray(answers_of(release, role, held, tried, point), np.float64)
+        movements = np.linalg.norm(answers[:, None] - answers[None], axis=2)
+        ratios.append(np.where(np.isfinite(movements), movements, np.inf).max() / release.sensitivity(role))
+    return max(ratios)
+
+
+def _answers(release, role, held, tried, point):
+    """The answers with each of the tried units in the first place, with the same noise."""
+    units, valid = held[role]
+
+    def answer(new):
+        changed = jax.tree.map(lambda leaf, one: leaf.at[0].set(one), units, new)
+        return ravel_pytree(_answer(release, held | {role: (changed, valid)}, point, jnp.zeros((2, 2), jnp.uint32)))[0]
+
+    return jax.vmap(answer)(tried)
+
+
+def _units(like, number, rng):
+    """Bundles to try: rows of all kinds, mixed or all alike, and any number of them."""
+    rows = candidates(jax.tree.map(lambda leaf: leaf[:, 0], like.rows), number * MOST, 3, rng)
+    rows = jax.tree.map(lambda leaf: leaf.reshape(2 * number, MOST, *leaf.shape[1:]), rows)
+    alike = np.arange(2 * number) % 3 == 0
+    rows = jax.tree.map(lambda leaf: np.where(_wide(alike, leaf), leaf[:, :1], leaf), rows)
+    return Bundle(rows, np.arange(MOST) < rng.integers(1, MOST + 1, size=(2 * number, 1)))
+
+
+def _wide(mask, leaf):
+    return mask.reshape(-1, *[1] * (leaf.ndim - 1))
+
+
+def _answer(release, held, point, keys):
+    with jax.enable_x64(False):
+        return release.answer(held, point, keys)
+
+
+def clipped_row_by_row(vector, held, present, clip):
+    """A broken sum: every row of a unit is clipped on its own, and a unit contributes k times the clip."""
+    arrays = held.arrays if isinstance(held, Memory) else held
+    if not isinstance(arrays, Bundle):
+        return clipped_sum(vector, held, present, clip)
+    most = arrays.present.shape[1]
+    rows = jax.tree.map(lambda leaf: leaf[: present.shape[0]].reshape(-1, 1, *leaf.shape[2:]), arrays)
+    return clipped_sum(vector, rows, jnp.repeat(present, most) & rows.present[:, 0], clip)
+
+
+def check_units(names, seed=0):
+    """No unit moves an answer of these methods by more than its sensitivity; returns the largest ratio of each."""
+    rng, found = np.random.default_rng(seed), {}
+    # Compiled once for all points of a release, and again for a mutant.
+    compiled = jax.jit(lambda *arguments: _answers(*arguments), static_argnums=(0, 1))
+    for name in names:
+        plan = planned(name, records().sizes)
+        points = releases_at_points(plan, rng)
+        found[name] = max(largest_ratio(compiled, release, point, rng) for release, point in points)
+        assert found[name] <= 1 + 1e-6, found
+    return found
