@@ -634,7 +634,7 @@ def test_mutant_that_takes_a_started_run_for_charged(path, whole, monkeypatch):
 
 def test_mutant_that_charges_whenever_it_resumes(path, whole, monkeypatch):
     plain = dpb.Ledger.charge
-    monkeypatch.setattr(dpb.Ledger, "charge", lambda *arguments, once=False: plain(*arguments))
+    monkeypatch.setattr(dpb.Ledger, "charge", lambda *given, once=False, **more: plain(*given, **more))
     assert faults(path, 10, whole) == ["charged 2 times"]
 
 

@@ -12,9 +12,11 @@ from dpbilevel.audit.runs import Arrays
 from dpbilevel.errors import InvalidArgument
 from dpbilevel.foundation.arguments import printable
 from dpbilevel.methods.refit import Refit
+from dpbilevel.methods.unit_losses import problem_of_units
 from dpbilevel.planning import DEFAULT_METHOD, Method, Plan, checked_start, prepare
 from dpbilevel.privacy.accounting import ROLES
 from dpbilevel.privacy.budget import Budget
+from dpbilevel.privacy.units import Selection
 from dpbilevel.problem import BilevelProblem
 from dpbilevel.records import Records, RecordShapes
 
@@ -81,12 +83,14 @@ class Case:
             raise InvalidArgument(
                 "estimator: defines different problems for the two tables; declare classes, ranges and names"
             )
+        if one.units:
+            problem = problem_of_units(problem, one.units["mean_rows"])
         return cls(
             name=name,
             problem=problem,
             method=DEFAULT_METHOD if estimator.method is None else estimator.method,
-            records=one.records,
-            neighbour=other.records,
+            records=_bundled(one),
+            neighbour=_bundled(other),
             refit=estimator._refit,
         )
 
@@ -137,6 +141,14 @@ class Case:
         role, _ = self.differing()
         method = type(self.method).__name__
         return f"Case({self.name}: {method}, {self.number} records, one of {role} differs)"
+
+
+def _bundled(prepared: Any) -> dict[str, Tree]:
+    """Records that an estimator has prepared: rows, or units."""
+    if not prepared.units:
+        return dict(prepared.records)
+    ids, most = prepared.units["unit"], prepared.units["rows_per_unit"]
+    return {role: Selection.of(ids[role], most).bundled(tree) for role, tree in prepared.records.items()}
 
 
 def by_role(name: str, given: Any) -> dict[str, Tree]:

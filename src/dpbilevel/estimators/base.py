@@ -20,7 +20,7 @@ from dpbilevel.encoding.columns import Table, is_dictionary, read_table
 from dpbilevel.encoding.encoded_rows import EncodedRows, caveats_of
 from dpbilevel.errors import InvalidArgument, InvalidRecords, PrivacyLeakWarning
 from dpbilevel.estimators.copies import CountedCopies
-from dpbilevel.estimators.prepared import Prepared, Rows, Unread, levels
+from dpbilevel.estimators.prepared import Prepared, Rows, Unread, split_levels
 from dpbilevel.estimators.rows import scaling
 from dpbilevel.estimators.scaled_rows import ScaledRows
 from dpbilevel.estimators.settings import with_inherited_settings
@@ -115,7 +115,7 @@ class PrivateEstimator(CountedCopies):
         return Rows(values, (*caveats_of((X, *more)), *([caveat] if caveat else [])), scaled)
 
     def _levels(self, upper: Sequence[Any], lower: Sequence[Any]) -> dict[str, Tree]:
-        return levels(upper, lower, self.validation_fraction, self.split_seed)
+        return split_levels(upper, lower, self.validation_fraction, self.split_seed)
 
     def _fit(self, prepared: Prepared, checkpoint: str | Path | None = None, *, saves_required: bool = True) -> Self:
         """Warn, execute the plan, and set the attributes of the fitted estimator."""
@@ -123,7 +123,7 @@ class PrivateEstimator(CountedCopies):
         check_noise(self.noise, seed, "random_state")
         check_ledger(self.ledger)
         schedule = KeySchedule(seed)
-        records = Records(**prepared.records, invalid=self.invalid)
+        records = Records(**prepared.records, **prepared.units, invalid=self.invalid)
         # Warnings come before the charge: if a filter turns one into an error, nothing has been spent.
         for caveat in prepared.caveats:
             warnings.warn(caveat, PrivacyLeakWarning, stacklevel=3)
@@ -158,9 +158,11 @@ class PrivateEstimator(CountedCopies):
         warn_beforehand(prepared.planned.privacy, prepared.planned.remarks, stacklevel=3)
         return prepared.planned
 
-    def _planned(self, problem: BilevelProblem, records: Mapping[str, Tree], first: float | None = None) -> Plan:
+    def _planned(
+        self, problem: BilevelProblem, records: Mapping[str, Tree] | RecordShapes, first: float | None = None
+    ) -> Plan:
         """The plan of a fit to records, or to their shapes; ``first`` is where all hyperparameters start."""
-        sizes = RecordShapes(**records)
+        sizes = records if isinstance(records, RecordShapes) else RecordShapes(**records)
         rows = sum(map(sizes.count, sizes.roles))
         budget = self._budget(rows)
         method = DEFAULT_METHOD if self.method is None else self.method
@@ -170,7 +172,8 @@ class PrivateEstimator(CountedCopies):
         planned = prepare(problem, sizes, budget, method, start, self._refit, self.noise)
         if self.delta is not None or not budget.is_private:
             return planned
-        reason = f"1/n^1.1 rounded down, n = {rows:,} rows, which is public"
+        kind = "rows" if sizes.rows_per_unit is None else "units"
+        reason = f"1/n^1.1 rounded down, n = {rows:,} {kind}, which is public"
         return replace(planned, parameters={**planned.parameters, "delta": (budget.delta, reason)})
 
     def _columns(self) -> list[str] | None:

@@ -16,6 +16,9 @@ class DPLogisticRegressionCV(PenaltyEstimator, PrivateClassifier):
         groups: one label per column; columns with the same label share a penalty (``range(columns)``: one penalty per
             column, `BoundedEncoder.group_of_column_`: one per column before encoding). None: one penalty for all. The
             intercept is not penalised.
+        rows_per_unit: k, for ``fit(X, y, units=ids)``: a record is all rows of one id, at most k of them used. None:
+            a record is a row.
+        mean_rows: a public guess of the mean number of rows of an id; k by default, as in `dpb.Records`.
 
     Settings shared by all estimators are those of `dpbilevel.estimators.base.PrivateEstimator`.
 

@@ -12,7 +12,7 @@ cannot recover. This happens occasionally if the planned noise of a validation p
 
 import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
@@ -22,10 +22,12 @@ import numpy as np
 from dpbilevel.applications.regularization import PENALTIES, regularization
 from dpbilevel.estimators.groups import numbered_groups
 from dpbilevel.estimators.linear import LinearEstimator
+from dpbilevel.estimators.owners import Owners, planned_sizes
 from dpbilevel.estimators.prepared import Prepared, Unread
 from dpbilevel.execution.notices import PASS_LIMIT
 from dpbilevel.planning import Plan
 from dpbilevel.problem import BilevelProblem
+from dpbilevel.records import RecordShapes
 from dpbilevel.solution.solution import Legend
 
 _MIDDLE = math.sqrt(PENALTIES[0] * PENALTIES[1])  # of logarithms
@@ -38,19 +40,25 @@ class PenaltyEstimator(LinearEstimator):
     """An estimator that tunes penalties."""
 
     groups: Any = None
+    rows_per_unit: int | None = None
+    mean_rows: float | None = None
 
-    def fit(self, X: Any, y: Any, *, checkpoint: str | Path | None = None) -> Self:
+    def fit(self, X: Any, y: Any, *, units: Any = None, checkpoint: str | Path | None = None) -> Self:
         """Tune and train. The total cost is charged before the first step.
 
         Args:
             X, y: rows and targets.
+            units: whose row each row is: ids, integers or strings. Needs ``rows_per_unit``. The guarantee is then that
+                of all rows of one id, and the numbers of records are numbers of ids.
             checkpoint: path of a file from which an interrupted fit resumes, as in `dpbilevel.solve`. It is as secret
                 as the rows; delete it once the model is saved.
         """
-        return self._fit(self._prepare(X, y), checkpoint)
+        return self._fit(self._prepare(X, y, units), checkpoint)
 
     def plan(self, rows: int, columns: int) -> Plan:
         """Plan a fit from sizes alone: its privacy spend and its noise. Classes must be declared.
+
+        With ``rows_per_unit``, ``rows`` is the number of units.
 
         >>> from dpbilevel.estimators import DPLogisticRegressionCV
         >>> DPLogisticRegressionCV(epsilon=1.0, classes=["no", "yes"]).plan(rows=5000, columns=3)
@@ -58,17 +66,24 @@ class PenaltyEstimator(LinearEstimator):
         """
         return self._plan(self._prepare(Unread(rows, columns)))
 
-    def _prepare(self, X: Any, y: Any = None) -> Prepared:
+    def _prepare(self, X: Any, y: Any = None, units: Any = None) -> Prepared:
         table = self._rows(X)
         targets = self._targets(y, table)
         groups, group_of = numbered_groups(self.groups, table.shape[1])
         rows = table.with_intercept()
         columns = rows.values, targets.values
-        records = self._levels(columns, columns)
+        owners = None if isinstance(X, Unread) else Owners.of(units, table.shape[0], self)
+        bundled: dict[str, Any] = {}
+        if owners is None:
+            records = self._levels(columns, columns)
+            sizes = planned_sizes(records, self)
+        else:
+            records, sizes, bundled = owners.records(columns)
         model = {**targets.model, "columns": rows.shape[1], "groups": group_of, "row_norm": 1.0}
         return Prepared(
-            planned=self._in_reach(functools.partial(regularization, **model), records, table.shape[0]),
+            planned=self._in_reach(functools.partial(regularization, **model), sizes),
             records=records,
+            units=bundled,
             caveats=(*rows.caveats, *targets.caveats),
             legend=Legend("penalty", tuple(map(str, groups)), logarithmic=True),
             facts={"columns": self._columns(), "rows": rows.scaling, "targets": targets.known, "groups": groups},
@@ -77,13 +92,14 @@ class PenaltyEstimator(LinearEstimator):
             ),
         )
 
-    def _in_reach(self, problem_of: Callable[..., BilevelProblem], records: Mapping[str, Any], rows: int) -> Plan:
+    def _in_reach(self, problem_of: Callable[..., BilevelProblem], sizes: RecordShapes) -> Plan:
         """The plan with the full range of penalties, or its lower part if noise exceeds the signal."""
+        rows = sum(map(sizes.count, sizes.roles))
         smallest, first = _SMALLEST / rows, self._first_penalty(rows)
-        planned = self._planned(problem_of(penalties=(smallest, PENALTIES[1])), records, math.log(first))
+        planned = self._planned(problem_of(penalties=(smallest, PENALTIES[1])), sizes, math.log(first))
         reason = "the end of the range, where the model is close to zero"
         if planned.parameters.get("validation pass: noise to signal", (0.0, ""))[0] > PASS_LIMIT:
-            planned = self._planned(problem_of(penalties=(smallest, max(_MIDDLE, first))), records, math.log(first))
+            planned = self._planned(problem_of(penalties=(smallest, max(_MIDDLE, first))), sizes, math.log(first))
             reason = (
                 "the middle of the range: a validation pass has more noise than signal, so that larger ones are risky"
             )

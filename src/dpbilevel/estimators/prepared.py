@@ -7,7 +7,7 @@ reads two tables. All three share the rest.
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -78,6 +78,7 @@ class Prepared:
         legend: the meaning of the entries of x.
         facts: what was declared about rows or read from them: columns, scaling, classes, ranges, names.
         finish: (x, y) -> attributes of the fitted estimator, from released values and ``facts`` alone.
+        units: arguments of `dpb.Records` that bundle rows into units; empty if rows are records.
     """
 
     planned: Plan
@@ -86,6 +87,7 @@ class Prepared:
     legend: Legend
     facts: Mapping[str, Any]
     finish: Callable[[Tree, Tree], Mapping[str, Any]]
+    units: Mapping[str, Any] = field(default_factory=dict)
 
     def facts_as_text(self) -> str:
         """All facts without loss, for the fingerprint of a checkpoint: with others, `finish` gives other values."""
@@ -96,15 +98,22 @@ def _plain(value: Any) -> Any:
     return value.tolist() if hasattr(value, "tolist") else vars(value)
 
 
-def levels(upper: Sequence[Any], lower: Sequence[Any], validation_fraction: float, split_seed: int) -> dict[str, Tree]:
+def split_levels(
+    upper: Sequence[Any], lower: Sequence[Any], validation_fraction: float, split_seed: int
+) -> dict[str, Tree]:
     """Records of both levels: ``upper`` columns of a public selection of rows, and ``lower`` columns of the others."""
-    rows, roles = int(lower[0].shape[0]), (("upper", upper), ("lower", lower))
+    rows = int(lower[0].shape[0])
     if rows < 2:
         raise InvalidArgument(f"rows={rows}: must be at least 2, one to validate and one to train")
     if isinstance(lower[0], jax.ShapeDtypeStruct):
         validating = validation_rows(rows, validation_fraction)
         return {"upper": _shapes(upper, validating), "lower": _shapes(lower, rows - validating)}
-    selections = split(rows, validation_fraction, split_seed)
+    return levels(upper, lower, split(rows, validation_fraction, split_seed))
+
+
+def levels(upper: Sequence[Any], lower: Sequence[Any], selections: Sequence[Positions]) -> dict[str, Tree]:
+    """Records of both levels, of the first and of the second selection of rows."""
+    roles = (("upper", upper), ("lower", lower))
     leaves = {id(leaf): leaf for leaf in (*upper, *lower)}  # most are of both roles, and read once
     parts = {key: _parts(leaf, selections) for key, leaf in leaves.items()}
     return {role: tuple(parts[id(leaf)][at] for leaf in own) for at, (role, own) in enumerate(roles)}

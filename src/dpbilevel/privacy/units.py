@@ -12,8 +12,8 @@ of them. So nothing that concerns another unit may depend on the rows of this on
 * A unit with fewer rows is padded. The number of rows of a unit is private, and so is their total. Shapes, divisors and
   sizes are numbers of units.
 
-To replace an *id* is to change two units, the one that goes and the one that comes: the guarantee is then that of a
-group of two.
+To replace an *id* may change a place in each of two roles: where roles follow from ids, the new id may have another
+role, and another unit then takes the old one. The guarantee is that of a group of two.
 """
 
 from collections.abc import Mapping

@@ -201,7 +201,7 @@ def _assumptions(solution: Solution) -> Iterator[str]:
         yield f"No record is in two roles ({', '.join(solution.sizes)}), so the total is the largest spend of a role."
     yield "The number of records of each role is public."
     if solution.privacy.rows_per_unit is not None:
-        yield "The set of ids does not change: to replace an id is to change two units. The number of rows is private."
+        yield "The set of ids does not change: to replace an id may change two units. The number of rows is private."
     yield (
         "Settings, the starting point and all declarations about columns, targets and classes were chosen without "
         "looking at these records."

@@ -1,0 +1,80 @@
+"""Rows of units in an estimator: which unit has which role, and the sizes that are planned with.
+
+A unit has one role, for all of its rows. The role is the rank of a public hash of its id among all ids: it depends on
+the set of ids alone, which neighbours share, and never on rows. In the order of first appearance, one person who loses
+the first row would change the roles of others. To replace an id moves at most one other unit into another role.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+import numpy.typing as npt
+
+from dpbilevel.errors import InvalidArgument
+from dpbilevel.estimators.prepared import levels
+from dpbilevel.estimators.split import split_by_hash
+from dpbilevel.privacy.units import check_bounds, read_ids
+from dpbilevel.records import RecordShapes
+
+Tree = Any
+
+
+@dataclass(frozen=True, eq=False)
+class Owners:
+    """Whose rows the rows of a table are.
+
+    Args:
+        ids: one for each row.
+        rows_per_unit, mean_rows: as in `dpb.Records`.
+        validation_fraction, split_seed: of units; the seed is part of the hash.
+    """
+
+    ids: npt.NDArray[Any]
+    rows_per_unit: int
+    mean_rows: float
+    validation_fraction: float
+    split_seed: int
+
+    @classmethod
+    def of(cls, units: Any, rows: int, estimator: Any) -> "Owners | None":
+        """With the settings of an estimator; None if rows are records. Raises if only one of both is given."""
+        most = estimator.rows_per_unit
+        if units is None and most is None:
+            if estimator.mean_rows is not None:
+                raise InvalidArgument("mean_rows: must be left out without rows_per_unit, the bound on rows of a unit")
+            return None
+        if units is None:
+            raise InvalidArgument("units: must be given to fit with rows_per_unit, one id for each row")
+        bounds = check_bounds(most, estimator.mean_rows)
+        return cls(read_ids(units, rows), *bounds, estimator.validation_fraction, estimator.split_seed)
+
+    def records(self, leaves: Sequence[Any]) -> tuple[dict[str, Tree], RecordShapes, dict[str, Any]]:
+        """Rows by role, the sizes of their units, and the arguments with which `dpb.Records` bundles them."""
+        names, unit = np.unique(self.ids, return_inverse=True)
+        if len(names) < 2:
+            raise InvalidArgument("units: must have at least 2 ids, one to validate and one to train")
+        validating, training = split_by_hash(names, self.validation_fraction, self.split_seed)
+        is_upper = np.zeros(len(names), bool)
+        is_upper[validating] = True
+        selections = np.flatnonzero(is_upper[unit]), np.flatnonzero(~is_upper[unit])
+        records = levels(leaves, leaves, selections)
+        counts = {"upper": len(validating), "lower": len(training)}
+        shapes = {role: _of_number(records[role], number) for role, number in counts.items()}
+        ids = {role: self.ids[places] for role, places in zip(("upper", "lower"), selections, strict=True)}
+        bounds: dict[str, Any] = {"rows_per_unit": self.rows_per_unit, "mean_rows": self.mean_rows}
+        return records, RecordShapes(**shapes, **bounds), {"unit": ids, **bounds}
+
+
+def planned_sizes(records: Mapping[str, Tree], estimator: Any) -> RecordShapes:
+    """Sizes for a plan without data: lines of the shapes are rows, or units if the estimator bounds their rows."""
+    if estimator.rows_per_unit is None:
+        return RecordShapes(**records)
+    most, mean = check_bounds(estimator.rows_per_unit, estimator.mean_rows)
+    return RecordShapes(**records, rows_per_unit=most, mean_rows=mean)
+
+
+def _of_number(tree: Tree, number: int) -> Tree:
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((number, *leaf.shape[1:]), leaf.dtype), tree)

@@ -1,0 +1,106 @@
+"""Rows of one person in an estimator: all of them have one role, and are one record."""
+
+import numpy as np
+import pytest
+
+import dpbilevel as dpb
+from dpbilevel.audit import Case
+from dpbilevel.estimators import DPLogisticRegressionCV, DPRidgeCV
+from dpbilevel.estimators.owners import Owners
+from dpbilevel.estimators.split import split_by_hash
+
+PEOPLE, K = 400, 5
+
+
+def table(seed=0):
+    """Four rows on average for each person, with a direction that separates two classes."""
+    rng = np.random.default_rng(seed)
+    ids = np.concatenate([np.arange(PEOPLE), rng.integers(0, PEOPLE, size=3 * PEOPLE)])
+    rows = rng.normal(size=(len(ids), 3)) / 3
+    return rows, (rows[:, 0] > 0).astype(int), np.char.add("person ", ids.astype(str))
+
+
+def model(**settings):
+    known = {"epsilon": 8.0, "delta": 1e-4, "data_norm": 1.0, "classes": [0, 1], "rows_per_unit": K, "mean_rows": 4}
+    return DPLogisticRegressionCV(**(known | settings))
+
+
+def roles(ids, seed=0):
+    """The validation units."""
+    names = np.unique(ids)
+    return set(names[split_by_hash(names, 0.2, seed)[0]].tolist())
+
+
+def test_all_rows_of_a_unit_have_one_role_and_sizes_count_units():
+    rows, _, ids = table()
+    records, sizes, bundled = Owners(ids, K, 4.0, 0.2, 0).records((rows,))
+    assert not set(bundled["unit"]["upper"]) & set(bundled["unit"]["lower"])
+    assert (sizes.count("upper"), sizes.count("lower")) == (80, 320)
+    assert len(records["upper"][0]) + len(records["lower"][0]) == len(rows)
+    assert dpb.Records(**records, **bundled).sizes == sizes
+
+
+def test_a_role_depends_on_the_set_of_ids_alone():
+    *_, ids = table()
+    shuffled = np.random.default_rng(1).permutation(np.concatenate([ids, ids[:50], ids[:7]]))
+    assert roles(ids) == roles(shuffled)
+    assert roles(ids) != roles(ids, seed=1)
+
+
+def test_another_id_moves_at_most_one_other_unit():
+    ids = np.arange(500)
+    for one in range(50):
+        other = np.where(ids == one, 10_000 + one, ids)
+        assert len((roles(ids) ^ roles(other)) - {one, 10_000 + one}) <= 1
+
+
+def test_a_fit_names_its_units_and_is_what_was_planned():
+    rows, labels, ids = table()
+    fitted = model().fit(rows, labels, units=ids)
+    assert fitted.score(rows, labels) > 0.8
+    assert fitted.solution_.sizes == {"upper": 80, "lower": 320}
+    assert fitted.privacy_.rows_per_unit == K
+    assert "all of its rows, of which at most 5 are used" in fitted.privacy_.sentence()
+    planned = model().plan(rows=PEOPLE, columns=3)
+    assert planned.privacy.charges == fitted.privacy_.charges
+    assert "400 units" in model(delta=None).plan(rows=PEOPLE, columns=3).parameters["delta"][1]
+
+
+def test_a_regression_of_units():
+    rows, _, ids = table()
+    fitted = DPRidgeCV(epsilon=50.0, delta=1e-4, data_norm=1.0, target_range=(-1, 1), rows_per_unit=K, mean_rows=4).fit(
+        rows, rows[:, 1], units=ids
+    )
+    assert fitted.score(rows, rows[:, 1]) > 0.5
+
+
+def test_an_audit_of_an_estimator_compares_units():
+    rows, labels, ids = table()
+    other = rows.copy()
+    other[ids == ids[3]] *= -1
+    assert (ids == ids[3]).sum() > 1
+    fits = [{"X": X, "y": labels, "units": ids} for X in (rows, other)]
+    case = Case.of_estimator("units", model(), *fits)
+    assert case.number == PEOPLE
+    assert case.planned(dpb.Budget(1.0, 1e-4)).privacy.epsilon() == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "units", "words"),
+    [
+        ({}, None, "units: must be given"),
+        ({"rows_per_unit": None, "mean_rows": None}, "ids", "rows_per_unit=None"),
+        ({"rows_per_unit": 0, "mean_rows": None}, "ids", "rows_per_unit=0"),
+        ({"rows_per_unit": None}, None, "mean_rows"),
+        ({}, "short", "another length"),
+        ({}, "one", "at least 2 ids"),
+    ],
+)
+def test_what_does_not_fit_is_refused_before_the_charge(settings, units, words):
+    rows, labels, ids = table()
+    given = {"ids": ids, "short": ids[1:], "one": np.zeros(len(ids), int), None: None}[units]
+    ledger = dpb.Ledger(dpb.Budget(10.0, 1e-3))
+    with pytest.raises(dpb.InvalidArgument, match=words) as caught:
+        model(ledger=ledger, **settings).fit(rows, labels, units=given)
+    assert "person" not in str(caught.value)
+    assert ledger.entries == ()
