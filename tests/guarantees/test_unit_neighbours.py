@@ -156,3 +156,44 @@ def test_a_ledger_is_one_of_rows_or_one_of_units():
             dpb.solve(PROBLEM, other, budget, ledger=ledger, progress=False, **run)
         assert ledger.entries == before
     assert [entry.rows_per_unit for entry in of_units.entries] == [4, 3]
+
+
+# -------------------------------------------------------------------------------------- exact noise and checkpoints
+
+SHORT = {"method": dpb.Refit(steps=2), "refit": None, "start": START, "progress": False}
+
+
+def test_units_have_exact_noise_too():
+    pytest.importorskip("opendp")
+    solution = dpb.solve(PROBLEM, units.records(), BUDGET, noise="exact", **SHORT)
+    assert solution.privacy.exact_noise
+    assert solution.privacy.epsilon() <= BUDGET.epsilon * (1 + 1e-9)
+    assert "one unit" in solution.privacy.sentence()
+
+
+def test_a_checkpoint_is_not_resumed_with_other_units(tmp_path):
+    path = tmp_path / "run"
+    dpb.solve(PROBLEM, units.records(), BUDGET, checkpoint=path, **SHORT)
+    for other in ({"mean_rows": 3.0}, {"rows_per_unit": 3}):
+        with pytest.raises(dpb.CheckpointRefused):
+            dpb.solve(PROBLEM, units.records(**other), BUDGET, checkpoint=path, **SHORT)
+
+
+def test_a_solution_keeps_its_unit_in_a_file(tmp_path):
+    solution = dpb.solve(PROBLEM, units.records(), BUDGET, **SHORT)
+    read = dpb.Solution.load(solution.save(tmp_path / "solution.json"))
+    assert read.privacy.sentence() == solution.privacy.sentence()
+    assert read.privacy.rows_per_unit == units.MOST
+    text = solution.report(tmp_path / "report.md").read_text(encoding="utf-8")
+    assert "at most 4 are used" in text
+    assert "For a person with several rows" not in text
+
+
+def test_a_stored_ledger_is_one_of_rows_or_one_of_units(tmp_path):
+    url, total = f"sqlite:///{tmp_path}/ledger.db", dpb.Budget(20.0, 1e-3)
+    dpb.solve(PROBLEM, units.records(), BUDGET, ledger=dpb.Ledger.open(url, dataset="visits", total=total), **SHORT)
+    ledger = dpb.Ledger.open(url, dataset="visits")
+    assert [entry.rows_per_unit for entry in ledger.entries] == [units.MOST]
+    assert ledger.entries[0].privacy().rows_per_unit == units.MOST
+    with pytest.raises(dpb.InvalidArgument, match="protects rows"):
+        dpb.solve(PROBLEM, dpb.Records(**data()), BUDGET, ledger=ledger, **SHORT)

@@ -61,11 +61,12 @@ def fit(asked: FitCommand, command: str, stored: StoredRun | None = None) -> Non
         job = prepared(asked)
         if asked.dry_run:
             tables = (job.table, *([] if job.validation is None else [job.validation]))
-            counts = [table.rows if rows is None or table is not job.table else rows for table in tables]
+            known = None if asked.unit is not None else job.table.rows  # the number of rows says nothing about units
+            counts = [known if rows is None else rows, *(table.rows for table in tables[1:])]
             if None in counts:
                 raise InvalidArgument(
-                    "--dry-run: reads no records and cannot count the rows of a CSV; add --rows N (or use "
-                    "`dpbilevel plan` if --validation is a CSV)"
+                    "--dry-run: reads no records and cannot count the rows of a CSV, or units; add --rows N, with "
+                    "--unit the number of units (or use `dpbilevel plan` if --validation is a CSV)"
                 )
             validating = counts[1] if len(counts) > 1 else None
             _show_forecast(console, forecast(job.plan(counts[0] or 0, validating)))

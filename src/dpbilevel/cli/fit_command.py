@@ -74,7 +74,11 @@ class FitCommand:
     rows: Annotated[int | None, "Number of rows of a CSV, for a dry run, which does not count them."] = None
     json: Json = False
     quiet: Quiet = False
-    validation: Path | None = None  # an option only of applications that give it a help text
+    # Options only of applications that give them a help text:
+    validation: Path | None = None
+    unit: str | None = None
+    rows_per_unit: int | None = None
+    mean_rows: float | None = None
 
     command: ClassVar[str]
     example: ClassVar[str]
@@ -101,7 +105,8 @@ class FitCommand:
     def settings(self) -> dict[str, Any]:
         """Settings shared by all estimators."""
         shared = ("epsilon", "delta", "adjacency", "validation_fraction", "invalid", "noise")
-        return {name: getattr(self, name) for name in shared} | {"random_state": self.seed}
+        settings = {name: getattr(self, name) for name in shared} | {"random_state": self.seed}
+        return settings | ({} if self.unit is None else {n: getattr(self, n) for n in ("rows_per_unit", "mean_rows")})
 
     @property
     def layout(self) -> dict[str, Any]:

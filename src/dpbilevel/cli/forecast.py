@@ -104,6 +104,8 @@ def planned_for(
 def _theory(planned: Plan, rows: int) -> TheoryPlan | None:
     """The bound of the theorems, for problems with certified constants."""
     problem, budget = planned.problem, planned.budget
+    if planned.sizes.rows_per_unit is not None:
+        return None  # constants are those of rows
     if problem.constants is None or problem.start is None or not budget.is_private:
         return None
     d_x, d_y = (sum(int(np.size(leaf)) for leaf in jax.tree.leaves(tree)) for tree in problem.start)

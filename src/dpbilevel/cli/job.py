@@ -50,18 +50,21 @@ def prepared(asked: FitCommand) -> Job:
     """Check the options against the schema, and then against the header of the data."""
     schema, where, how = read_schema(asked.schema), str(asked.schema), layout(**asked.layout)
     places = asked.place_columns()
-    for option, name in {"target": asked.target, **places}.items():
+    units = {} if asked.unit is None else {"unit": asked.unit}
+    for option, name in {"target": asked.target, **places, **units}.items():
         if name not in schema.columns:
             raise InvalidArgument(
                 f"--{option} {name}: {where} declares no such column; it declares "
                 f"{', '.join(map(repr, list(schema.columns)[:20]))}"
             )
+    if asked.unit is not None and schema.columns[asked.unit].kind != "ignore":
+        raise InvalidArgument(f"{where}: the unit {asked.unit!r} must have ignore = true; an id is not a feature")
     features = schema.features(asked.target, *places.values())
     encoder = fitted_encoder(features, asked.invalid)
     estimator = _estimator(asked, schema, encoder)
     table = open_table(asked.data, how)
     validation = None if asked.validation is None else open_table(asked.validation, how)
-    check_columns(schema, where, table, [*features.columns, asked.target, *places.values()])
+    check_columns(schema, where, table, [*features.columns, asked.target, *places.values(), *units.values()])
     if validation is not None:
         check_columns(schema, where, validation, [*features.columns, asked.target])
     return Job(asked=asked, table=table, validation=validation, schema=schema, encoder=encoder, estimator=estimator)

@@ -55,21 +55,30 @@ def column_names(encoder: BoundedEncoder) -> tuple[str, ...]:
 
 
 def read_rows(
-    table: TableFile, encoder: BoundedEncoder, schema: Schema, target: str, places: Mapping[str, str]
+    table: TableFile,
+    encoder: BoundedEncoder,
+    schema: Schema,
+    target: str,
+    places: Mapping[str, str],
+    unit: str | None = None,
 ) -> Rows:
-    """Read an entire file; memory holds its encoded rows and one block."""
+    """Read an entire file; memory holds its encoded rows and one block. ``unit`` is the column of ids, if any."""
     features: list[EncodedRows] = []
     listed: dict[str, list[Array]] = {name: [] for name in (target, *places.values())}
-    columns = [*encoder.feature_names_in_, *listed]
+    ids: list[Array] = []
+    columns = [*encoder.feature_names_in_, *listed, *([] if unit is None else [unit])]
     decimal = table.layout.decimal
     for block in table.blocks(columns):
         features.append(encoder.transform(cells_of(block, schema, encoder, decimal)))
         for name, cells in listed.items():
             cells.append(_listed(name, schema, block, decimal))
+        if unit is not None:
+            ids.append(words(block[unit]))
     if not features:
         raise InvalidRecords(f"{table.path}: has no rows; training needs at least 2")
     whole = {name: np.concatenate(cells) for name, cells in listed.items()}
-    return Rows(_joined(features), whole[target], {f"{place}s": whole[name] for place, name in places.items()})
+    arguments = {f"{place}s": whole[name] for place, name in places.items()}
+    return Rows(_joined(features), whole[target], arguments | ({} if unit is None else {"units": np.concatenate(ids)}))
 
 
 def cells_of(block: Mapping[str, Any], schema: Schema, encoder: BoundedEncoder, decimal: str) -> dict[str, Array]:

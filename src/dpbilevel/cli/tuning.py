@@ -81,7 +81,7 @@ def _fit(model: Any, prepared: Prepared, checkpoint: Path | None) -> None:
 
 def _read(job: Job) -> tuple[Rows, Rows | None]:
     asked = job.asked
-    rows = read_rows(job.table, job.encoder, job.schema, asked.target, asked.place_columns())
+    rows = read_rows(job.table, job.encoder, job.schema, asked.target, asked.place_columns(), asked.unit)
     if job.validation is None:
         return rows, None
     return rows, read_rows(job.validation, job.encoder, job.schema, asked.target, {})
@@ -97,11 +97,15 @@ def _facts(job: Job, rows: Rows, validation: Rows | None) -> dict[str, str]:
     """Public facts about the run, for the report."""
     asked = job.asked
     validated = f"{job.estimator.validation_fraction:g} of the rows, by position"
+    number = {"rows": f"{len(rows.target):,}"}
+    if "units" in rows.places:  # how many rows they have is private
+        validated = f"{job.estimator.validation_fraction:g} of the units, by a hash of their ids"
+        number = {"units": f"{len(np.unique(rows.places['units'])):,}"}
     if validation is not None and asked.validation is not None:
         validated = f"{asked.validation.name}, {len(validation.target):,} rows"
     return {
         "data": asked.data.name,
-        "rows": f"{len(rows.target):,}",
+        **number,
         "target": asked.target,
         "columns that the model reads": ", ".join(map(str, job.encoder.feature_names_in_)),
         "encoded columns": f"{job.width:,}",

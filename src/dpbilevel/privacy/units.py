@@ -143,15 +143,15 @@ def read_units(unit: Any, rows: Mapping[str, int]) -> dict[str, npt.NDArray[Any]
     return ids
 
 
-def read_ids(ids: Any, rows: int) -> npt.NDArray[Any]:
-    """Ids as an array of 64-bit integers or of strings, one for each row; errors quote none of them."""
+def read_ids(ids: Any, rows: int | None = None) -> npt.NDArray[Any]:
+    """Ids as an array of 64-bit integers or of strings, one for each row if given; errors quote none of them."""
     try:
         array = np.asarray(ids)
     except Exception:
         raise InvalidRecords(_IDS) from None
     if isinstance(ids, np.ma.MaskedArray) or array.ndim != 1:
         raise InvalidRecords(f"{_IDS}; pass one column")
-    if len(array) != rows:
+    if rows is not None and len(array) != rows:
         raise InvalidRecords(f"{_IDS}; it has another length than the rows")
     if array.dtype.kind == "O":
         array = _plain(array)
