@@ -268,6 +268,8 @@ WRONG = {
     "source_names": [5, "ab", [], ["east", "east"], ["east", 1], object()],
     "task_names": [5, "ab", [], ["east", "east"], ["east", 1], object()],
     "dimension": ["2", None, True, 0, -1, 1.5],
+    "rows_per_unit": ["2", True, 0, -1, 1.5],
+    "mean_rows": ["2", True, 0, float("nan"), [1.0]],  # without rows_per_unit, too
 }
 
 

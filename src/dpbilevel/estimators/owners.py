@@ -46,9 +46,9 @@ class Owners:
             if estimator.mean_rows is not None:
                 raise InvalidArgument("mean_rows: must be left out without rows_per_unit, the bound on rows of a unit")
             return None
+        bounds = check_bounds(most, estimator.mean_rows)
         if units is None:
             raise InvalidArgument("units: must be given to fit with rows_per_unit, one id for each row")
-        bounds = check_bounds(most, estimator.mean_rows)
         return cls(read_ids(units, rows), *bounds, estimator.validation_fraction, estimator.split_seed)
 
     def records(self, leaves: Sequence[Any]) -> tuple[dict[str, Tree], RecordShapes, dict[str, Any]]:
