@@ -305,7 +305,7 @@ def test_few_rows_are_reported_with_the_planned_noise(case):
 def test_enough_rows_are_not_reported_and_too_few_validation_rows_are():
     rows = np.random.default_rng(1).normal(size=(4000, 3)) / 3
     ledger = dpb.Ledger(dpb.Budget(2.0, 0.01))
-    model = CASES["ridge"].make(method=None, validation_fraction=0.0025, ledger=ledger)
+    model = CASES["ridge"].make(method=dpb.Tracking(), validation_fraction=0.0025, ledger=ledger)
     with warnings.catch_warnings():
         warnings.simplefilter("error", UtilityWarning)  # which stops the fit before its charge, and before it compiles
         with pytest.raises(UtilityWarning, match=r"more noise than signal: .*validation pass") as caught:

@@ -24,7 +24,7 @@ it, a fraction 1 - q, by about C (1 - q). The sum of squares is smallest at a fr
 import functools
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import jax
@@ -198,12 +198,13 @@ class Preconditioned:
                     uses_per_round=PASSES,
                 )
             )
+        stages[-1] = replace(stages[-1], end=function(_Update.end, update))
         program = Program(
             rounds=1,
             stages=stages,
             start=function(_start, update, self._first_clip),
-            observe=function(_Update.observe, update),
-            finish=function(_Update.finish, update),
+            observe=_observe,
+            finish=_finish,
         )
         return program, self._parameters(releases, tuple(releases[TRAINING].contributions))
 
@@ -261,8 +262,11 @@ class Preconditioned:
             "training: clip": (self._first_clip, f"initially; it then adapts until {self.within:.0%} are within it"),
         }
         if SCALE in releases:
-            parameters["scale: share"] = (_SCALE_SHARE, "of the training's mu^2, to measure the scale of the model")
-            parameters["scale: passes"] = (PASSES, "Newton steps, for one factor per group of coefficients")
+            parameters[f"{SCALE}: share"] = (_SCALE_SHARE, "of the training's mu^2")
+            parameters[f"{SCALE}: passes"] = (
+                PASSES,
+                "Newton steps after training, a factor per group of coefficients",
+            )
         return parameters
 
 
@@ -324,20 +328,13 @@ class _Update:
         assert self.rescaling is not None
         return carry | {"scale": self.rescaling.step(carry["scale"], answer, step)}
 
-    def observe(self, state: State) -> Tree:
-        """The standard errors of the model by the noise of training, and the factors of its scale."""
-        factors, errors = self._factors(state), self._standard_errors(state)
-        return {STANDARD_ERRORS: scaled(errors, factors), FACTORS: factors}
-
-    def finish(self, state: State) -> tuple[Tree, Tree]:
-        """The final x and model."""
-        return state["x"], scaled(state["average"], self._factors(state))
-
-    def _factors(self, state: State) -> jax.Array:
+    def end(self, state: State, carry: State) -> State:
+        """The state after the last stage, with the standard errors of the model and the factors of its columns."""
+        errors = self._standard_errors(carry)
         if self.rescaling is None:
-            return jnp.ones(state["average"].shape[0], state["average"].dtype)
-        y, errors = state["average"], self._standard_errors(state)
-        return self.rescaling.factors(state["scale"], y, errors).astype(y.dtype)
+            return carry | {"errors": errors}
+        factors = self.rescaling.factors(carry["scale"], carry["average"], errors).astype(errors.dtype)
+        return carry | {"factors": factors, "errors": scaled(errors, factors)}
 
     def _standard_errors(self, state: State) -> jax.Array:
         """Standard deviation of each coefficient of the average, from the noise of all steps.
@@ -381,6 +378,8 @@ def _start(update: "_Update", clip: Any, x: Tree, y: Tree) -> State:
         "variance": jnp.zeros((), jnp.float32),
         "moments": jnp.zeros((columns, columns), y.dtype),
         "preconditioner": jnp.zeros((columns, columns), y.dtype),
+        "errors": jnp.zeros_like(y),
+        "factors": jnp.ones(columns, y.dtype),
     }
     return state if update.rescaling is None else state | {"scale": update.rescaling.start()}
 
@@ -391,6 +390,14 @@ def _rows_at(state: State, carry: State, step: jax.Array) -> Tree:
 
 def _gradients_at(state: State, carry: State, step: jax.Array) -> Tree:
     return carry["x"], carry["y"], carry["clip"]
+
+
+def _observe(state: State) -> Tree:
+    return {STANDARD_ERRORS: state["errors"], FACTORS: state["factors"]}
+
+
+def _finish(state: State) -> tuple[Tree, Tree]:
+    return state["x"], scaled(state["average"], state["factors"])
 
 
 def _scales_at(state: State, carry: State, step: jax.Array) -> Tree:

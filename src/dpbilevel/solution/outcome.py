@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from dpbilevel.methods.preconditioned import FACTORS
+from dpbilevel.methods.rescaling import SCALE
 from dpbilevel.methods.tracking.tracking import Tracking
 from dpbilevel.planning import Plan
 from dpbilevel.solution.diagnostics import Diagnostics, distance, leaves
@@ -54,7 +55,8 @@ def _outcome(planned: Plan, start: Tree, x: Tree, history: Mapping[str, Tree]) -
         return Outcome("Diverged: the returned x is not finite; try smaller steps or a bounded domain.", usable=False)
     moved = distance(start, x) > 0
     if not isinstance(planned.method, Tracking):
-        return Outcome(_without_diagnostics(planned, moved) if FACTORS not in history else _rescaled(history[FACTORS]))
+        scaled = f"{SCALE}: passes" in planned.parameters
+        return Outcome(_rescaled(history[FACTORS]) if scaled else _without_diagnostics(planned, moved))
     if not planned.budget.is_private:
         return Outcome(_without_noise(planned, start, x, history["x"]))
     diagnostics = Diagnostics(planned.method, planned.problem.domain, start, history)
