@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from support.broken_sums import rows_without_norms
 from support.compilation_cache import with_names
-from support.optimised_hlo import Module
+from support.optimised_hlo import optimised
 
 import dpbilevel as dpb
 from dpbilevel import records as records_module
@@ -211,7 +211,7 @@ def executed():
             plan.program.randomness_shapes(),
             np.int32(1),
         )
-        return Module(lowered.compile().as_text(), records="arrays")
+        return optimised(lowered, records="arrays")
 
 
 def test_programs_of_networks_sum_what_they_measure():
