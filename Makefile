@@ -10,9 +10,9 @@ BROWSER := .browser/.ready
 AXE := axe-core@4.14.0
 WORKERS ?= 2
 PYTEST := $(PY) -m pytest -n $(WORKERS) --durations=30
-# Most of a cold test is XLA's, and two fifths of that its newer emitters of fused loops. Tests that are not about bits,
-# noise or sensitivities do without them. All others compile as users do; tests/conftest.py insists.
-QUICK := XLA_FLAGS=--xla_cpu_use_fusion_emitters=false
+# Most of a cold test is XLA's: its newer emitters of fused loops, and LLVM's optimisation. Tests that are not about bits,
+# noise or sensitivities do without both. All others compile as users do; tests/conftest.py insists.
+QUICK := XLA_FLAGS="--xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=0"
 QUICKLY := $(addprefix tests/,applications cli datasets encoding estimators methods paper plot report solution theory)
 
 # Succeeds in an interpreter that can make the environment. A pyenv shim may exist and yet not run, and
