@@ -143,7 +143,10 @@ def solution(method, noise="float"):
     )
 
 
-@pytest.mark.parametrize("name", METHODS)
+# Batches are compared for linear models in every run (test_linear.py), for networks by `make test-heavy`.
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.heavy) if "Poisson" in name else name for name in METHODS]
+)
 def test_a_solution_is_that_of_written_out_gradients(monkeypatch, name):
     taken, true = [], clipping.products_total
     monkeypatch.setattr(clipping, "products_total", lambda block, *rest: taken.append(1) or true(block, *rest))
