@@ -10,9 +10,11 @@ BROWSER := .browser/.ready
 AXE := axe-core@4.14.0
 WORKERS ?= 2
 PYTEST := $(PY) -m pytest -n $(WORKERS) --durations=30
-# Most of a cold test is XLA's, and two fifths of that its newer emitters of fused loops. Tests that are not about bits,
-# noise or sensitivities do without them. All others compile as users do; tests/conftest.py insists.
-QUICK := XLA_FLAGS=--xla_cpu_use_fusion_emitters=false
+# Most of a cold test is XLA's: its newer emitters of fused loops, and LLVM's optimisation. Tests that are not about bits,
+# noise or sensitivities do without both; pages only without the first, because the second was not measured there. All
+# others compile as users do; tests/conftest.py insists.
+QUICK := XLA_FLAGS="--xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=0"
+QUICK_PAGES := XLA_FLAGS=--xla_cpu_use_fusion_emitters=false
 QUICKLY := $(addprefix tests/,applications cli datasets encoding estimators methods paper plot report solution theory)
 
 # Succeeds in an interpreter that can make the environment. A pyenv shim may exist and yet not run, and
@@ -32,7 +34,7 @@ test: $(READY) $(BROWSER)  ## run every test and doctest but those of pages
 	$(QUICK) $(PYTEST) src $(QUICKLY)
 
 test-pages: $(READY)  ## run the documentation, the examples and small benchmarks
-	$(QUICK) $(PYTEST) tests/pages
+	$(QUICK_PAGES) $(PYTEST) tests/pages
 
 test-fast: $(READY)  ## all of these without the slow tests
 	$(PYTEST) -m "not slow and not heavy"

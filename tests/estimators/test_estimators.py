@@ -17,7 +17,7 @@ from sklearn.utils.estimator_checks import check_estimator
 from support.estimator_cases import CASES, ENCODER, PLACES, QUICK, X, every_case, fitted, released, said
 
 import dpbilevel as dpb
-from dpbilevel import estimators
+from dpbilevel import estimators, planning
 from dpbilevel.errors import (
     DPBilevelError,
     InvalidArgument,
@@ -55,8 +55,11 @@ def untrained(records, program, receipt, schedule, state, rounds):
 @pytest.mark.filterwarnings("ignore")
 @every_case
 def test_scikit_learn_finds_nothing_else_wrong(case, monkeypatch):
-    # Each of the hundred fits has a shape of its own, and compiling them is nine tenths of the time.
+    # Each of the hundred fits has a shape of its own, and compiling them is nine tenths of the time. Of what is left,
+    # three quarters are traces of the programs that would run, which one estimator keeps.
     monkeypatch.setattr(dpb.Records, "execute", untrained)
+    if case is not CASES["ridge"]:
+        monkeypatch.setattr(planning, "check_traceable", lambda *program: None)
     find_what_is_wrong(case.kind(method=QUICK))
 
 
