@@ -49,7 +49,7 @@ TRAINING = "training"
 _SHARES = {GRADIENT: 0.99, WITHIN: 0.01}  # of mu^2
 _FEWEST, _MOST = 200, 600  # steps of Adam
 _RECORDS_PER_STEP = 3.0  # mu times records, below which steps are long enough to overshoot
-_LINEAR, _OTHER = 2.4, 1.2  # learning rate times root of steps: for rows of norm one, and for y of unknown scale
+_LINEAR, _OTHER = 2.0, 1.0  # learning rate times root of steps: for rows of norm one, and for y of unknown scale
 _WITHIN = 0.99  # fraction of records that are not clipped: those above the clip may be a whole class or source
 _NOISY = 0.003  # sqrt(d_y)/(mu n) at which the clip is reduced by a third
 _LEAST_SHARE, _MOST_SHARE = 0.1, 0.2
@@ -64,8 +64,8 @@ class Refit:
         steps: number of gradient steps. By default as many as a linear model with released second moments needs, and
             mu n/3 for all others, at least 200 and at most 600.
         learning_rate: learning rate of Adam in units of 1/C. If it is given, Adam is used. By default steps are
-            preconditioned by second moments where that pays. Otherwise it is 2.4/sqrt(steps) for linear models, in
-            units of 1/C or, if it is declared, of one over the norm of rows, and 1.2/sqrt(steps) for all others.
+            preconditioned by second moments where that pays. Otherwise it is 2/sqrt(steps) for linear models, in
+            units of 1/C or, if it is declared, of one over the norm of rows, and 1/sqrt(steps) for all others.
         clip_norm: C, the initial clip, which then adapts to the norms of per-record gradients. Where the noise over all
             coordinates of y is large relative to the number of records, records are clipped to a smaller norm, by a
             factor of sqrt(1 + v/0.003) with v = sqrt(d_y)/(mu n).
