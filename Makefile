@@ -19,7 +19,7 @@ QUICKLY := $(addprefix tests/,applications cli datasets encoding estimators meth
 # Debian ships a Python without ensurepip, so a candidate counts only once it has run this.
 USABLE := import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 15))
 
-.PHONY: help demo test test-pages test-fast test-heavy lint docs format clean bench-rates bench-solver bench-solver-private bench-constants bench-multitask bench-penalty bench-results bench-utility bench-estimators bench-speed trust bench-audits golden
+.PHONY: help demo test test-pages test-fast test-heavy lint docs format clean bench-rates bench-solver bench-solver-private bench-constants bench-multitask bench-penalty bench-results bench-survey bench-utility bench-estimators bench-speed trust bench-audits golden
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile
@@ -79,6 +79,9 @@ bench-results: $(READY)  ## draw the other pages of docs/results (a few minutes)
 
 bench-audits: $(READY)  ## attack every method and estimator (hours; ARGS=--quick takes twenty minutes)
 	$(PY) benchmarks/audits.py $(ARGS)
+
+bench-survey: $(READY)  ## estimators on many small problems (hours on one core: ARGS="--processes 16", or in pieces)
+	$(PY) benchmarks/survey.py $(ARGS)
 
 bench-utility: $(READY)  ## compare methods on real data (hours; ARGS=--quick takes ten minutes)
 	$(PY) benchmarks/utility.py $(ARGS)

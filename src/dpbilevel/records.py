@@ -224,13 +224,14 @@ def _execute_with_calls(
     for round_keys in keys:
         first = 0
         for stage in program.stages:
+            own = round_keys[first : first + stage.keys_per_round]
+            first += stage.keys_per_round
             if isinstance(stage, Call):
                 copies = {role: jax.tree.map(np.copy, readable[role]) for role in stage.release.roles}
-                state = stage.run(state, copies)
+                state = stage.run(state, copies, own)
                 continue
             with isolated_jax_config():
-                state = _execute_stage(stage, precise, arrays, state, round_keys[first : first + stage.keys_per_round])
-            first += stage.keys_per_round
+                state = _execute_stage(stage, precise, arrays, state, own)
         history.append(jax.tree.map(np.asarray, program.observe(state)))
     return state, jax.tree.map(lambda *rows: np.stack(rows), *history)
 
