@@ -72,7 +72,7 @@ class ObjectiveNoise:
         ...     Budget(1.0, 1e-6), slope=1.0, curvature=0.25, row_norm=1.0, ridge=2.5, tolerance=1e-9
         ... )
         >>> round(noise.noise_std, 2)
-        10.34
+        9.89
         >>> spent = noise.delta(1.0, slope=1.0, curvature=0.25, row_norm=1.0, adjacency="replace-one")
         >>> 0.999e-6 < spent <= 1e-6
         True
