@@ -86,7 +86,7 @@ bench-survey: $(READY)  ## estimators on many small problems (hours on one core:
 bench-utility: $(READY)  ## compare methods on real data (hours; ARGS=--quick takes ten minutes)
 	$(PY) benchmarks/utility.py $(ARGS)
 
-bench-estimators: $(READY) .venv-diffprivlib/.ready  ## estimators beside scikit-learn and diffprivlib (ten minutes)
+bench-estimators: $(READY) .venv-diffprivlib/.ready  ## estimators beside scikit-learn, diffprivlib and DP-EBM (half an hour)
 	$(PY) benchmarks/side_by_side.py --peer .venv-diffprivlib/bin/python $(ARGS)
 
 bench-speed: $(READY) .venv-speed/.ready  ## speed and memory beside plain JAX, jaxopt, jax_privacy and Opacus (an hour)
