@@ -80,7 +80,7 @@ bench-results: $(READY)  ## draw the other pages of docs/results (a few minutes)
 bench-audits: $(READY)  ## attack every method and estimator (hours; ARGS=--quick takes twenty minutes)
 	$(PY) benchmarks/audits.py $(ARGS)
 
-bench-survey: $(READY)  ## estimators on many small problems (hours on one core: ARGS="--processes 16", or in pieces)
+bench-survey: $(READY)  ## estimators on many small problems (an hour with ARGS="--processes 2"; interrupted, it resumes)
 	$(PY) benchmarks/survey.py $(ARGS)
 
 bench-utility: $(READY)  ## compare methods on real data (hours; ARGS=--quick takes ten minutes)

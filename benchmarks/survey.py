@@ -1,6 +1,6 @@
 """Estimators with defaults on many small problems, beside not tuning, a constant, and rivals: docs/results/survey.*.
 
-    python benchmarks/survey.py --processes 16                     (an hour; interrupted, it resumes)
+    python benchmarks/survey.py --processes 2                      (an hour; interrupted, it resumes)
     python benchmarks/survey.py --dev --processes 2 --seeds 8      (other problems and seeds, into build/)
     python benchmarks/survey.py --dev --problems 'logistic, 400' --epsilons 0.3,1 --seeds 8
     python benchmarks/survey.py --report                           (the page alone)
@@ -33,7 +33,7 @@ from survey_problems import COMMITTED, DEVELOPMENT, QUICK, Problem, Split
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "docs" / "results" / "survey.json"
 DEVELOPED = ROOT / "build" / "survey_dev.json"
-EPSILONS, SEEDS, BLOCK = (0.3, 1.0, 3.0, 8.0), 20, 5
+EPSILONS, SEEDS, BLOCK = (0.3, 1.0, 3.0, 8.0), 20, 10
 TUNED, DEFAULT, RIVAL, CONSTANT, REFERENCE = "tuned", "default", "rival", "constant", "reference"
 FIRST_NOISE_SEED = 500
 
