@@ -147,7 +147,12 @@ def override_complaints(name: str, method: Callable[..., Any]) -> list[str]:
 # Trainings of the ceiling. Those that do not apply to a problem are left out.
 TRAININGS: dict[str, Callable[[], Any]] = {
     "default": lambda: dpb.Refit(),
-    "objective perturbation": lambda: baselines().ObjectivePerturbation(),
+    **{
+        f"objective perturbation, share {share:g}": functools.partial(
+            lambda share: baselines().ObjectivePerturbation(share=share), share
+        )
+        for share in (0.1, 0.4)
+    },
     **{
         f"Adam, {steps} steps, clip {clip:g}, rate {rate:g}": functools.partial(
             dpb.Refit, steps=steps, clip_norm=clip, learning_rate=rate * clip
