@@ -222,15 +222,15 @@ def _execute_with_calls(
     readable = {role: memory.as_numpy(len(valid)) for role, (memory, valid) in arrays.items()}
     history = []
     for round_keys in keys:
-        first = 0
+        left = round_keys
         for stage in program.stages:
+            own, left = left[: stage.keys_per_round], left[stage.keys_per_round :]
             if isinstance(stage, Call):
                 copies = {role: jax.tree.map(np.copy, readable[role]) for role in stage.release.roles}
-                state = stage.run(state, copies)
-                continue
-            with isolated_jax_config():
-                state = _execute_stage(stage, precise, arrays, state, round_keys[first : first + stage.keys_per_round])
-            first += stage.keys_per_round
+                state = stage.run(state, copies, own)
+            else:
+                with isolated_jax_config():
+                    state = _execute_stage(stage, precise, arrays, state, own)
         history.append(jax.tree.map(np.asarray, program.observe(state)))
     return state, jax.tree.map(lambda *rows: np.stack(rows), *history)
 
