@@ -20,7 +20,7 @@ class Positional(str):
     """The help text of a positional argument."""
 
 
-Data = Annotated[Path, Positional("A CSV or Parquet file, one record per row.")]
+Data = Annotated[Path, Positional("A CSV or Parquet file, or a folder of Parquet files; one record per row.")]
 Target = Annotated[str, "The column to predict."]
 SchemaFile = Annotated[Path, "The schema: declarations of the columns (TOML)."]
 Out = Annotated[Path, "The folder to write the run to."]

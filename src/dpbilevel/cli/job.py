@@ -16,6 +16,8 @@ from dpbilevel.errors import InvalidArgument
 from dpbilevel.estimators.base import PrivateEstimator
 from dpbilevel.planning import Plan
 
+_FEWEST = 2  # rows of a run
+
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Job:
@@ -35,7 +37,7 @@ class Job:
 
     def check_rows(self, rows: int) -> None:
         """Raise for fewer rows than a run needs; their number is public."""
-        if rows < 2:
+        if rows < _FEWEST:
             raise InvalidArgument(f"{self.table.path}: must have at least 2 rows, one to validate and one to train")
 
     def plan(self, rows: int, validation_rows: int | None) -> Plan:
@@ -56,15 +58,29 @@ def prepared(asked: FitCommand) -> Job:
                 f"--{option} {name}: {where} declares no such column; it declares "
                 f"{', '.join(map(repr, list(schema.columns)[:20]))}"
             )
+    # Declarations are checked before a file is opened; the number of knots may follow from its number of rows.
     features = schema.features(asked.target, *places.values())
-    encoder = fitted_encoder(features, asked.invalid)
-    estimator = _estimator(asked, schema, encoder)
+    known = schema.resolved(_FEWEST)
+    encoder = fitted_encoder(known.features(asked.target, *places.values()), asked.invalid)
+    estimator = _estimator(asked, known, encoder)
     table = open_table(asked.data, how)
     validation = None if asked.validation is None else open_table(asked.validation, how)
     check_columns(schema, where, table, [*features.columns, asked.target, *places.values()])
     if validation is not None:
         check_columns(schema, where, validation, [*features.columns, asked.target])
-    return Job(asked=asked, table=table, validation=validation, schema=schema, encoder=encoder, estimator=estimator)
+    rows = _count(asked, table) if features.needs_rows else None
+    if rows is not None:
+        known = schema.resolved(max(rows, _FEWEST))
+        encoder = fitted_encoder(known.features(asked.target, *places.values()), asked.invalid)
+        estimator = _estimator(asked, known, encoder)
+    return Job(asked=asked, table=table, validation=validation, schema=known, encoder=encoder, estimator=estimator)
+
+
+def _count(asked: FitCommand, table: TableFile) -> int | None:
+    """The number of rows; a dry run reads no CSV, and is told the number."""
+    if asked.dry_run:
+        return table.rows if asked.rows is None else asked.rows
+    return table.count_rows()
 
 
 def _estimator(asked: FitCommand, schema: Schema, encoder: BoundedEncoder) -> PrivateEstimator:
@@ -73,6 +89,8 @@ def _estimator(asked: FitCommand, schema: Schema, encoder: BoundedEncoder) -> Pr
         forms = {"classes": "classes = [...]", "range": "range = [low, high]"}
         needed = " or ".join(form for kind, form in forms.items() if kind in kinds)
         raise InvalidArgument(f"{asked.schema}: the target {asked.target!r} must have {needed}")
+    if target.scale != "linear" or target.missing:
+        raise InvalidArgument(f"{asked.schema}: the target {asked.target!r} must have no scale and no missing = true")
     known: dict[str, Any] = {"data_norm": encoder.row_norm_}
     known |= {"classes": list(target.values)} if target.kind == "classes" else {"target_range": target.values}
     for place, name in asked.place_columns().items():

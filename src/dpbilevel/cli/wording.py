@@ -36,6 +36,8 @@ _REMEDIES = {
         "create another with `dpbilevel ledger create`, whose first run is of this kind"
     ),
     r"does not exist; check the address$": "does not exist; check the address (`dpbilevel ledger create` creates one)",
+    r"name it in missing=\[\.\.\.\] for": "add missing = true to the schema for",
+    r"declare a wider range in ranges=, with knots": "leave out kind for a wider range",
     r"^epsilon is ": "--epsilon is ",
     r"^url: ": "--ledger: ",
     r"^schema: ": "--schema: ",

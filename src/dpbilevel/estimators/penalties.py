@@ -14,7 +14,6 @@ tuning cannot recover. If `Tracking` is asked for where its validation passes ha
 penalty is therefore the middle of the usual range (test_penalties.py shows why).
 """
 
-import functools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -27,6 +26,7 @@ from dpbilevel.applications.regularization import PENALTIES, regularization
 from dpbilevel.estimators.groups import numbered_groups
 from dpbilevel.estimators.linear import LinearEstimator
 from dpbilevel.estimators.prepared import Prepared, Unread
+from dpbilevel.estimators.weights import Weights
 from dpbilevel.execution.notices import PASS_LIMIT
 from dpbilevel.methods.refit import Refit
 from dpbilevel.methods.rescaling import SCALE
@@ -44,16 +44,18 @@ class PenaltyEstimator(LinearEstimator):
     """An estimator that tunes penalties."""
 
     groups: Any = None
+    largest_weight: float | None = None
 
-    def fit(self, X: Any, y: Any, *, checkpoint: str | Path | None = None) -> Self:
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, *, checkpoint: str | Path | None = None) -> Self:
         """Tune and train. The total cost is charged before the first step.
 
         Args:
             X, y: rows and targets.
+            sample_weight: one weight >= 0 per row, at most ``largest_weight``; larger ones are clamped to it.
             checkpoint: path of a file from which an interrupted fit resumes, as in `dpbilevel.solve`. It is as secret
                 as the rows; delete it once the model is saved.
         """
-        return self._fit(self._prepare(X, y), checkpoint)
+        return self._fit(self._prepare(X, y, sample_weight), checkpoint)
 
     def plan(self, rows: int, columns: int) -> Plan:
         """Plan a fit from sizes alone: its privacy spend and its noise. Classes must be declared.
@@ -64,20 +66,24 @@ class PenaltyEstimator(LinearEstimator):
         """
         return self._plan(self._prepare(Unread(rows, columns)))
 
-    def _prepare(self, X: Any, y: Any = None) -> Prepared:
+    def _prepare(self, X: Any, y: Any = None, sample_weight: Any = None) -> Prepared:
         table = self._rows(X)
         targets = self._targets(y, table)
+        weights = Weights.of(sample_weight, self.largest_weight, getattr(self, "class_weight", None), table, targets)
         groups, group_of = numbered_groups(self.groups, table.shape[1])
         rows = table.with_intercept()
-        columns = rows.values, targets.values
+        columns = rows.values, targets.values, *weights.columns
         records = self._levels(columns, columns)
         model = {**targets.model, "columns": rows.shape[1], "groups": group_of, "row_norm": 1.0}
         return Prepared(
-            planned=self._in_reach(functools.partial(regularization, **model), records, table.shape[0]),
+            planned=self._in_reach(
+                lambda **limits: weights.problem(regularization(**model, **limits)), records, table.shape[0]
+            ),
             records=records,
-            caveats=(*rows.caveats, *targets.caveats),
+            caveats=(*rows.caveats, *targets.caveats, *weights.caveats),
             legend=Legend("penalty", tuple(map(str, groups)), logarithmic=True),
-            facts={"columns": self._columns(), "rows": rows.scaling, "targets": targets.known, "groups": groups},
+            facts={"columns": self._columns(), "rows": rows.scaling, "targets": targets.known, "groups": groups}
+            | ({"weights": weights.known} if weights.columns else {}),
             finish=lambda x, y: (
                 self._model(rows, targets, y) | {"groups_": groups, "penalties_": np.exp(np.asarray(x, np.float64))}
             ),

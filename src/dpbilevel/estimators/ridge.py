@@ -15,6 +15,7 @@ class DPRidgeCV(PenaltyEstimator, PrivateRegressor):
             `PrivacyLeakWarning`.
         groups: one label per column; columns with the same label share a penalty (``range(columns)``: one penalty per
             column). None: one penalty for all. The intercept is not penalised.
+        largest_weight: declared bound of ``sample_weight``; None reads it from the data, with the same warning.
 
     Settings shared by all estimators are those of `dpbilevel.estimators.base.PrivateEstimator`.
 

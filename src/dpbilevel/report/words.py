@@ -105,6 +105,8 @@ def declared_rows(schema: Mapping[str, Any] | None) -> list[list[str]]:
 
     >>> declared_rows({"age": {"range": [17, 90]}, "sex": {"categories": ["F", "M"]}})
     [['age', 'range: 17 to 90'], ['sex', 'categories: F, M']]
+    >>> declared_rows({"crosses": [["age", "sex"]]})
+    [['crosses', 'age x sex']]
     """
     rows: list[list[str]] = []
 
@@ -125,7 +127,7 @@ def declared_rows(schema: Mapping[str, Any] | None) -> list[list[str]]:
 def _declared(key: str, value: Any) -> str:
     if isinstance(value, list):
         joint = " to " if key in ("range", "bounds") and len(value) == 2 else ", "
-        shown = joint.join(short(item) for item in value)
+        shown = joint.join(" x ".join(map(short, item)) if isinstance(item, list) else short(item) for item in value)
     else:
         shown = short(value)
     return f"{key}: {shown}" if key else shown

@@ -44,13 +44,16 @@ class Tune(FitCommand):
 
     def declared(self, schema: "Schema", encoder: "BoundedEncoder") -> dict[str, Any]:
         """The group of each encoded column."""
-        names = list(encoder.feature_names_in_)
+        from dpbilevel.cli.rows import group_names
+
         if self.groups == "one":
             return {"groups": None}
+        names = group_names(encoder)
         if self.groups == "schema":
-            if all(schema.columns[name].group is None for name in names):
+            groups = {name: schema.columns[name].group for name in encoder.feature_names_in_}
+            if not any(groups.values()):
                 raise InvalidArgument(f'--groups schema: no column of {self.schema} has a group; add group = "name"')
-            names = [schema.columns[name].group or name for name in names]
+            names = [groups.get(name) or name for name in names]
         return {"groups": [names[at] for at in encoder.group_of_column_]}
 
     def facts(self) -> dict[str, str]:
