@@ -35,11 +35,12 @@ from dpbilevel.report.writing import write_report
 from dpbilevel.solution.solution import Solution
 
 RUN, PAGE, TEXT, SOLUTION = "run.json", "report.html", "report.md", "solution.json"
+SCORES = "evaluation.json"  # of `dpbilevel evaluate`
 CHECKPOINT, OPTIONS = ".checkpoint", ".options.json"
 _SPACE = ".run.json.space"
 _BEFORE = {RUN: ".run.json.before", CHECKPOINT: ".checkpoint.before", OPTIONS: ".options.json.before"}
 _LOCK = f".{CHECKPOINT}.lock"
-_FILES = (RUN, PAGE, TEXT, SOLUTION, CHECKPOINT, OPTIONS, _SPACE, *_BEFORE.values(), _LOCK)
+_FILES = (RUN, PAGE, TEXT, SOLUTION, SCORES, f".{SCORES}.space", CHECKPOINT, OPTIONS, _SPACE, *_BEFORE.values(), _LOCK)
 _PART = re.compile(rf"\.({'|'.join(map(re.escape, _FILES))})\.\d+\.part")  # left by a process that was killed
 _SPENT = "its epsilon is charged and counts as spent"
 
@@ -115,7 +116,7 @@ class RunFolder:
     def replace_earlier(self) -> None:
         """Remove the files of an earlier run: this run is charged now."""
         with contextlib.suppress(OSError):
-            self._remove(*_BEFORE.values(), PAGE, TEXT, SOLUTION)
+            self._remove(*_BEFORE.values(), PAGE, TEXT, SOLUTION, SCORES)
 
     def abort(self) -> str:
         """Write that the run was interrupted after its charge; returns the message, with the way to resume."""

@@ -136,9 +136,9 @@ class Evaluation:
                     meaning += f"; it has {records:,.0f} ± {noise:.2g} records"
                 yield Line(f"{name}, {part}", score, self.standard_errors[name][part], found, meaning)
 
-    def summary(self) -> str:
-        """The guarantee, and every score with its noise and confidence interval."""
-        rows = [
+    def score_rows(self) -> list[list[str]]:
+        """A row of text for every score: metric, score, noise, 95% interval, meaning."""
+        return [
             [
                 line.name,
                 f"{line.score:.4g}",
@@ -148,11 +148,27 @@ class Evaluation:
             ]
             for line in self.lines()
         ]
+
+    def bin_rows(self) -> tuple[list[str], list[list[str]]]:
+        """Header and rows of the bins of "calibration"."""
+        bins, noise = self.values["calibration"], self.standard_errors["calibration"]
+        rows = [
+            [
+                f"{bins['edges'][place]:.3g} to {bins['edges'][place + 1]:.3g}",
+                *(f"{bins[name][place]:.1f} ({noise[name][place]:.2g})" for name in noise),
+            ]
+            for place in range(len(bins["records"]))
+        ]
+        return ["bin", *(f"{name} (noise)" for name in noise)], rows
+
+    def summary(self) -> str:
+        """The guarantee, and every score with its noise and confidence interval."""
+        rows = self.score_rows()
         parts = [f"{self.privacy.sentence()}\n\n{self.records:,} records"]
         if rows:
             parts.append(text_table(["metric", "score", "noise", "95% interval", "what it is"], rows))
         if "calibration" in self.values:
-            parts.append(f"calibration: {self.meanings['calibration']}\n{self._bins()}")
+            parts.append(f"calibration: {self.meanings['calibration']}\n{text_table(*self.bin_rows())}")
         return "\n\n".join(parts)
 
     def to_json(self) -> dict[str, Any]:
@@ -178,15 +194,3 @@ class Evaluation:
         scores = [f"{line.name} {line.score:.4g} ± {line.noise:.2g}" for line in self.lines()]
         scores += ["calibration in bins"] if "calibration" in self.values else []
         return f"Evaluation({', '.join(scores)} on {self.records:,} records; {self.privacy.label()})"
-
-    def _bins(self) -> str:
-        bins, noise = self.values["calibration"], self.standard_errors["calibration"]
-        header = ["bin", *(f"{name} (noise)" for name in noise)]
-        rows = [
-            [
-                f"{bins['edges'][place]:.3g} to {bins['edges'][place + 1]:.3g}",
-                *(f"{bins[name][place]:.1f} ({noise[name][place]:.2g})" for name in noise),
-            ]
-            for place in range(len(bins["records"]))
-        ]
-        return text_table(header, rows)
