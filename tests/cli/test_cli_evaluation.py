@@ -36,7 +36,7 @@ def trained(place, command, monkeypatch):
 
 def test_scores_are_charged_printed_and_written(trained, command, tmp_path):
     ledger = f"sqlite:///{tmp_path}/ledger.db"
-    dpb.Ledger.open(ledger, dataset="new", total=dpb.Budget(3.0, 1e-5))
+    dpb.Ledger.open(ledger, dataset="new", total=dpb.Budget(2.5, 1e-5))
     code, said, heard = command(*EVALUATE, "--groups", "clinic", "--ledger", ledger)
     assert code == 0, heard
     (entry,) = dpb.Ledger.open(ledger, dataset="new").entries
@@ -52,7 +52,7 @@ def test_scores_are_charged_printed_and_written(trained, command, tmp_path):
     assert not [path for path in (trained / "run").iterdir() if "space" in path.name]
     code, _, heard = command(*EVALUATE, "--force", "--ledger", ledger)
     assert code == 3
-    assert "epsilon 2 of 3 spent" in heard
+    assert "epsilon 2 of 2.5 spent" in heard
     assert json.loads((trained / "run" / "evaluation.json").read_text()) == content  # the earlier scores stand
 
 

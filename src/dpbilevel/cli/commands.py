@@ -20,7 +20,7 @@ from dpbilevel.cli.prediction import check_output, predict, remove_unfinished
 from dpbilevel.cli.resuming import StoredRun, stored_run
 from dpbilevel.cli.run_folder import PAGE, RUN, SCORES, SOLUTION, check_free, write_pages
 from dpbilevel.cli.schema import template
-from dpbilevel.cli.score_output import show_scores
+from dpbilevel.cli.score_output import scores_json, show_scores, show_table
 from dpbilevel.cli.signals import SIGNALS
 from dpbilevel.cli.table_file import open_table
 from dpbilevel.cli.tuning import run
@@ -40,7 +40,7 @@ from dpbilevel.solving import check_noise
 
 _MANY = 10**9  # rows, for the default delta of a budget that is only checked
 _SHOWN = 15  # maximum number of hyperparameters in the terminal; the report has all of them
-_ROLES = {"lower": "training (lower)", "upper": "validation (upper)", "both": "both"}
+_ROLES = {"lower": "training (lower)", "upper": "validation (upper)", "both": "both", "heldout": "held out"}
 
 
 @contextlib.contextmanager
@@ -318,6 +318,8 @@ def _show_review(console: Console, review: Review, folder: Path) -> None:
     rows = [[name, f"{value:.4g}"] for name, value in values.items()]
     more = f", {_SHOWN} of {len(rows)}" if len(rows) > _SHOWN else ""
     console.table(f"Released{more}", ["name", found.quantity], rows[:_SHOWN])
+    if review.evaluation is not None:
+        show_table(console, review.evaluation, f"Scores on {review.evaluation.records:,} held-out rows")
     for remark in solution.remarks:
         console.print(f"\nRemark: {remark}.")
     console.print(f"\nModel and all released values: {folder / RUN}")
@@ -333,6 +335,7 @@ def _show_review(console: Console, review: Review, folder: Path) -> None:
             "hyperparameters": values,
             "result": solution.result,
             "remarks": list(solution.remarks),
+            "scores": None if review.evaluation is None else scores_json(review.evaluation),
         }
     )
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dpbilevel.cli.ending import RunFailed, describe_unexpected
+from dpbilevel.cli.holdout import default_metrics
 from dpbilevel.cli.layout import Layout
 from dpbilevel.cli.prediction import restored
 from dpbilevel.cli.rows import Rows, read_rows
@@ -28,7 +29,7 @@ from dpbilevel.privacy.ledger import Ledger, Receipt
 from dpbilevel.report.review import Review
 
 GROUPS = "group_accuracy"
-_SPACE = 2_000_000  # bytes: a generous bound on the scores with their histograms
+SPACE = 2_000_000  # bytes: a generous bound on the scores with their histograms
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +61,7 @@ class Wanted:
     def names(self, schema: Schema, target: str) -> tuple[str, ...]:
         """The metrics, checked against what the schema declares about the target."""
         is_number, labels = schema.columns[target].kind == "range", len(schema.columns[target].values)
-        default = ("r2", "error_quantiles") if is_number else ("accuracy", "auc") if labels == 2 else ("accuracy",)
+        default = default_metrics(schema.columns[target].kind, labels)
         names = default if self.metrics is None else tuple(name.strip() for name in self.metrics.split(","))
         if self.groups is not None and GROUPS not in names:
             names = (*names, GROUPS)
@@ -195,7 +196,7 @@ def _reserved(out: Path) -> Reserved:
 
     with SIGNALS.held():
         try:
-            reserved = Reserved(_space(out), _SPACE)
+            reserved = Reserved(_space(out), SPACE)
         except OSError as error:
             raise InvalidArgument(
                 f"--out {out}: cannot be written ({error.strerror}); free some space or choose another folder"

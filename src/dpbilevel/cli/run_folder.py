@@ -16,7 +16,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,6 +27,7 @@ from dpbilevel.cli.ending import RunFailed, describe_unexpected
 from dpbilevel.cli.signals import NOTHING_SPENT, SIGNALS
 from dpbilevel.errors import DPBilevelError, InvalidArgument
 from dpbilevel.foundation.files import Reserved, write_atomically
+from dpbilevel.privacy.accounting import Chargeable
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.ledger import Ledger, Receipt
 from dpbilevel.report.review import Review
@@ -239,30 +240,31 @@ def check_free(path: Path, *, force: bool) -> None:
             pass
 
 
-class _RunLedger(Ledger):
+class RunLedger(Ledger):
     """The ledger of a run on the command line: a signal never interrupts its charge, and is handled after it."""
 
-    def __init__(self, ledger: Ledger, folder: RunFolder) -> None:
-        self._store, self._folder = ledger._store, folder
+    def __init__(self, ledger: Ledger, folder: RunFolder, also: Sequence[Chargeable]) -> None:
+        self._store, self._folder, self._also = ledger._store, folder, also
         self.receipt: Receipt | None = None
 
-    def charge(self, *arguments: Any, **options: Any) -> Receipt:
+    def charge(self, releases: Sequence[Chargeable], *arguments: Any, **options: Any) -> Receipt:
         with SIGNALS.held():
             if self._folder.resumed:  # not earlier: its checkpoint is locked now, and has refused nothing
                 self._folder.begin()
-            receipt = self.receipt = super().charge(*arguments, **options)
+            receipt = self.receipt = super().charge([*releases, *self._also], *arguments, **options)
             SIGNALS.ending = lambda: f"The run had started: {self._folder.abort()}."
             self._folder.replace_earlier()
         return receipt
 
 
 @contextlib.contextmanager
-def running(folder: RunFolder, ledger: Ledger) -> Iterator[Ledger]:
+def running(folder: RunFolder, ledger: Ledger, also: Sequence[Chargeable] = ()) -> Iterator["RunLedger"]:
     """Create the folder and maintain its state: removed if nothing was charged, "aborted" if the run fails later.
 
-    Yields the ledger to charge. The body must end with `finished`.
+    Yields the ledger to charge, which charges the releases ``also`` together with the run. The body must end with
+    `finished`.
     """
-    before, own = len(ledger.entries), _RunLedger(ledger, folder)
+    before, own = len(ledger.entries), RunLedger(ledger, folder, also)
     with SIGNALS.held():
         if not folder.resumed:
             folder.begin()

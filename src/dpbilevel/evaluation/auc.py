@@ -54,6 +54,11 @@ class Auc:
         return len(self.edges) - 1
 
     @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of an answer."""
+        return (2 * self.bins,)
+
+    @property
     def meaning(self) -> str:
         """The class that the scores are for."""
         return (

@@ -35,6 +35,11 @@ class Calibration:
     largest: ClassVar[float] = math.inf  # several numbers without a common range
 
     @property
+    def shape(self) -> dict[str, tuple[int, ...]]:
+        """The shapes of an answer."""
+        return dict.fromkeys(("records", "offset", "excess"), (self.bins,))
+
+    @property
     def meaning(self) -> str:
         """The number of bins, and the class whose probability is binned."""
         return f"{self.bins} bins of the probability of {self.positive_class}, with numbers of records and positives"

@@ -41,6 +41,11 @@ class ErrorQuantiles:
     largest: ClassVar[float] = math.inf
     unit: ClassVar[float] = UNIT
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of an answer."""
+        return (len(self.edges),)
+
     def contribution(self, record: jax.Array) -> jax.Array:
         """One cell for each bin, the last for errors beyond all edges."""
         return one_cell(record, len(self.edges))

@@ -8,10 +8,11 @@ import functools
 import math
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import jax
-import jax.numpy as jnp
+import numpy as np
 
 from dpbilevel.encoding.encoded_rows import caveats_of
 from dpbilevel.errors import InvalidArgument, PrivacyLeakWarning, UtilityWarning
@@ -27,7 +28,7 @@ from dpbilevel.planning import check_delta
 from dpbilevel.privacy.accounting import all_charges
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.calibration import calibrate, for_exact_noise
-from dpbilevel.privacy.ledger import Ledger
+from dpbilevel.privacy.ledger import Ledger, Receipt
 from dpbilevel.privacy.noise import KeySchedule
 from dpbilevel.privacy.release import Contribution, Release
 from dpbilevel.privacy.spend import Privacy
@@ -36,7 +37,6 @@ from dpbilevel.solving import check_noise, warn_if_not_private
 
 Tree = Any
 
-_ROLE = "both"  # all records have the same role, neither training nor validation
 _NOISY = 0.05  # noise above this fraction of a metric's range makes a score of little use
 
 
@@ -124,31 +124,74 @@ def evaluate(
     check_delta(budget, number)
     metrics = chosen_metrics(metric, model, classes, budget, number, declared)
     group = _groups(metrics, groups, number, declared)
+    planned = plan_scores(metrics, number, budget, noise)
+    warn_if_noisy(planned, stacklevel=3)
     # The contributions are the library's own: in float64, whatever the user has set, a score without noise is exact.
     with jax.enable_x64(True):
-        program, release = _program(metrics, number, for_exact_noise(budget) if noise == "exact" else budget)
-        _warn_if_noisy(release.noise_std * max(chosen.unit for chosen in metrics), number)
         hidden = Records(both=scored(metrics, model, rows, targets, classes, group))
-        for caveat in caveats:
-            warnings.warn(caveat, PrivacyLeakWarning, stacklevel=2)
-        warn_if_not_private(budget, schedule)
-        zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), _answer_shapes(metrics, hidden))
+    for caveat in caveats:
+        warnings.warn(caveat, PrivacyLeakWarning, stacklevel=2)
+    warn_if_not_private(budget, schedule)
+    return planned.execute(hidden, schedule, caveats, ledger=ledger)
+
+
+@dataclass(frozen=True, eq=False)
+class ScorePlan:
+    """Scores that are declared, and not yet charged: no record has been read.
+
+    Attributes:
+        metrics: the metrics.
+        number: the public number of records.
+        budget: the budget of the scores.
+        program: the program that releases them.
+    """
+
+    metrics: tuple[Metric, ...]
+    number: int
+    budget: Budget
+    program: Program
+
+    @property
+    def release(self) -> Release:
+        """The one release of all scores."""
+        (release,) = self.program.releases
+        assert isinstance(release, Release)
+        return release
+
+    def execute(
+        self,
+        records: Records,
+        schedule: KeySchedule,
+        caveats: tuple[str, ...] = (),
+        *,
+        ledger: Ledger | None = None,
+        receipt: Receipt | None = None,
+    ) -> Evaluation:
+        """Charge and release the scores; with a receipt, they have been charged."""
+        with jax.enable_x64(True):
+            released = run(
+                [self.program],
+                records,
+                (None, _zeros(self.metrics)),
+                schedule,
+                budget=self.budget,
+                ledger=ledger,
+                description="evaluation",
+                receipt=receipt,
+                progress=False,
+            )
+        void = schedule.reproducible or not self.budget.is_private
+        privacy = Privacy(all_charges(self.program.releases), self.budget, caveats, void=void)
+        return _result(self.metrics, released.values[1], self.release.noise_std, self.number, privacy)
+
+
+def plan_scores(metrics: tuple[Metric, ...], number: int, budget: Budget, noise: str, role: str = "both") -> ScorePlan:
+    """Declare scores on records of a role, with the noise that spends the budget."""
+    with jax.enable_x64(True):
+        program, release = _program(metrics, number, for_exact_noise(budget) if noise == "exact" else budget, role)
         if noise == "exact":
-            program = program.discretized({release: sum(leaf.size for leaf in jax.tree.leaves(zeros))})
-        released = run(
-            [program],
-            hidden,
-            (None, zeros),
-            schedule,
-            budget=budget,
-            ledger=ledger,
-            description="evaluation",
-            progress=False,
-        )
-    privacy = Privacy(
-        all_charges(program.releases), budget, caveats, void=schedule.reproducible or not budget.is_private
-    )
-    return _result(metrics, released.values[1], release.noise_std, number, privacy)
+            program = program.discretized({release: sum(leaf.size for leaf in jax.tree.leaves(_zeros(metrics)))})
+    return ScorePlan(metrics, number, budget, program)
 
 
 def _result(metrics: tuple[Metric, ...], answer: Tree, noise: float, number: int, privacy: Privacy) -> Evaluation:
@@ -176,11 +219,11 @@ def _groups(metrics: tuple[Metric, ...], groups: Any, number: int, declared: Dec
 
 
 @functools.lru_cache(maxsize=16)
-def _program(metrics: tuple[Metric, ...], number: int, budget: Budget) -> tuple[Program, Release]:
+def _program(metrics: tuple[Metric, ...], number: int, budget: Budget, role: str = "both") -> tuple[Program, Release]:
     clip = NORM * math.sqrt(len(metrics)) if budget.is_private else math.inf
     declared = Release(
         name="evaluation: " + ", ".join(chosen.name for chosen in metrics),
-        contributions={_ROLE: Contribution(_vector_of(metrics), clip, number)},
+        contributions={role: Contribution(_vector_of(metrics), clip, number)},
         noise_std=1.0,
         uses=1,
         adjacency=budget.adjacency,
@@ -218,15 +261,22 @@ def _vector(metrics: tuple[Metric, ...], point: None, record: Tree) -> Tree:
     return {chosen.name: chosen.contribution(record[chosen.name]) for chosen in metrics}
 
 
-def _answer_shapes(metrics: tuple[Metric, ...], records: Records) -> Tree:
-    return jax.eval_shape(functools.partial(_vector, metrics, None), records.sizes.record("lower"))
+def _zeros(metrics: tuple[Metric, ...]) -> Tree:
+    """An answer of zeros, in float64."""
+    return jax.tree.map(np.zeros, {chosen.name: chosen.shape for chosen in metrics}, is_leaf=_is_shape)
 
 
-def _warn_if_noisy(noise: float, number: int) -> None:
+def _is_shape(value: Any) -> bool:
+    return isinstance(value, tuple)
+
+
+def warn_if_noisy(planned: ScorePlan, stacklevel: int) -> None:
+    """Warn, before the charge, if noise makes scores of little use."""
+    number, noise = planned.number, planned.release.noise_std * max(chosen.unit for chosen in planned.metrics)
     if noise > _NOISY:
         warnings.warn(
             f"records: with {number:,} rows the noise alone has a standard deviation of {noise:.2g} of the score's "
             f"range; {_NOISY:g} would need {math.ceil(number * noise / _NOISY):,} rows, or a larger epsilon",
             UtilityWarning,
-            stacklevel=3,
+            stacklevel=stacklevel,
         )

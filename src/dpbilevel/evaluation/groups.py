@@ -33,6 +33,11 @@ class GroupAccuracy:
     largest: ClassVar[float] = 1.0
     unit: ClassVar[float] = UNIT
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of an answer."""
+        return (2 * len(self.names),)
+
     def contribution(self, record: jax.Array) -> jax.Array:
         """Two cells for each group: correct and wrong predictions."""
         return one_cell(record, 2 * len(self.names))

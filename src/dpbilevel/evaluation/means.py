@@ -30,6 +30,7 @@ class Mean:
     clipped: bool
 
     unit: ClassVar[float] = 1.0
+    shape: ClassVar[tuple[int, ...]] = ()  # of an answer
 
     @property
     def largest(self) -> float:
@@ -66,6 +67,7 @@ class Accuracy:
     meaning: ClassVar[str] = "fraction of correct predictions"
     largest: ClassVar[float] = 1.0
     unit: ClassVar[float] = 1.0
+    shape: ClassVar[tuple[int, ...]] = ()
 
     def contribution(self, record: jax.Array) -> jax.Array:
         """+1/2 for a correct prediction, -1/2 for a wrong one."""

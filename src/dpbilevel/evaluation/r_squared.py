@@ -50,6 +50,11 @@ class RSquared:
     unit: ClassVar[float] = math.sqrt(sum((_WEIGHTS[name] * _HALF_RANGES[name]) ** 2 for name in _WEIGHTS)) / NORM
 
     @property
+    def shape(self) -> dict[str, tuple[int, ...]]:
+        """The shapes of an answer."""
+        return dict.fromkeys(_WEIGHTS, ())
+
+    @property
     def meaning(self) -> str:
         """What errors are compared with, and the bounds."""
         clipped = f"; squared errors clipped to {self.bound:g}, targets to [{self.low:g}, {self.high:g}]"

@@ -18,7 +18,7 @@ from dpbilevel.foundation.arguments import one_of
 from dpbilevel.foundation.files import write_atomically
 from dpbilevel.foundation.tables import text_table
 from dpbilevel.privacy.spend import Privacy
-from dpbilevel.solution.trees import encoded
+from dpbilevel.solution.trees import decoded, encoded
 
 _FORMAT = "dpbilevel.evaluation/1"
 _SHOWN = 0.95  # the level of the intervals in summaries and files
@@ -185,6 +185,20 @@ class Evaluation:
             "meanings": dict(self.meanings),
             "details": encoded({name: dict(detail) for name, detail in self.details.items()}),
         }
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> "Evaluation":
+        """The inverse of `to_json`; intervals are computed again, not read."""
+        if content.get("format") != _FORMAT:
+            raise InvalidArgument(f"content: is not a {_FORMAT} document; pass the output of Evaluation.to_json")
+        parts = ("values", "standard_errors", "ranges", "details")
+        return cls(
+            privacy=Privacy.from_json(decoded(content["privacy"])),
+            records=int(content["records"]),
+            meanings=dict(content["meanings"]),
+            version=str(content["version"]),
+            **{name: decoded(content[name]) for name in parts},
+        )
 
     def save(self, path: str | Path) -> Path:
         """Write `to_json` to a file, atomically."""

@@ -5,8 +5,9 @@ public centre where this halves the sensitivity. A release answers with the nois
 metrics together are one contribution of norm at most sqrt(k)/2, so that each gets the same share of the budget's mu^2.
 
 All metrics have the same interface: ``contribution`` of one record, ``value`` and ``standard_error`` of an answer,
-``detail``, released numbers from which an interval is computed, ``meaning`` in words, the ``largest`` value, and
-``unit``, which converts noise on the answer to noise relative to the range of what is released.
+``detail``, released numbers from which an interval is computed, ``meaning`` in words, the ``largest`` value, the
+``shape`` of an answer, and ``unit``, which converts noise on the answer to noise relative to the range of what is
+released.
 """
 
 import functools
