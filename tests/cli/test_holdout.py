@@ -58,6 +58,10 @@ def test_scores_are_one_charge_with_the_run(run, folder):
     assert {role["role"]: role["records"] for role in content["spend"]} == {"lower": 480, "upper": 120, "heldout": 200}
     assert content["guarantee"]["epsilon"] == pytest.approx(2.0, abs=1e-6)
     assert content["facts"]["rows"] == "600"
+    assert content["facts"]["ledger"] == (
+        "entry 1 of the ledger of the data set 'people'; after it, epsilon 2 of 2 was spent, and nothing is left (at "
+        "delta 1e-05)"
+    )
     assert content["facts"]["held out"] == "200 further rows, by position"
     assert set(content["evaluation"]["values"]["dict"]) == {"accuracy", "auc"}
     code, said, _ = run("report", "run", "--json")
@@ -106,7 +110,7 @@ def test_scores_need_a_receipt_that_paid_for_them():
     planned = plan_scores((Accuracy(),), 50, dpb.Budget(1.0, 1e-5), "float", "heldout")
     with pytest.raises(NotCharged):
         planned.execute(dpb.Records(heldout={"accuracy": np.ones(50, bool)}), KeySchedule(), receipt=Receipt([]))
-    with pytest.raises(dpb.InvalidRecords, match="heldout=... must be alone"):
+    with pytest.raises(dpb.InvalidRecords, match=r"heldout=\.\.\. must be alone"):
         dpb.Records(heldout=np.ones(3), lower=np.ones(3))
 
 

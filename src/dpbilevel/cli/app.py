@@ -235,11 +235,16 @@ def evaluate(
 
 
 @_added("dpbilevel report run")
-def report(run: Run, json: shared.Json = False, quiet: shared.Quiet = False) -> None:
+def report(
+    run: Run,
+    registry: Annotated[Path | None, "Also write the fields of OpenDP's deployments registry, as JSON."] = None,
+    json: shared.Json = False,
+    quiet: shared.Quiet = False,
+) -> None:
     """Show what a run released and spent, and write its report again from run.json."""
     from dpbilevel.cli.commands import show_report
 
-    show_report(run, as_json=json, quiet=quiet)
+    show_report(run, registry, as_json=json, quiet=quiet)
 
 
 @_added("dpbilevel audit --epsilon 4 --runs 4000")

@@ -1,6 +1,7 @@
 """The implementation of all commands, and their output."""
 
 import contextlib
+import json
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,6 +34,7 @@ from dpbilevel.foundation.tables import short
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.calibration import for_exact_noise
 from dpbilevel.privacy.ledger import Ledger
+from dpbilevel.report.registry import registry_entry
 from dpbilevel.report.review import Review
 from dpbilevel.report.run_file import read_run
 from dpbilevel.solution.hyperparameters import hyperparameters
@@ -188,10 +190,12 @@ def write_scores(
             )
 
 
-def show_report(folder: Path, *, as_json: bool, quiet: bool) -> None:
+def show_report(folder: Path, registry: Path | None, *, as_json: bool, quiet: bool) -> None:
     """Write the report of a run again and show it."""
     with _console(as_json, quiet) as console:
         review = _review(folder)
+        if registry is not None:
+            _write_registry_entry(review, registry)
         try:
             with SIGNALS.held():
                 write_pages(review, folder)
@@ -201,6 +205,16 @@ def show_report(folder: Path, *, as_json: bool, quiet: bool) -> None:
                 "another folder and run the command there. Nothing of the run is lost"
             ) from None
         _show_review(console, review, folder)
+
+
+def _write_registry_entry(review: Review, path: Path) -> None:
+    if path.suffix.lower() != ".json":
+        raise InvalidArgument(f"--registry {path}: must end in .json")
+    try:
+        with SIGNALS.held():
+            write_atomically(path, json.dumps(registry_entry(review), indent=1) + "\n")
+    except OSError:
+        raise InvalidArgument(f"--registry {path}: cannot be written; check the folder and permissions") from None
 
 
 def run_demo(out: Path, *, rows: int, force: bool, as_json: bool, quiet: bool, command: str) -> None:

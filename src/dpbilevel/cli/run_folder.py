@@ -246,12 +246,16 @@ class RunLedger(Ledger):
     def __init__(self, ledger: Ledger, folder: RunFolder, also: Sequence[Chargeable]) -> None:
         self._store, self._folder, self._also = ledger._store, folder, also
         self.receipt: Receipt | None = None
+        self.description = ""
 
-    def charge(self, releases: Sequence[Chargeable], *arguments: Any, **options: Any) -> Receipt:
+    def charge(
+        self, releases: Sequence[Chargeable], budget: Budget, description: str, *, once: bool = False
+    ) -> Receipt:
         with SIGNALS.held():
             if self._folder.resumed:  # not earlier: its checkpoint is locked now, and has refused nothing
                 self._folder.begin()
-            receipt = self.receipt = super().charge([*releases, *self._also], *arguments, **options)
+            receipt = self.receipt = super().charge([*releases, *self._also], budget, description, once=once)
+            self.description = description
             SIGNALS.ending = lambda: f"The run had started: {self._folder.abort()}."
             self._folder.replace_earlier()
         return receipt

@@ -10,6 +10,7 @@ from dpbilevel.cli.compilation_cache import kept
 from dpbilevel.cli.evaluation import SPACE as SCORES_SPACE
 from dpbilevel.cli.holdout import planned_scores, set_aside, with_scores
 from dpbilevel.cli.job import Job
+from dpbilevel.cli.ledger import entry_fact
 from dpbilevel.cli.resuming import StoredRun
 from dpbilevel.cli.rows import Rows, column_names, read_rows
 from dpbilevel.cli.run_folder import RunFolder, check_free, finished, now, running
@@ -67,13 +68,14 @@ def run(job: Job, *, ledger: Ledger | None, command: str, stored: StoredRun | No
             evaluation = scores.score(model, charged.receipt, asked.seed)
             solution = with_scores(solution, evaluation)
         folder.solution = solution
+        facts = {**stored.facts, **entry_fact(charged, charged.description)}
         review = finished(
             folder,
             lambda: Review(
                 solution=solution,
                 evaluation=evaluation,
                 title=f"{asked.title} for {asked.target}",
-                facts=stored.facts,
+                facts=facts,
                 model=_linear_model(job, model),
                 schema=declared,
                 command=stored.typed,
