@@ -32,6 +32,7 @@ from dpbilevel.privacy.ledger import Receipt
 from dpbilevel.privacy.memory import Memory, Reserved
 from dpbilevel.privacy.noise import KeySchedule
 from dpbilevel.privacy.release import Release
+from dpbilevel.privacy.roles import check_roles
 
 Tree = Any
 
@@ -56,7 +57,7 @@ class RecordShapes:
     heldout: Tree = None
 
     def __post_init__(self) -> None:
-        _check_roles(self.upper, self.lower, self.both, self.heldout)
+        check_roles(self.upper, self.lower, self.both, self.heldout)
         for role in ROLES:
             shapes = jax.tree.map(lambda leaf: _shape(role, leaf), getattr(self, role))  # noqa: B023
             _check_leading_axis(role, shapes)
@@ -133,7 +134,7 @@ class Records:
         invalid: str = "refuse",
     ) -> None:
         one_of("invalid", invalid, ("refuse", "zero"), "it selects the treatment of records with non-finite values")
-        _check_roles(upper, lower, both, heldout)
+        check_roles(upper, lower, both, heldout)
         arrays = {}
         for role, tree in (("upper", upper), ("lower", lower), ("both", both), ("heldout", heldout)):
             if tree is not None:
@@ -312,22 +313,6 @@ def isolated_jax_config() -> Iterator[None]:
         stack.enter_context(jax.numpy_dtype_promotion("standard"))
         stack.enter_context(jax.transfer_guard("allow"))
         yield
-
-
-def _check_roles(upper: Tree, lower: Tree, both: Tree, heldout: Tree) -> None:
-    if heldout is not None and not (upper is None and lower is None and both is None):
-        raise InvalidRecords("roles: heldout=... must be alone; no level of a problem reads it")
-    if heldout is None and (both is None) == (lower is None):
-        raise InvalidRecords("roles: give lower=... (with upper=... if the upper level has records), or only both=...")
-    if both is not None and upper is not None:
-        raise InvalidRecords(
-            "roles: both=... cannot be combined with upper=...; records of upper=... and lower=... are disjoint"
-        )
-    for role, tree in (("upper", upper), ("lower", lower), ("both", both), ("heldout", heldout)):
-        try:
-            jax.tree.leaves(tree)
-        except ValueError:
-            raise InvalidRecords(f"{role}: has a dictionary whose keys cannot be sorted; use strings as keys") from None
 
 
 def _prepared(role: str, tree: Tree, invalid: str) -> tuple[Memory, jax.Array]:

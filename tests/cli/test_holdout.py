@@ -109,7 +109,7 @@ def test_scores_on_rows_of_another_role_would_not_be_free(run, folder, monkeypat
 def test_scores_need_a_receipt_that_paid_for_them():
     planned = plan_scores((Accuracy(),), 50, dpb.Budget(1.0, 1e-5), "float", "heldout")
     with pytest.raises(NotCharged):
-        planned.execute(dpb.Records(heldout={"accuracy": np.ones(50, bool)}), KeySchedule(), receipt=Receipt([]))
+        planned.release_scores(dpb.Records(heldout={"accuracy": np.ones(50, bool)}), KeySchedule(), receipt=Receipt([]))
     with pytest.raises(dpb.InvalidRecords, match=r"heldout=\.\.\. must be alone"):
         dpb.Records(heldout=np.ones(3), lower=np.ones(3))
 

@@ -15,6 +15,7 @@ from dpbilevel.cli.holdout import default_metrics
 from dpbilevel.cli.layout import Layout
 from dpbilevel.cli.prediction import restored
 from dpbilevel.cli.rows import Rows, read_rows
+from dpbilevel.cli.run_folder import HeldLedger
 from dpbilevel.cli.schema import Schema
 from dpbilevel.cli.signals import NOTHING_SPENT, SIGNALS
 from dpbilevel.cli.table_file import open_table
@@ -25,7 +26,7 @@ from dpbilevel.evaluation.result import Evaluation
 from dpbilevel.evaluation.scoring import CLASSIFIERS, METRICS, REGRESSORS
 from dpbilevel.foundation.files import Reserved
 from dpbilevel.privacy.budget import Budget
-from dpbilevel.privacy.ledger import Ledger, Receipt
+from dpbilevel.privacy.ledger import Ledger
 from dpbilevel.report.review import Review
 
 GROUPS = "group_accuracy"
@@ -122,7 +123,8 @@ def score(review: Review, data: Path, out: Path, wanted: Wanted, *, layout: Layo
         )
     rows = read_rows(table, encoder, schema, target, {} if wanted.groups is None else {"group": wanted.groups})
     reserved = _reserved(out)
-    own = _HeldLedger(Ledger(wanted.budget(len(rows.target))) if ledger is None else ledger, out)
+    paying = Ledger(wanted.budget(len(rows.target))) if ledger is None else ledger
+    own = HeldLedger(paying, lambda: _interrupted(out))
     try:
         found = _evaluated(model, rows, names, groups, wanted, schema.columns[target].values, own)
     except BaseException as error:
@@ -166,23 +168,9 @@ def _evaluated(
     )
 
 
-class _HeldLedger(Ledger):
-    """The ledger of an evaluation: a signal never interrupts its charge, and is handled after it."""
-
-    def __init__(self, ledger: Ledger, out: Path) -> None:
-        self._store = ledger._store
-        self._out = out
-        self.receipt: Receipt | None = None
-
-    def charge(self, *arguments: Any, **options: Any) -> Receipt:
-        with SIGNALS.held():
-            receipt = self.receipt = super().charge(*arguments, **options)
-            SIGNALS.ending = self._interrupted
-        return receipt
-
-    def _interrupted(self) -> str:
-        _space(self._out).unlink(missing_ok=True)
-        return "The evaluation had started: its epsilon is charged and counts as spent."
+def _interrupted(out: Path) -> str:
+    _space(out).unlink(missing_ok=True)
+    return "The evaluation had started: its epsilon is charged and counts as spent."
 
 
 def _space(out: Path) -> Path:

@@ -12,12 +12,13 @@ only with the finished run, which is written once.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import numpy as np
 
 from dpbilevel.cli.rows import Rows
+from dpbilevel.cli.schema import Column
 from dpbilevel.encoding.encoded_rows import EncodedRows
 from dpbilevel.errors import InvalidArgument
 from dpbilevel.estimators.split import Positions, split, validation_rows
@@ -30,9 +31,6 @@ from dpbilevel.privacy.ledger import Receipt
 from dpbilevel.privacy.noise import KeySchedule
 from dpbilevel.records import Records
 from dpbilevel.solution.solution import Solution
-
-if TYPE_CHECKING:
-    from dpbilevel.cli.job import Job
 
 ROLE = "heldout"
 _SEED = 0  # of the public permutation
@@ -72,17 +70,24 @@ class HeldOut:
         """Release the scores of a trained model; the charge of the run has paid for them."""
         with jax.enable_x64(True):
             hidden = Records(heldout=scored(self.plan.metrics, model, self.features, self.targets, self.classes, None))
-        return self.plan.execute(hidden, KeySchedule(seed), self.features.caveats, receipt=receipt)
+        return self.plan.release_scores(hidden, KeySchedule(seed), self.features.caveats, receipt=receipt)
 
 
-def planned_scores(job: "Job", rows: Rows, budget: Budget) -> HeldOut:
-    """Declare the scores of rows that are set aside: by default those of `dpbilevel evaluate`."""
-    column, number = job.schema.columns[job.asked.target], len(rows.target)
+def planned_scores(rows: Rows, column: Column, estimator: Any, budget: Budget, noise: str) -> HeldOut:
+    """Declare the scores of rows that are set aside: the default ones of `dpbilevel evaluate`.
+
+    Args:
+        rows: the rows that are set aside.
+        column: the declaration of the target.
+        estimator: the estimator, which is not fitted yet.
+        budget, noise: of the run.
+    """
+    number = len(rows.target)
     classes = None if column.kind == "range" else np.array(column.values)
     declared = Declared(target_range=column.values) if classes is None else Declared()
     names = default_metrics(column.kind, len(column.values))
-    metrics = chosen_metrics(names, job.estimator, classes, budget, number, declared)
-    planned = plan_scores(metrics, number, budget, job.asked.noise, ROLE)
+    metrics = chosen_metrics(names, estimator, classes, budget, number, declared)
+    planned = plan_scores(metrics, number, budget, noise, ROLE)
     warn_if_noisy(planned, stacklevel=3)
     _, targets = checked_pair((rows.features, rows.target))
     if classes is not None:

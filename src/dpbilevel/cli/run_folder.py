@@ -261,6 +261,25 @@ class RunLedger(Ledger):
         return receipt
 
 
+class HeldLedger(Ledger):
+    """The ledger of a command without a run folder: a signal never interrupts its charge, and is handled after it.
+
+    Args:
+        ledger: the ledger to charge.
+        ending: called if a signal ends the command after the charge; returns the message.
+    """
+
+    def __init__(self, ledger: Ledger, ending: Callable[[], str]) -> None:
+        self._store, self._ending = ledger._store, ending
+        self.receipt: Receipt | None = None
+
+    def charge(self, *arguments: Any, **options: Any) -> Receipt:
+        with SIGNALS.held():
+            receipt = self.receipt = super().charge(*arguments, **options)
+            SIGNALS.ending = self._ending
+        return receipt
+
+
 @contextlib.contextmanager
 def running(folder: RunFolder, ledger: Ledger, also: Sequence[Chargeable] = ()) -> Iterator["RunLedger"]:
     """Create the folder and maintain its state: removed if nothing was charged, "aborted" if the run fails later.

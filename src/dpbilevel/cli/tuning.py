@@ -8,13 +8,14 @@ import numpy as np
 
 from dpbilevel.cli.compilation_cache import kept
 from dpbilevel.cli.evaluation import SPACE as SCORES_SPACE
-from dpbilevel.cli.holdout import planned_scores, set_aside, with_scores
+from dpbilevel.cli.holdout import HeldOut, planned_scores, set_aside, with_scores
 from dpbilevel.cli.job import Job
 from dpbilevel.cli.ledger import entry_fact
 from dpbilevel.cli.resuming import StoredRun
 from dpbilevel.cli.rows import Rows, column_names, read_rows
 from dpbilevel.cli.run_folder import RunFolder, check_free, finished, now, running
 from dpbilevel.estimators.prepared import Prepared
+from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.ledger import Ledger
 from dpbilevel.report.review import LinearModel, Review
 from dpbilevel.report.run_file import run_file_space
@@ -41,7 +42,7 @@ def run(job: Job, *, ledger: Ledger | None, command: str, stored: StoredRun | No
     rows, validation, held = _divided(asked.holdout, *_read(job))
     job.check_rows(len(rows.target))
     prepared = _prepared(job.estimator, rows, validation)
-    scores = None if held is None else planned_scores(job, held, prepared.planned.budget)
+    scores = None if held is None else _scores(job, held, prepared.planned.budget)
     if stored is None:
         known = {"facts": _facts(job, rows, validation, held), "schema": declared, "typed": command, "created": now()}
         stored, resumed = StoredRun.of(asked, **known), False
@@ -117,6 +118,10 @@ def _divided(holdout: float | None, rows: Rows, validation: Rows | None) -> tupl
         return remaining, None, held
     remaining, held = set_aside(validation, holdout)
     return rows, remaining, held
+
+
+def _scores(job: Job, held: Rows, budget: Budget) -> HeldOut:
+    return planned_scores(held, job.schema.columns[job.asked.target], job.estimator, budget, job.asked.noise)
 
 
 def _facts(job: Job, rows: Rows, validation: Rows | None, held: Rows | None) -> dict[str, str]:

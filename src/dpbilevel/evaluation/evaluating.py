@@ -132,7 +132,7 @@ def evaluate(
     for caveat in caveats:
         warnings.warn(caveat, PrivacyLeakWarning, stacklevel=2)
     warn_if_not_private(budget, schedule)
-    return planned.execute(hidden, schedule, caveats, ledger=ledger)
+    return planned.release_scores(hidden, schedule, caveats, ledger=ledger)
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,7 +158,7 @@ class ScorePlan:
         assert isinstance(release, Release)
         return release
 
-    def execute(
+    def release_scores(
         self,
         records: Records,
         schedule: KeySchedule,
