@@ -27,10 +27,12 @@ from dpbilevel.execution.program import Answer, Call, Means, Program, Randomness
 from dpbilevel.foundation.arguments import one_of
 from dpbilevel.foundation.precision import in_user_precision, is_double, user_float
 from dpbilevel.foundation.tracing import without_addresses
+from dpbilevel.privacy.accounting import ROLES
 from dpbilevel.privacy.ledger import Receipt
 from dpbilevel.privacy.memory import Memory, Reserved
 from dpbilevel.privacy.noise import KeySchedule
 from dpbilevel.privacy.release import Release
+from dpbilevel.privacy.roles import check_roles
 
 Tree = Any
 
@@ -52,10 +54,11 @@ class RecordShapes:
     upper: Tree = None
     lower: Tree = None
     both: Tree = None
+    heldout: Tree = None
 
     def __post_init__(self) -> None:
-        _check_roles(self.upper, self.lower, self.both)
-        for role in ("upper", "lower", "both"):
+        check_roles(self.upper, self.lower, self.both, self.heldout)
+        for role in ROLES:
             shapes = jax.tree.map(lambda leaf: _shape(role, leaf), getattr(self, role))  # noqa: B023
             _check_leading_axis(role, shapes)
             object.__setattr__(self, role, shapes)
@@ -63,10 +66,10 @@ class RecordShapes:
     @property
     def roles(self) -> tuple[str, ...]:
         """The roles that have records."""
-        return tuple(role for role in ("upper", "lower", "both") if getattr(self, role) is not None)
+        return tuple(role for role in ROLES if getattr(self, role) is not None)
 
     def count(self, role: str) -> int:
-        """The number of records of a role ("upper", "lower" or "both")."""
+        """The number of records of a role ("upper", "lower", "both" or "heldout")."""
         return int(jax.tree.leaves(getattr(self, role))[0].shape[0])
 
     def role_of(self, level: str) -> str | None:
@@ -82,7 +85,7 @@ class RecordShapes:
         return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), stacked)
 
     def _key(self) -> tuple[Any, ...]:
-        leaves, structure = jax.tree.flatten((self.upper, self.lower, self.both))
+        leaves, structure = jax.tree.flatten((self.upper, self.lower, self.both, self.heldout))
         return (structure, *((leaf.shape, leaf.dtype) for leaf in leaves))
 
     def __hash__(self) -> int:
@@ -106,6 +109,8 @@ class Records:
         upper: validation records, a pytree of arrays with one leading axis.
         lower: training records, likewise.
         both: records that feed both levels.
+        heldout: records that neither level reads, for scores alone; without any other role. They are disjoint from the
+            records of a run that is charged together with their scores.
         invalid: "refuse" (default) raises for non-finite values, before anything is charged; whether it raises is not
             covered by (epsilon, delta). With "zero", the run never raises, and such records contribute zero.
 
@@ -119,15 +124,23 @@ class Records:
 
     __slots__ = ("__weakref__", "_caveats", "_sizes")
 
-    def __init__(self, *, upper: Tree = None, lower: Tree = None, both: Tree = None, invalid: str = "refuse") -> None:
+    def __init__(
+        self,
+        *,
+        upper: Tree = None,
+        lower: Tree = None,
+        both: Tree = None,
+        heldout: Tree = None,
+        invalid: str = "refuse",
+    ) -> None:
         one_of("invalid", invalid, ("refuse", "zero"), "it selects the treatment of records with non-finite values")
-        _check_roles(upper, lower, both)
+        check_roles(upper, lower, both, heldout)
         arrays = {}
-        for role, tree in (("upper", upper), ("lower", lower), ("both", both)):
+        for role, tree in (("upper", upper), ("lower", lower), ("both", both), ("heldout", heldout)):
             if tree is not None:
                 arrays[role] = _prepared(role, tree, invalid)
         self._sizes = RecordShapes(**{role: memory.records(len(valid)) for role, (memory, valid) in arrays.items()})
-        self._caveats = _caveats((upper, lower, both))
+        self._caveats = _caveats((upper, lower, both, heldout))
         _VAULT[self] = arrays
 
     @property
@@ -300,20 +313,6 @@ def isolated_jax_config() -> Iterator[None]:
         stack.enter_context(jax.numpy_dtype_promotion("standard"))
         stack.enter_context(jax.transfer_guard("allow"))
         yield
-
-
-def _check_roles(upper: Tree, lower: Tree, both: Tree) -> None:
-    if (both is None) == (lower is None):
-        raise InvalidRecords("roles: give lower=... (with upper=... if the upper level has records), or only both=...")
-    if both is not None and upper is not None:
-        raise InvalidRecords(
-            "roles: both=... cannot be combined with upper=...; records of upper=... and lower=... are disjoint"
-        )
-    for role, tree in (("upper", upper), ("lower", lower), ("both", both)):
-        try:
-            jax.tree.leaves(tree)
-        except ValueError:
-            raise InvalidRecords(f"{role}: has a dictionary whose keys cannot be sorted; use strings as keys") from None
 
 
 def _prepared(role: str, tree: Tree, invalid: str) -> tuple[Memory, jax.Array]:

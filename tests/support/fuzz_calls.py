@@ -90,7 +90,8 @@ def evaluations(draw: Draw, charged: Charged) -> Call:
     """evaluate, with some arguments replaced, among them what the model returns."""
     returned = draw(st.one_of(st.just(np.zeros(60)), anything()))
     valid = {"model": lambda rows: returned, "records": (np.zeros((60, 2)), np.arange(60) % 2), "budget": BUDGET}
-    more = ("metric", "loss_bound", "positive_class", "bins", "seed", "ledger")
+    more = ("metric", "loss_bound", "target_range", "positive_class", "groups", "group_names", "bins", "edges")
+    more = (*more, "seed", "ledger")
     given = draw(changed(valid, more))
     if draw(st.booleans()):
         given["records"] = (draw(anything()), draw(anything()))

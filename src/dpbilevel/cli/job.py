@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dpbilevel.cli.fit_command import FitCommand
+from dpbilevel.cli.holdout import held_out_rows
 from dpbilevel.cli.layout import layout
 from dpbilevel.cli.rows import fitted_encoder
 from dpbilevel.cli.schema import Schema, check_columns, read_schema
@@ -42,6 +43,10 @@ class Job:
 
     def plan(self, rows: int, validation_rows: int | None) -> Plan:
         """The plan of a run with this number of rows."""
+        if validation_rows is None:
+            rows -= held_out_rows(rows, self.asked.holdout)
+        else:
+            validation_rows -= held_out_rows(validation_rows, self.asked.holdout)
         self.check_rows(rows)
         apart = {} if validation_rows is None else {"validation_rows": validation_rows}
         planned: Plan = self.estimator.plan(rows, self.width, **apart)

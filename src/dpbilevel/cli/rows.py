@@ -76,7 +76,7 @@ def read_rows(
     """Read an entire file; memory holds its encoded rows and one block."""
     features: list[EncodedRows] = []
     listed: dict[str, list[Array]] = {name: [] for name in (target, *places.values())}
-    columns = [*encoder.feature_names_in_, *listed]
+    columns = list(dict.fromkeys([*encoder.feature_names_in_, *listed]))  # a feature may also name a group
     decimal = table.layout.decimal
     for block in table.blocks(columns):
         features.append(encoder.transform(cells_of(block, schema, encoder, decimal)))
