@@ -10,16 +10,18 @@ BROWSER := .browser/.ready
 AXE := axe-core@4.14.0
 WORKERS ?= 2
 PYTEST := $(PY) -m pytest -n $(WORKERS) --durations=30
-# Most of a cold test is XLA's, and two fifths of that its newer emitters of fused loops. Tests that are not about bits,
-# noise or sensitivities do without them. All others compile as users do; tests/conftest.py insists.
-QUICK := XLA_FLAGS=--xla_cpu_use_fusion_emitters=false
+# Most of a cold test is XLA's: its newer emitters of fused loops, and LLVM's optimisation. Tests that are not about bits,
+# noise or sensitivities do without both; pages only without the first, because the second was not measured there. All
+# others compile as users do; tests/conftest.py insists.
+QUICK := XLA_FLAGS="--xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=0"
+QUICK_PAGES := XLA_FLAGS=--xla_cpu_use_fusion_emitters=false
 QUICKLY := $(addprefix tests/,applications cli datasets encoding estimators methods paper plot report solution theory)
 
 # Succeeds in an interpreter that can make the environment. A pyenv shim may exist and yet not run, and
 # Debian ships a Python without ensurepip, so a candidate counts only once it has run this.
 USABLE := import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 15))
 
-.PHONY: help demo test test-pages test-fast test-heavy lint docs format clean bench-rates bench-solver bench-solver-private bench-constants bench-multitask bench-penalty bench-results bench-utility bench-estimators bench-speed trust bench-audits golden
+.PHONY: help demo test test-pages test-fast test-heavy lint docs format clean bench-rates bench-solver bench-solver-private bench-constants bench-multitask bench-penalty bench-results bench-survey bench-utility bench-estimators bench-speed trust bench-audits golden
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile
@@ -32,7 +34,7 @@ test: $(READY) $(BROWSER)  ## run every test and doctest but those of pages
 	$(QUICK) $(PYTEST) src $(QUICKLY)
 
 test-pages: $(READY)  ## run the documentation, the examples and small benchmarks
-	$(QUICK) $(PYTEST) tests/pages
+	$(QUICK_PAGES) $(PYTEST) tests/pages
 
 test-fast: $(READY)  ## all of these without the slow tests
 	$(PYTEST) -m "not slow and not heavy"
@@ -80,10 +82,13 @@ bench-results: $(READY)  ## draw the other pages of docs/results (a few minutes)
 bench-audits: $(READY)  ## attack every method and estimator (hours; ARGS=--quick takes twenty minutes)
 	$(PY) benchmarks/audits.py $(ARGS)
 
+bench-survey: $(READY)  ## estimators on many small problems (an hour with ARGS="--processes 2"; interrupted, it resumes)
+	$(PY) benchmarks/survey.py $(ARGS)
+
 bench-utility: $(READY)  ## compare methods on real data (hours; ARGS=--quick takes ten minutes)
 	$(PY) benchmarks/utility.py $(ARGS)
 
-bench-estimators: $(READY) .venv-diffprivlib/.ready  ## estimators beside scikit-learn and diffprivlib (ten minutes)
+bench-estimators: $(READY) .venv-diffprivlib/.ready  ## estimators beside scikit-learn, diffprivlib and DP-EBM (half an hour)
 	$(PY) benchmarks/side_by_side.py --peer .venv-diffprivlib/bin/python $(ARGS)
 
 bench-speed: $(READY) .venv-speed/.ready  ## speed and memory beside plain JAX, jaxopt, jax_privacy and Opacus (an hour)

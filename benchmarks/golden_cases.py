@@ -170,6 +170,13 @@ def others() -> None:
     grouped = applications.regularization(**ridge, groups=[0, 0, 1, -1])
     application("regularization squared groups", grouped, ROWS, NUMBERS)
     application("regularization softmax", applications.regularization("softmax", columns=4, classes=3), ROWS, THREE)
+    alone = {"start": (np.full(1, -8.0), np.zeros(4)), "refit": None}
+    perturbed = applications.regularization(columns=4, row_norm=1.0)
+    application(
+        "logistic ObjectivePerturbation", perturbed, ROWS, LABELS, **alone, method=baselines.ObjectivePerturbation()
+    )
+    statistics = applications.regularization(**ridge, row_norm=1.0)
+    application("squared AdaSSP", statistics, ROWS, NUMBERS, **alone, method=baselines.AdaSSP())
     weights = applications.source_weights(columns=4, sources=3)
     application("source_weights", weights, ROWS, LABELS, _source.astype(np.int32), upper=2)
     application("class_weights", applications.class_weights(columns=4, costs=[1.0, 3.0]), ROWS, LABELS)

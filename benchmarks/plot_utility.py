@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _EXAMPLE = "docs/results/utility.json"
-UNTUNED, ORACLE, OURS = "untuned", "oracle", "tracking"
+UNTUNED, BAD_START, ORACLE, OURS = "untuned", "bad start", "oracle", "tracking"
 _LEAST_GAP = 0.02  # relative to the untuned loss: tasks with a smaller gap are not counted
 _LOWEST = -0.25  # lower end of the axis
 
@@ -26,6 +26,8 @@ Losses = dict[str, list[float]]  # losses of repetitions by task
 def epsilon_utility(results: Results, ax: "Axes | None" = None) -> "Axes":
     """The median over tasks of (untuned - method)/(untuned - oracle), from mean losses, as a function of epsilon.
 
+    Where tuning starts badly, training at that start takes the place of untuned.
+
     Only repetitions that all three have are used, and only tasks on which the oracle gains at least 2%. Not all methods
     ran on all tasks; each curve is the median over the tasks on which its method ran.
 
@@ -35,7 +37,7 @@ def epsilon_utility(results: Results, ax: "Axes | None" = None) -> "Axes":
     """
     outcomes = list(parsed(results, "results", _EXAMPLE)["results"].values())
     epsilons = sorted({outcome["epsilon"] for outcome in outcomes})
-    ran = {outcome["method"] for outcome in outcomes} - {UNTUNED, ORACLE}
+    ran = {outcome["method"] for outcome in outcomes} - {UNTUNED, BAD_START, ORACLE}
     methods = sorted(ran, key=lambda name: (name != OURS, name))
     curves = {method: _curve(outcomes, method, epsilons) for method in methods}
     curves = {method: curve for method, curve in curves.items() if curve}
@@ -63,7 +65,7 @@ def _curve(outcomes: list[Mapping[str, Any]], method: str, epsilons: list[float]
     for epsilon in epsilons:
         cells: dict[str, dict[str, dict[int, float]]] = {}
         for outcome in outcomes:
-            if outcome["epsilon"] == epsilon and outcome["method"] in (UNTUNED, method, ORACLE):
+            if outcome["epsilon"] == epsilon and outcome["method"] in (UNTUNED, BAD_START, method, ORACLE):
                 cell = cells.setdefault(outcome["task"], {}).setdefault(outcome["method"], {})
                 cell[outcome["seed"]] = outcome["test_loss"]
         gaps = [_gap(cell, method) for cell in cells.values()]
@@ -74,12 +76,13 @@ def _curve(outcomes: list[Mapping[str, Any]], method: str, epsilons: list[float]
 
 
 def _gap(cell: Mapping[str, Mapping[int, float]], method: str) -> float | None:
-    if not {UNTUNED, method, ORACLE} <= set(cell):
+    first = BAD_START if BAD_START in cell else UNTUNED
+    if not {first, method, ORACLE} <= set(cell):
         return None
-    everywhere = set(cell[UNTUNED]) & set(cell[ORACLE])
-    before, best = (statistics.fmean(cell[name].values()) for name in (UNTUNED, ORACLE))
+    everywhere = set(cell[first]) & set(cell[ORACLE])
+    before, best = (statistics.fmean(cell[name].values()) for name in (first, ORACLE))
     seeds = sorted(everywhere & set(cell[method]))
     if not seeds or before - best < _LEAST_GAP * before:
         return None
-    untuned, ours, oracle = (statistics.fmean(cell[name][seed] for seed in seeds) for name in (UNTUNED, method, ORACLE))
+    untuned, ours, oracle = (statistics.fmean(cell[name][seed] for seed in seeds) for name in (first, method, ORACLE))
     return (untuned - ours) / (untuned - oracle)

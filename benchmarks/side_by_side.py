@@ -1,10 +1,11 @@
-"""Estimators with defaults, scikit-learn (no privacy) and diffprivlib (pure epsilon), on the same features.
+"""Estimators with defaults, scikit-learn (no privacy), diffprivlib (pure epsilon) and DP-EBM, on the same rows.
 
-    python benchmarks/side_by_side.py --peer PYTHON     (about ten minutes on two cores; make bench-estimators)
+    python benchmarks/side_by_side.py --peer PYTHON     (half an hour on two cores; make bench-estimators)
 
-PYTHON is an interpreter with diffprivlib, which needs an older scikit-learn (benchmarks/diffprivlib.txt). It reads the
-encoded features from a file, so that all models use the same numbers. diffprivlib is run at several penalties and also
-reported at the best one by *test* accuracy, which is in its favour.
+PYTHON is an interpreter with interpret and diffprivlib, which needs an older scikit-learn (benchmarks/diffprivlib.txt).
+It reads features from files: for diffprivlib the encoded ones, so that all linear models use the same numbers, for
+DP-EBM, which bins columns by itself, the numbers and categories with the same declared ranges. Both are run at several
+settings and also reported at the best one by *test* rows, which is in their favour.
 """
 
 import argparse
@@ -29,12 +30,13 @@ import dpbilevel as dpb
 from dpbilevel.datasets import load_adult, load_california
 from dpbilevel.estimators import DPLogisticRegressionCV, DPRidgeCV, DPSourceWeightedClassifier
 from dpbilevel.foundation.tables import markdown_table
+from dpbilevel.privacy.accounting import gaussian_epsilon, gaussian_mu
 
 EPSILONS, SEEDS, REPETITIONS = (0.5, 1.0, 3.0, 8.0), 5, 10
 CALIFORNIA_TEST = 4128  # a fifth of the rows
 PEER = Path(__file__).with_name("side_by_side_peer.py")
 
-PAGE = """# Estimators compared with scikit-learn and diffprivlib
+PAGE = """# Estimators compared with scikit-learn, diffprivlib and DP-EBM
 
 All settings are defaults, except for ε, δ = {delta:g} and the required declarations. Mean and 95% interval (Student's
 t) over {seeds} seeds, the worst in brackets.
@@ -53,13 +55,22 @@ is fixed beforehand, and choosing it by test accuracy, as the last column does, 
 scikit-learn's `LogisticRegressionCV` without privacy reaches {reference:.4f}. At ε = 1 `DPLogisticRegressionCV` is
 {points:.2f} points below it.
 
+DP-EBM of `interpret` fits a step function of each column, which no linear model of these features can. It has the
+columns before encoding, with the same declared ranges. Its neighbours add or remove one row, which takes half of the
+noise that the replacement of a row needs. The last column is for replacement: DP-EBM at the ε of μ/2, where μ is that
+of the first column.
+
+{adult_ebm}
+
 ## California: R² on {california_test:,} test rows
 
 Eight columns with public ranges, targets with a public range.
 
 {california}
 
-scikit-learn's `RidgeCV` without privacy reaches {ridge:.3f}.
+scikit-learn's `RidgeCV` without privacy reaches {ridge:.3f}. DP-EBM on the same columns, as above:
+
+{california_ebm}
 
 ## The adult-sources task of the utility benchmark, with `DPSourceWeightedClassifier`
 
@@ -167,9 +178,67 @@ def peers(data: Path, python: str) -> dict[str, Any]:
             **{key: np.asarray(given[key]) for key in ("rows", "test_rows")},
             **{key: np.asarray(given[key]) == positive for key in ("target", "test_target")},
         )
-        settings = json.dumps({"epsilons": EPSILONS, "seeds": SEEDS})
-        done = subprocess.run([python, str(PEER), str(file), settings], capture_output=True, text=True, check=True)
-    return json.loads(done.stdout)
+        return asked(python, "diffprivlib", file, {"epsilons": EPSILONS, "seeds": SEEDS})
+
+
+def asked(python: str, peer: str, file: Path, settings: dict[str, Any]) -> dict[str, Any]:
+    """The results of a peer."""
+    command = [python, str(PEER), peer, str(file), json.dumps(settings)]
+    return json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+
+
+def comparable(epsilon: float) -> float:
+    """The epsilon under add-or-remove that epsilon under replace-one is worth: half of mu."""
+    return round(gaussian_epsilon(gaussian_mu(epsilon, DELTA) / 2, DELTA), 4)
+
+
+def boosted(data: Path, python: str) -> dict[str, Any]:
+    """DP-EBM in the peers' environment, at its own epsilons and at comparable ones."""
+    people, homes, split = load_adult(data), load_california(data), california(data)
+    order = np.random.default_rng(0).permutation(len(homes.target))
+    test, train = order[:CALIFORNIA_TEST], order[CALIFORNIA_TEST:]
+    nothing = {"categories": np.zeros((len(train), 0)), "test_categories": np.zeros((len(test), 0))}
+    tables = {
+        "adult": {
+            **{f"{part}numbers": columns(table, people.ranges) for part, table in parts(people).items()},
+            **{
+                f"{part}categories": columns(table, people.categories).astype(str)
+                for part, table in parts(people).items()
+            },
+            "target": people.target == people.classes[1],
+            "test_target": people.test_target == people.classes[1],
+        },
+        "california": {
+            "numbers": columns(homes.X, homes.ranges)[train],
+            "test_numbers": columns(homes.X, homes.ranges)[test],
+            **nothing,
+            **{name: split[name] for name in ("target", "test_target")},
+        },
+    }
+    settings = {
+        "adult": {"bounds": list(people.ranges.values())},
+        "california": {"bounds": list(homes.ranges.values())},
+    }
+    settings["california"]["target_range"] = homes.target_range
+    epsilons = [*EPSILONS, *map(comparable, EPSILONS)]
+    found = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for name, arrays in tables.items():
+            file = Path(folder) / f"{name}.npz"
+            np.savez(file, **arrays)
+            chosen = settings[name] | {"epsilons": epsilons, "seeds": SEEDS, "delta": DELTA}
+            found[name] = asked(python, "ebm", file, chosen)
+    return found
+
+
+def parts(loaded: Any) -> dict[str, Any]:
+    """Tables of training and test rows."""
+    return {"": loaded.X, "test_": loaded.test_X}
+
+
+def columns(table: Any, names: Any) -> np.ndarray:
+    """Columns of a table as a matrix."""
+    return np.stack([np.asarray(table[name]) for name in names], axis=1)
 
 
 def page(content: dict[str, Any], data: Path) -> str:
@@ -179,12 +248,27 @@ def page(content: dict[str, Any], data: Path) -> str:
     def scores(runs: list[dict[str, float]], digits: int = 4) -> str:
         return estimated([run["score"] for run in runs], min).text(digits)
 
+    def at_best(tried: dict[str, list[dict[str, float]]], digits: int) -> str:
+        best = max(tried, key=lambda name: statistics.fmean(run["score"] for run in tried[name]))
+        return f"{scores(tried[best], digits)}, {best}"
+
+    def boosted_table(results: dict[str, Any], digits: int) -> str:
+        rows = [
+            [
+                f"{epsilon:g}",
+                scores(results[f"{epsilon:g}"]["defaults"], digits),
+                at_best(results[f"{epsilon:g}"], digits),
+                at_best(results[f"{comparable(epsilon):g}"], digits),
+            ]
+            for epsilon in EPSILONS
+        ]
+        heads = ["ε", "DP-EBM, defaults", "best setting by test rows", "the same for the replacement of a row"]
+        return markdown_table(heads, rows)
+
     adult_rows = []
     for epsilon in mine["adult"]:
-        tried = peer[epsilon]
-        best = max(tried, key=lambda c: statistics.fmean(run["score"] for run in tried[c]))
-        at_best = f"{scores(tried[best])}, C = {best}"
-        adult_rows.append([epsilon, scores(mine["adult"][epsilon]), scores(tried["1.0"]), at_best])
+        tried = {f"C = {c}": runs for c, runs in peer[epsilon].items()}
+        adult_rows.append([epsilon, scores(mine["adult"][epsilon]), scores(tried["C = 1.0"]), at_best(tried, 4)])
     houses = [[epsilon, scores(runs, 3)] for epsilon, runs in mine["california"].items()]
     benchmark = read_results(ROOT / "docs" / "results" / "utility.json")
     rows = []
@@ -213,6 +297,8 @@ def page(content: dict[str, Any], data: Path) -> str:
             ],
             adult_rows,
         ),
+        adult_ebm=boosted_table(content["ebm"]["adult"], 4),
+        california_ebm=boosted_table(content["ebm"]["california"], 3),
         reference=reference["adult"],
         points=100 * (reference["adult"] - at_one),
         california_test=CALIFORNIA_TEST,
@@ -226,12 +312,13 @@ def page(content: dict[str, Any], data: Path) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--peer", required=True, help="an interpreter with diffprivlib")
+    parser.add_argument("--peer", required=True, help="an interpreter with diffprivlib and interpret")
     parser.add_argument("--data", type=Path, default=tasks.default_data_directory())
     options = parser.parse_args()
     begin, made_on = time.perf_counter(), machine()  # the commit at the start, not at the end
     content: dict[str, Any] = {"references": references(options.data)}
-    content |= {"peers": peers(options.data, options.peer), "ours": ours(options.data)}
+    content |= {"peers": peers(options.data, options.peer), "ebm": boosted(options.data, options.peer)}
+    content |= {"ours": ours(options.data)}
     minutes = (time.perf_counter() - begin) / 60
     content["made"] = (
         f"Made by `make bench-estimators`, {made_on}, in {minutes:.1f} minutes. Seeds are fixed for "

@@ -1,7 +1,7 @@
 """Tuning without privacy: hyperparameters that minimise the exact validation loss of a linear model.
 
-They are candidates for the upper bound of the utility benchmark. Models are solved by Newton's method, and
-hyperparameters by steps along exact hypergradients.
+They are candidates for the upper bound of the utility benchmark. Models are exact minimisers, by Newton's method, and
+hyperparameters are found by steps along exact hypergradients.
 """
 
 from collections.abc import Callable

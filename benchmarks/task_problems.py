@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import dpbilevel as dpb
+from dpbilevel.applications.losses import LinearModel
 
 Tree = Any
 
@@ -46,12 +47,31 @@ def judges(loss: Callable[..., jax.Array], accuracy: Callable[..., float], rows:
     return mean_loss, lambda x, y: accuracy(y, rows, targets)
 
 
+def _model(loss: Callable[..., jax.Array], classes: int | None) -> LinearModel:
+    """The same loss as a function of scores, with bounds for rows of norm one: training is that of linear models."""
+    names = {logistic: "logistic", softmax: "softmax", pseudo_huber: "pseudo-huber"}
+    return LinearModel(loss=names[loss], columns=1, classes=classes, row_norm=1.0)
+
+
+def _row(record: Tree) -> Any:
+    return record[0]
+
+
 @functools.cache  # one problem for all repetitions, so that they share what is compiled
-def weights_problem(loss: Callable[..., jax.Array], sources: int) -> dpb.BilevelProblem:
+def weights_problem(loss: Callable[..., jax.Array], sources: int, classes: int | None = None) -> dpb.BilevelProblem:
     """One weight per source (the last entry of a lower record), with mean one."""
+    model = _model(loss, classes)
+    of_score, bounds = model.of_score(), model.bounds()
+
+    def weighted(x: Tree, score: Any, record: Tree) -> Any:
+        return sources * x[record[-1]] * of_score(score, record[1])
+
+    def plain(x: Tree, score: Any, record: Tree) -> Any:
+        return of_score(score, record[1])
+
     return dpb.BilevelProblem(
-        upper_loss=lambda x, y, record: loss(y, record[0], record[1]),
-        lower_loss=lambda x, y, record: sources * x[record[-1]] * loss(y, record[0], record[1]),
+        upper_loss=dpb.LinearLoss(row=_row, loss=plain, bounds=bounds),
+        lower_loss=dpb.LinearLoss(row=_row, loss=weighted, bounds=bounds),
         lower_term=lambda x, y: SMALL_PENALTY / 2 * jnp.sum(y**2),
         domain=dpb.Simplex(),
         lower_scale=lambda x: sources * jnp.sum(x**2),
@@ -62,10 +82,12 @@ def weights_problem(loss: Callable[..., jax.Array], sources: int) -> dpb.Bilevel
 @functools.cache
 def penalties_problem(loss: Callable[..., jax.Array], groups: tuple[int, ...]) -> dpb.BilevelProblem:
     """One penalty per group of coefficients, as a logarithm."""
-    group_of_column = np.asarray(groups, np.int32)
+    group_of_column, model = np.asarray(groups, np.int32), _model(loss, None)
+    of_score = model.of_score()
+    own = dpb.LinearLoss(row=_row, loss=lambda x, score, record: of_score(score, record[1]), bounds=model.bounds())
     return dpb.BilevelProblem(
-        upper_loss=lambda x, y, record: loss(y, *record),
-        lower_loss=lambda x, y, record: loss(y, *record),
+        upper_loss=own,
+        lower_loss=own,
         lower_term=lambda x, y: 0.5 * jnp.sum(jnp.exp(x[group_of_column]) * y**2),
         domain=dpb.Box(*PENALTY_BOX),
         public=[group_of_column],

@@ -55,7 +55,9 @@ class Task:
 
     Attributes:
         upper, lower: private records, arrays with one leading axis.
-        start: (x0, y0), public.
+        start: (x0, y0), public: where tuning starts.
+        usual: x that people would use without tuning: equal weights, or scikit-learn's default penalty, C = 1. Where it
+            is not the start, the start is a bad one.
         find_oracle: good hyperparameters, known or found without privacy; a few candidates by name, the best guess
             first. Which is best depends on the noise, so that the upper bound of the benchmark tries all of them.
         test_loss, test_accuracy: of (x, y) on the test rows.
@@ -67,6 +69,7 @@ class Task:
     upper: Arrays
     lower: Arrays
     start: tuple[Tree, Tree]
+    usual: Tree
     find_oracle: Callable[[], Mapping[str, Tree]]
     test_loss: Callable[[Tree, Tree], float]
     test_accuracy: Callable[[Tree, Tree], float]
@@ -78,6 +81,11 @@ class Task:
     @functools.cached_property
     def oracle_candidates(self) -> Mapping[str, Tree]:
         return self.find_oracle()
+
+    @property
+    def starts_badly(self) -> bool:
+        """Whether tuning starts where nobody would train."""
+        return not np.array_equal(self.start[0], self.usual)
 
     @property
     def oracle_x(self) -> Tree:
@@ -135,10 +143,11 @@ def _sources(
     mean_loss, accuracy = judges(loss, right_class, test_rows, test_labels)
     return Task(
         name=name,
-        problem=weights_problem(loss, sources),
+        problem=weights_problem(loss, sources, classes if classes > 2 else None),
         upper=(rows[upper], labels[upper]),
         lower=(rows[lower], given, source),
         start=(uniform(sources), np.zeros(shape, np.float32)),
+        usual=uniform(sources),
         find_oracle=lambda: known,
         test_loss=mean_loss,
         test_accuracy=accuracy,
@@ -173,6 +182,7 @@ def _flights_shift(name: str, directory: Path, seed: int) -> Task:
         upper=(rows[upper], late[upper]),
         lower=(rows[lower], late[lower], carrier[lower]),
         start=(uniform(FLIGHTS_CARRIERS), np.zeros(rows.shape[1], np.float32)),
+        usual=uniform(FLIGHTS_CARRIERS),
         find_oracle=oracle,
         test_loss=mean_loss,
         test_accuracy=accuracy,
@@ -198,10 +208,11 @@ def _imbalance(name: str, directory: Path, seed: int, *, validation: int = 5000,
     mean_loss, accuracy = judges(softmax, right_class, test_rows, test_labels)
     return Task(
         name=name,
-        problem=weights_problem(softmax, MNIST_CLASSES),
+        problem=weights_problem(softmax, MNIST_CLASSES, MNIST_CLASSES),
         upper=(rows[upper_rows], labels[upper_rows]),
         lower=(rows[lower_rows], labels[lower_rows], labels[lower_rows]),
         start=(uniform(MNIST_CLASSES), np.zeros((MNIST_PIXELS, MNIST_CLASSES), np.float32)),
+        usual=uniform(MNIST_CLASSES),
         find_oracle=lambda: {key: inverse**power / np.sum(inverse**power) for key, power in powers.items()},
         test_loss=mean_loss,
         test_accuracy=accuracy,
@@ -236,6 +247,8 @@ def _penalties(
         upper=upper,
         lower=lower,
         start=(np.full(number, start, np.float32), np.zeros(len(groups), np.float32)),
+        # scikit-learn's C = 1 is a penalty of one on the sum of losses.
+        usual=np.full(number, -np.log(len(upper[0]) + len(lower[0])), np.float32),
         find_oracle=oracle,
         test_loss=mean_loss,
         test_accuracy=mean_accuracy,

@@ -24,7 +24,7 @@ from typing import Any
 import jax
 import numpy as np
 import tasks as task_list
-from utility_methods import METHODS, ORACLE, OURS, UNTUNED, Ceiling
+from utility_methods import BAD_START, METHODS, ORACLE, OURS, UNTUNED, Ceiling
 from utility_report import report
 from utility_results import DELTA, key_of, merged, read_results, write_results
 
@@ -90,7 +90,8 @@ def run_one(
         if method == ORACLE:
             solution, note = ceiling.solve(task, budget, seed)
         else:
-            solution = METHODS[method](task.problem, task.records(), budget, task.start, seed)
+            start = (task.usual, task.start[1]) if method == UNTUNED else task.start
+            solution = METHODS[method](task.problem, task.records(), budget, start, seed)
         took = time.perf_counter() - began
     return Outcome(
         task=task.name,
@@ -128,8 +129,11 @@ def run(
                 for seed in seeds or range(MNIST_SEEDS if name.startswith("mnist") else SEEDS):
                     if not again and key_of(name, method, epsilon, seed) in results:
                         continue
+                    task = task_list.load(name, data, seed)
+                    if method == BAD_START and not task.starts_badly:
+                        break  # tuning starts where people would train
                     try:
-                        outcome = run_one(task_list.load(name, data, seed), method, epsilon, seed, ceiling, commit)
+                        outcome = run_one(task, method, epsilon, seed, ceiling, commit)
                     except dpb.InvalidProblem as refusal:
                         print(f"{name} {method}: does not apply ({refusal})", flush=True)
                         break
@@ -181,7 +185,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         quick = given.quick
         run(
             given.tasks or (QUICK_TASKS if quick else task_list.NAMES),
-            given.methods or ((UNTUNED, OURS, ORACLE) if quick else (*METHODS, ORACLE)),
+            given.methods or ((UNTUNED, BAD_START, OURS, ORACLE) if quick else (*METHODS, ORACLE)),
             given.epsilons or ((1.0,) if quick else EPSILONS),
             given.seeds or (range(QUICK_SEEDS) if quick else None),
             data=given.data,

@@ -19,6 +19,7 @@ QUICKLY = {
     *("applications", "cli", "datasets", "encoding", "estimators", "methods", "pages", "paper", "plot", "report"),
     *("solution", "theory"),
 }
+QUICK_FLAGS = ("xla_cpu_use_fusion_emitters=false", "xla_backend_optimization_level")
 # No compiled program contains code of these, nor of Python's own library.
 UNCOMPILED = tuple(
     f"dpbilevel.{name}"
@@ -36,9 +37,16 @@ def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: -weights[item.path])
 
 
+def pytest_collection_finish():
+    """Thousands of collected tests and all imported modules stay until the end. Without this, Python's collector visits
+    them again and again while JAX traces, which makes many objects."""
+    gc.collect()
+    gc.freeze()
+
+
 def _refuse_other_programs(items):
     """Guarantees hold for the programs that users have, or nothing is shown."""
-    if "xla_cpu_use_fusion_emitters=false" not in os.environ.get("XLA_FLAGS", ""):
+    if not any(flag in os.environ.get("XLA_FLAGS", "") for flag in QUICK_FLAGS):
         return
     for item in items:
         if item.path.is_relative_to(TESTS) and item.path.relative_to(TESTS).parts[0] not in QUICKLY:

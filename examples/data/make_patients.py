@@ -1,4 +1,4 @@
-"""Make patients.csv and new_patients.csv: invented people, for the four commands of the README.
+"""Make patients.csv, new_patients.csv and held_out_patients.csv: invented people, for the commands of the pages.
 
     python examples/data/make_patients.py
 
@@ -34,7 +34,8 @@ def patients(rows: int, seed: int) -> dict[str, np.ndarray]:
 
 
 def main() -> None:
-    for name, rows, seed in (("patients.csv", 6000, 0), ("new_patients.csv", 200, 1)):
+    files = (("patients.csv", 6000, 0), ("new_patients.csv", 200, 1), ("held_out_patients.csv", 2000, 2))
+    for name, rows, seed in files:
         table = patients(rows, seed)
         if name.startswith("new"):
             del table["ill"]

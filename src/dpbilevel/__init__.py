@@ -44,7 +44,7 @@ _HOMES = {
     "plan": "planning",
     "Solution": "solution.solution",
     "solve": "solving",
-    "Evaluation": "evaluation.evaluating",
+    "Evaluation": "evaluation.result",
     "evaluate": "evaluation.evaluating",
     "BudgetExceeded": "errors",
     "CheckpointRefused": "errors",
@@ -102,7 +102,8 @@ if TYPE_CHECKING:
         TrainerFailed,
         UtilityWarning,
     )
-    from dpbilevel.evaluation.evaluating import Evaluation, evaluate
+    from dpbilevel.evaluation.evaluating import evaluate
+    from dpbilevel.evaluation.result import Evaluation
     from dpbilevel.inner.black_box import BlackBox
     from dpbilevel.inner.loc_gd import DPLocGD, DPLocSGD
     from dpbilevel.inner.solver import InnerSolver

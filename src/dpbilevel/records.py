@@ -27,12 +27,14 @@ from dpbilevel.execution.program import Answer, Call, Means, Program, Randomness
 from dpbilevel.foundation.arguments import one_of
 from dpbilevel.foundation.precision import in_user_precision, is_double
 from dpbilevel.foundation.tracing import without_addresses
+from dpbilevel.privacy.accounting import ROLES
 from dpbilevel.privacy.arrays import check_leading_axis, drop_unusable, narrowed, shape_of, usable_dtype
 from dpbilevel.privacy.ledger import Receipt
 from dpbilevel.privacy.memory import Memory
 from dpbilevel.privacy.noise import KeySchedule
 from dpbilevel.privacy.release import Release
-from dpbilevel.privacy.units import Bundle, Selection, bundle_shapes, check_bounds, read_units
+from dpbilevel.privacy.roles import check_roles
+from dpbilevel.privacy.units import Bundle, Selection, bundle_shapes, check_bounds, check_rows_alone, selections
 
 Tree = Any
 
@@ -57,18 +59,20 @@ class RecordShapes:
     upper: Tree = None
     lower: Tree = None
     both: Tree = None
+    heldout: Tree = None
     rows_per_unit: int | None = None
     mean_rows: float | None = None
 
     def __post_init__(self) -> None:
-        _check_roles(self.upper, self.lower, self.both)
+        check_roles(self.upper, self.lower, self.both, self.heldout)
+        check_rows_alone(self.heldout, self.rows_per_unit, self.mean_rows)
         if self.rows_per_unit is not None:
             most, mean = check_bounds(self.rows_per_unit, self.mean_rows)
             object.__setattr__(self, "rows_per_unit", most)
             object.__setattr__(self, "mean_rows", mean)
         elif self.mean_rows is not None:
             raise InvalidArgument("mean_rows: must be left out without rows_per_unit; it is the mean of rows per unit")
-        for role in ("upper", "lower", "both"):
+        for role in ROLES:
             shapes = jax.tree.map(lambda leaf: shape_of(role, leaf), getattr(self, role))  # noqa: B023
             check_leading_axis(role, shapes)
             object.__setattr__(self, role, bundle_shapes(shapes, self.rows_per_unit or 1))
@@ -76,10 +80,10 @@ class RecordShapes:
     @property
     def roles(self) -> tuple[str, ...]:
         """The roles that have records."""
-        return tuple(role for role in ("upper", "lower", "both") if getattr(self, role) is not None)
+        return tuple(role for role in ROLES if getattr(self, role) is not None)
 
     def count(self, role: str) -> int:
-        """The number of records of a role ("upper", "lower" or "both")."""
+        """The number of records of a role ("upper", "lower", "both" or "heldout")."""
         return int(jax.tree.leaves(getattr(self, role))[0].shape[0])
 
     def role_of(self, level: str) -> str | None:
@@ -99,7 +103,7 @@ class RecordShapes:
         return _one(record.rows) if self.rows_per_unit is not None and isinstance(record, Bundle) else record
 
     def _key(self) -> tuple[Any, ...]:
-        leaves, structure = jax.tree.flatten((self.upper, self.lower, self.both))
+        leaves, structure = jax.tree.flatten((self.upper, self.lower, self.both, self.heldout))
         return (structure, self.rows_per_unit, self.mean_rows, *((leaf.shape, leaf.dtype) for leaf in leaves))
 
     def __hash__(self) -> int:
@@ -129,6 +133,8 @@ class Records:
         upper: validation records, a pytree of arrays with one leading axis.
         lower: training records, likewise.
         both: records that feed both levels.
+        heldout: records that neither level reads, for scores alone; without any other role. They are disjoint from the
+            records of a run that is charged together with their scores.
         invalid: "refuse" (default) raises for non-finite values, before anything is charged; whether it raises is not
             covered by (epsilon, delta). With "zero", the run never raises, and such records contribute zero.
         unit: whose row each row is: ids, integers or strings, one for each row; a mapping from roles to ids if there
@@ -155,19 +161,22 @@ class Records:
         upper: Tree = None,
         lower: Tree = None,
         both: Tree = None,
+        heldout: Tree = None,
         invalid: str = "refuse",
         unit: Any = None,
         rows_per_unit: int | None = None,
         mean_rows: float | None = None,
     ) -> None:
         one_of("invalid", invalid, ("refuse", "zero"), "it selects the treatment of records with non-finite values")
-        _check_roles(upper, lower, both)
-        given = {role: tree for role, tree in (("upper", upper), ("lower", lower), ("both", both)) if tree is not None}
-        chosen = _selections(given, unit, rows_per_unit, mean_rows)
+        check_roles(upper, lower, both, heldout)
+        check_rows_alone(heldout, unit, rows_per_unit, mean_rows)
+        roles = {"upper": upper, "lower": lower, "both": both, "heldout": heldout}
+        given = {role: tree for role, tree in roles.items() if tree is not None}
+        chosen = selections(given, unit, rows_per_unit, mean_rows)
         arrays = {role: _prepared(role, tree, invalid, chosen.get(role)) for role, tree in given.items()}
         shapes = {role: memory.records(len(valid)) for role, (memory, valid) in arrays.items()}
         self._sizes = RecordShapes(**shapes, rows_per_unit=rows_per_unit, mean_rows=mean_rows)
-        self._caveats = _caveats((upper, lower, both))
+        self._caveats = _caveats(given)
         _VAULT[self] = arrays
 
     @property
@@ -262,15 +271,15 @@ def _execute_with_calls(
     readable = {role: memory.as_numpy(len(valid)) for role, (memory, valid) in arrays.items()}
     history = []
     for round_keys in keys:
-        first = 0
+        left = round_keys
         for stage in program.stages:
+            own, left = left[: stage.keys_per_round], left[stage.keys_per_round :]
             if isinstance(stage, Call):
                 copies = {role: jax.tree.map(np.copy, readable[role]) for role in stage.release.roles}
-                state = stage.run(state, copies)
-                continue
-            with isolated_jax_config():
-                state = _execute_stage(stage, precise, arrays, state, round_keys[first : first + stage.keys_per_round])
-            first += stage.keys_per_round
+                state = stage.run(state, copies, own)
+            else:
+                with isolated_jax_config():
+                    state = _execute_stage(stage, precise, arrays, state, own)
         history.append(jax.tree.map(np.asarray, program.observe(state)))
     return state, jax.tree.map(lambda *rows: np.stack(rows), *history)
 
@@ -340,33 +349,6 @@ def isolated_jax_config() -> Iterator[None]:
         stack.enter_context(jax.numpy_dtype_promotion("standard"))
         stack.enter_context(jax.transfer_guard("allow"))
         yield
-
-
-def _check_roles(upper: Tree, lower: Tree, both: Tree) -> None:
-    if (both is None) == (lower is None):
-        raise InvalidRecords("roles: give lower=... (with upper=... if the upper level has records), or only both=...")
-    if both is not None and upper is not None:
-        raise InvalidRecords(
-            "roles: both=... cannot be combined with upper=...; records of upper=... and lower=... are disjoint"
-        )
-    for role, tree in (("upper", upper), ("lower", lower), ("both", both)):
-        try:
-            jax.tree.leaves(tree)
-        except ValueError:
-            raise InvalidRecords(f"{role}: has a dictionary whose keys cannot be sorted; use strings as keys") from None
-
-
-def _selections(given: Mapping[str, Tree], unit: Any, rows_per_unit: Any, mean_rows: Any) -> dict[str, Selection]:
-    """By role, the rows of each unit; empty without units."""
-    if unit is None and rows_per_unit is None and mean_rows is None:
-        return {}
-    most, _ = check_bounds(rows_per_unit, mean_rows)
-    if unit is None:
-        raise InvalidRecords("unit: must be given with rows_per_unit=...; it says whose row each row is")
-    for role, tree in given.items():
-        check_leading_axis(role, jax.tree.map(lambda leaf: shape_of(role, leaf), tree))  # noqa: B023
-    rows = {role: int(np.shape(jax.tree.leaves(tree)[0])[0]) for role, tree in given.items()}
-    return {role: Selection.of(ids, most) for role, ids in read_units(unit, rows).items()}
 
 
 def _prepared(role: str, tree: Tree, invalid: str, selection: Selection | None) -> tuple[Memory, jax.Array]:

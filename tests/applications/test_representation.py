@@ -61,11 +61,11 @@ def test_a_planted_subspace_is_found_and_what_is_bent_needs_a_hidden_layer():
 @pytest.mark.slow
 def test_a_planted_subspace_is_found_privately():
     problem = shared_representation(**LINEAR)
-    lower, upper, test = draw(9000, 3)
-    solution = solved(problem, lower, upper, dpb.Budget(3.0, 1e-6), refit=None)
+    lower, upper, test = draw(4500, 3)
+    solution = solved(problem, lower, upper, dpb.Budget(6.0, 1e-6), refit=None)
     assert angles(solution.x).max() < 15
     assert error(solution, *test) < 0.2
-    assert solution.privacy.epsilon() == pytest.approx(3.0, abs=1e-6)
+    assert solution.privacy.epsilon() == pytest.approx(6.0, abs=1e-6)
 
 
 # --------------------------------------------------------------------------------------------------------- constants

@@ -184,7 +184,7 @@ def test_a_dry_run_reads_no_record(folder, command, kind, monkeypatch):
     if kind == "parquet":
         data = folder / "people.parquet"
         pyarrow.parquet.write_table(pyarrow.csv.read_csv(folder / "people.csv"), data)
-    more = ["--rows", 5000] if kind == "csv" else []
+    more = ["--rows", 400] if kind == "csv" else []  # as many as the other file says: one plan serves both
     code, said, _ = command(*TUNE[:1], data, *TUNE[2:], "--dry-run", *more)
     assert code == 0
     assert "A run would be (1," in said

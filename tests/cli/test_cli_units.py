@@ -5,7 +5,7 @@ import json
 
 import numpy as np
 import pytest
-from support.cli_data import people, write_people
+from support.cli_data import SCHEMA, people, write_people
 
 TUNE = ("tune", "visits.csv", "--target", "paid", "--schema", "schema.toml", "--epsilon", "4", "--delta", "1e-4")
 UNITS = ("--unit", "id", "--rows-per-unit", "4", "--mean-rows", "3")
@@ -51,6 +51,7 @@ def test_tune_protects_units(place, command):
         (("--unit", "nobody", "--rows-per-unit", "4"), "--unit nobody"),
         (("--unit", "id", "--rows-per-unit", "0"), "--rows-per-unit 0"),
         ((*UNITS, "--dry-run"), "number of units"),
+        ((*UNITS, "--holdout", "0.1"), "--holdout: is not supported together with --unit"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(place, command, options, words):
@@ -75,3 +76,29 @@ def test_a_dry_run_plans_for_units(place, command):
     assert code == 0
     assert "replacing all rows of one unit" in " ".join(said.split())
     assert np.all([number in said for number in ("80", "320")])
+
+
+@pytest.mark.parametrize("more", [(), ("--dry-run", "--rows", str(PEOPLE))])
+def test_knots_that_follow_from_the_private_number_of_rows_are_refused(place, command, monkeypatch, more):
+    schema = place / "schema.toml"
+    schema.write_text(SCHEMA.replace("schema/1", "schema/2"), encoding="utf-8")
+    with monkeypatch.context() as patch:
+        patch.setattr("dpbilevel.cli.job.open_table", None)  # no file is opened
+        code, _, said = command(*TUNE, *UNITS, *more)
+    said = " ".join(said.split())
+    assert code != 0
+    assert "--unit id: needs declared knots" in said
+    assert "private with units" in said
+    assert "give 'age', 'cost' knots = 12, or knots = \"none\"" in said
+    assert not (place / "run").exists()
+    schema.write_text(
+        SCHEMA.replace("schema/1", "schema/2")
+        .replace("range = [0, 100]", "range = [0, 100]\nknots = 5")
+        .replace("range = [0, 10]", 'range = [0, 10]\nknots = "none"'),
+        encoding="utf-8",
+    )
+    code, said, _ = command(*TUNE, *UNITS, *more)
+    assert code == 0
+    for shown in (said, *(path.read_text() for path in place.glob("run/*.*"))):
+        assert str(ROWS) not in shown
+        assert f"{ROWS:,}" not in shown

@@ -77,6 +77,7 @@ def test_a_run_resumes_to_the_same_file_and_is_charged_once(folder, run, monkeyp
     assert names(folder / "run") == WRITTEN
     one, other = (json.loads((folder / out / "run.json").read_text()) for out in ("whole", "run"))
     assert other.pop("command") == " ".join(["dpbilevel", *kind, "--ledger", "people.db", "--quiet"])
+    assert other["facts"].pop("ledger").startswith("entry 1 of the ledger of the data set 'people'")
     assert one | {"command": None} == other | {"command": None}
     assert len(ledger().entries) == 1
 

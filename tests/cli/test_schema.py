@@ -1,5 +1,6 @@
 """Declarations of columns: templates that hold no value, and errors that say what to write instead."""
 
+import json
 import tomllib
 
 import pyarrow
@@ -8,6 +9,7 @@ import pytest
 from support.cli_data import SCHEMA, people, write_people
 
 import dpbilevel as dpb
+from dpbilevel.cli.rows import column_names, fitted_encoder, group_names
 from dpbilevel.cli.schema import check_columns, parsed, read_schema, template
 from dpbilevel.cli.table_file import open_table
 
@@ -60,6 +62,108 @@ def test_a_template_that_nobody_filled_in_says_which_column(tmp_path):
     path.write_text(template(open_table(data)))
     with pytest.raises(dpb.InvalidArgument, match="column 'age': nothing is declared"):
         read_schema(path)
+
+
+MAPS = """\
+format = "dpbilevel.schema/2"
+crosses = [["age", "town"]]
+
+[columns.age]
+range = [0, 100]
+knots = [0, 20, 100]
+missing = true
+
+[columns.pay]
+range = [0, 99999]
+scale = "log"
+
+[columns.height]
+range = [100, 250]
+knots = "none"
+group = "body"
+
+[columns.grade]
+kind = "ordinal"
+range = [1, 5]
+
+[columns.when]
+kind = "date"
+range = [2025-01-01, "2026-12-31"]
+parts = ["month", "hour"]
+knots = ["2025-01-01", 2026-01-01, "2026-12-31"]
+
+[columns.note]
+kind = "text"
+columns = 16
+
+[columns.number]
+kind = "id"
+
+[columns.town]
+categories = ["Oslo", "Rome"]
+
+[columns.paid]
+classes = ["no", "yes"]
+"""
+
+
+def test_a_schema_of_feature_maps_and_back():
+    schema = parsed(tomllib.loads(MAPS), "here")
+    assert schema.columns["age"].knots == (0.0, 20.0, 100.0)
+    assert schema.columns["pay"].knots == "auto"
+    assert schema.columns["height"].knots is None
+    assert schema.columns["when"].values == ("2025-01-01", "2026-12-31")
+    assert "number" not in schema.features("paid").columns
+    for whole in (schema, schema.resolved(1000)):
+        assert parsed(json.loads(json.dumps(whole.to_json())), "run") == whole
+    assert schema.resolved(1000).columns["pay"].knots == 7
+    encoder = fitted_encoder(schema.features("paid").resolved(1000), "refuse")
+    assert len(encoder.group_of_column_) == (3 + 1) + 7 + 1 + 5 + (3 + 12 + 24) + 16 + 2 + 4 * 2
+    names = column_names(encoder)
+    assert names[0] == "age = 0"
+    assert {"height", "grade = 5", "when = month 12", "age = missing x town = Rome"} <= {*names}
+    assert group_names(encoder)[-1] == "age x town"
+
+
+def test_numbers_of_the_first_format_are_plain_columns():
+    second = {"format": "dpbilevel.schema/2", "columns": {"age": {"range": [0, 1]}}}
+    first = {**second, "format": "dpbilevel.schema/1"}
+    assert [parsed(content, "here").columns["age"].knots for content in (first, second)] == [None, "auto"]
+    assert not parsed(first, "here").needs_rows
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('scale = "log"', 'scale = "decibel"', "column 'pay' has scale = 'decibel'; must be one of linear, log, sqrt"),
+        ("knots = [0, 20, 100]", "knots = [0, 20, 10]", "knots that increase, within the range"),
+        ("knots = [0, 20, 100]", "knots = [0, 20, 101]", "knots that increase, within the range"),
+        ("knots = [0, 20, 100]", "knots = 1", "must be a number from 2"),
+        ("knots = [0, 20, 100]", 'knots = "many"', "must be a number from 2"),
+        ("knots = [0, 20, 100]", "parts = ['month']", "parts, which is for date only"),
+        ("missing = true", 'missing = "yes"', "missing = 'yes'; must be one of true, false"),
+        ("range = [1, 5]", "range = [1, 5.5]", "two integers"),
+        ("range = [1, 5]", "range = [1, 500]", "at most 256"),
+        ("range = [1, 5]", 'range = [1, 5]\nscale = "log"', "scale, which is for range only"),
+        ('kind = "ordinal"', 'kind = "ordinary"', "kind = 'ordinary'; must be one of ordinal, date, text, id"),
+        ('"2026-12-31"]\nparts', '"2026-02-30"]\nparts', "two dates like 2026-01-31"),
+        ('"2026-12-31"]\nparts', '"2024-12-31"]\nparts', "in order"),
+        ('parts = ["month", "hour"]', 'parts = ["minute"]', "some of year, month, weekday, hour"),
+        ("columns = 16", "columns = 0", "whole number"),
+        ("columns = 16", "", "it needs columns = 64"),
+        ('kind = "id"', 'kind = "id"\nrange = [0, 1]', "needs nothing else"),
+        ('[["age", "town"]]', '[["age", "street"]]', "pairs of declared columns"),
+        ('[["age", "town"]]', '[["age", "number"]]', "'number', which is no feature"),
+        ('[["age", "town"]]', '[["age", "paid"]]', "'paid', which is no feature"),
+        ('[["age", "town"]]', '[["age", "age"]]', "two different columns"),
+        ('[["age", "town"]]', '[["age", "when"]]', "is a date"),
+        ('[["age", "town"]]', '"age"', "pairs of declared columns"),
+    ],
+)
+def test_what_is_wrong_with_feature_maps_is_said_before_a_file_is_opened(old, new, said):
+    assert old in MAPS
+    with pytest.raises(dpb.InvalidArgument, match=said):
+        fitted_encoder(parsed(tomllib.loads(MAPS.replace(old, new)), "here").features("paid").resolved(9), "refuse")
 
 
 @pytest.mark.parametrize(

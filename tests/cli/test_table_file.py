@@ -1,5 +1,7 @@
 """Files of rows: headers without values, blocks of text, and no cell in any message."""
 
+import gzip
+
 import numpy as np
 import pyarrow
 import pyarrow.parquet
@@ -8,8 +10,9 @@ from support.cli_data import NUMBER, SECRET, people, write_people
 
 import dpbilevel as dpb
 from dpbilevel.cli import table_file
+from dpbilevel.cli.cells import listed_words, numbers, words
 from dpbilevel.cli.layout import Layout
-from dpbilevel.cli.table_file import listed_words, numbers, open_table, words
+from dpbilevel.cli.table_file import open_table
 from dpbilevel.execution.progress import displayed
 
 
@@ -43,6 +46,36 @@ def test_csv_and_parquet_hold_the_same_cells(tmp_path):
     opened = open_table(tmp_path / "people.parquet")
     assert opened.rows == 400
     assert dict(zip(opened.names, opened.kinds, strict=True))["town"] == "text"
+
+
+def test_a_compressed_csv_is_the_csv(tmp_path, monkeypatch):
+    data, _ = write_people(tmp_path)
+    packed = tmp_path / "people.csv.gz"
+    packed.write_bytes(gzip.compress(data.read_bytes()))
+    monkeypatch.setattr(table_file, "_BLOCK", 1000)
+    assert open_table(packed).names == open_table(data).names
+    assert open_table(packed).count_rows() == open_table(data).count_rows() == 400
+    text, same = read(data, ["age", "town"]), read(packed, ["age", "town"])
+    assert text["age"].equals(same["age"])
+    assert text["town"].equals(same["town"])
+    tabs = tmp_path / "people.TSV.GZ"
+    tabs.write_bytes(gzip.compress(data.read_bytes().replace(b",", b"\t")))
+    assert read(tabs, ["age"])["age"].equals(text["age"])
+
+
+def test_a_folder_of_parquet_files_is_one_table_in_order_of_names(tmp_path):
+    table = pyarrow.table({name: list(values) for name, values in people(400).items()})
+    for name, start in {"part-1.parquet": 100, "part-0.parquet": 0, "part-2.pq": 300}.items():
+        stop = {0: 100, 100: 300, 300: 400}[start]
+        pyarrow.parquet.write_table(table.slice(start, stop - start), tmp_path / name)
+    (tmp_path / "_SUCCESS").write_text("")
+    (tmp_path / "_metadata.parquet").write_text("")
+    opened = open_table(tmp_path)
+    assert (opened.rows, opened.count_rows()) == (400, 400)
+    np.testing.assert_array_equal(numbers("age", read(tmp_path, ["age"])["age"]), people(400)["age"])
+    pyarrow.parquet.write_table(table.drop_columns(["town"]), tmp_path / "part-3.parquet")
+    with pytest.raises(dpb.InvalidArgument, match="different columns"):
+        open_table(tmp_path)
 
 
 def test_rows_come_in_blocks(tmp_path, monkeypatch):
@@ -132,6 +165,9 @@ def test_words_that_are_not_listed():
         ("table.csv", b"a,b\n1,\xff\xfeZanzibar\n", "UTF-8"),
         ("table.csv", b"a,\xff\xfe\n1,2\n", "UTF-8"),
         ("table.parquet", b"987654.25 is not a table", "must be complete"),
+        ("table.csv.gz", b"a,b\n1,Zanzibar\n", "must be complete"),
+        ("table.csv.gz", gzip.compress(b"a,b\n1,Zanzibar\n" * 99)[:-9], "must be complete|check the file"),
+        ("table.xlsx.gz", b"", "CSV or Parquet"),
     ],
 )
 def test_what_cannot_be_read_is_reported_without_a_cell(tmp_path, name, content, said):

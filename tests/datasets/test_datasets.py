@@ -106,17 +106,22 @@ def directory(tmp_path):
 
 def check_declared(data):
     """Everything that shapes a row is declared: the encoder has nothing to warn of."""
-    encoder = BoundedEncoder(ranges=data.ranges, categories=data.categories, intercept=True)
-    parts = [part for part in (data.X, data.test_X) if part is not None]
-    rows = [encoder.fit_transform(part) for part in parts]
-    assert encoder.caveats_ == ()
-    assert len(rows[0]) == len(data.target)
+    for maps in ({}, data.maps):
+        encoder = BoundedEncoder(ranges=data.ranges, categories=data.categories, intercept=True, **maps)
+        check_encoded(data, encoder)
     if data.classes is not None:
         targets = [data.target] if data.test_target is None else [data.target, data.test_target]
         assert set(np.concatenate(targets).tolist()) <= set(data.classes)
     else:
         assert data.target.dtype == np.float64
         assert data.target_range[0] < data.target_range[1]
+
+
+def check_encoded(data, encoder):
+    parts = [part for part in (data.X, data.test_X) if part is not None]
+    rows = [encoder.fit_transform(part) for part in parts]
+    assert encoder.caveats_ == ()
+    assert len(rows[0]) == len(data.target)
 
 
 @pytest.mark.filterwarnings("error")

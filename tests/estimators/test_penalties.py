@@ -1,10 +1,11 @@
-"""The upper limit of penalties: lower if validation rows have less signal than noise, so that a model remains."""
+"""Where penalties are searched for, and their upper limit: lower if validation rows have less signal than noise."""
 
 import math
 
 import numpy as np
 import pytest
 
+import dpbilevel as dpb
 from dpbilevel.applications.regularization import PENALTIES
 from dpbilevel.baselines import FixedDefault
 from dpbilevel.estimators import DPLogisticRegressionCV, DPRidgeCV, penalties
@@ -13,7 +14,7 @@ MIDDLE = math.exp(-5)
 
 
 def planned(rows, **settings):
-    model = DPLogisticRegressionCV(epsilon=1.0, classes=[0, 1], **settings)
+    model = DPLogisticRegressionCV(epsilon=1.0, classes=[0, 1], **{"method": dpb.Tracking()} | settings)
     return model.plan(rows=rows, columns=20)
 
 
@@ -32,7 +33,9 @@ def test_few_rows_keep_to_the_lower_half_of_the_range():
 def test_more_privacy_needs_more_rows():
     rows = 20_000
     assert largest(planned(rows)) > MIDDLE * 1.01
-    assert DPRidgeCV(epsilon=0.1).plan(rows, 20).parameters["largest penalty"][0] == pytest.approx(MIDDLE)
+    assert DPRidgeCV(epsilon=0.1, method=dpb.Tracking()).plan(rows, 20).parameters["largest penalty"][
+        0
+    ] == pytest.approx(MIDDLE)
 
 
 def test_without_noise_and_untuned_the_whole_range_is_kept():
@@ -42,14 +45,14 @@ def test_without_noise_and_untuned_the_whole_range_is_kept():
     assert "the end of the range" in free.parameters["largest penalty"][1]
 
 
-def strayed():
+def strayed(method):
     """Fits of a linear model that 2,250 rows tell well; of these seeds some lead penalties up."""
     draws = np.random.default_rng(0)
     rows = draws.normal(size=(3000, 20)) / 20
     targets = 20 * rows @ draws.normal(size=20) + 3 * draws.normal(size=3000)
     scores = []
     for seed in range(6):
-        model = DPRidgeCV(epsilon=0.5, data_norm=1.0, target_range=(-20, 20), random_state=seed)
+        model = DPRidgeCV(epsilon=0.5, data_norm=1.0, target_range=(-20, 20), random_state=seed, method=method)
         scores.append(model.fit(rows[750:], targets[750:]).score(rows[:750], targets[:750]))
     return scores
 
@@ -58,8 +61,32 @@ def strayed():
 @pytest.mark.filterwarnings("ignore::dpbilevel.NotPrivateWarning")
 @pytest.mark.filterwarnings("ignore::dpbilevel.UtilityWarning")
 def test_no_fit_loses_its_model_and_with_the_whole_range_one_does(monkeypatch):
-    kept = strayed()
+    assert min(strayed(None)) > 0.4
+    kept = strayed(dpb.Tracking())
     assert min(kept) > 0.4, kept
     monkeypatch.setattr(penalties, "PASS_LIMIT", math.inf)
-    wide = strayed()
-    assert min(wide) < 0.2, wide
+    wide = strayed(dpb.Tracking())
+    assert min(wide) < min(kept) - 0.2, wide
+
+
+@pytest.mark.parametrize(
+    ("classes", "groups", "columns", "searched"),
+    [
+        ([0, 1], None, 20, False),  # the scale is measured after training
+        ([0, 1], range(20), 20, False),
+        (list(range(10)), None, 600, False),  # steps of Adam, one penalty
+        (list(range(10)), [0, 1] * 300, 600, True),
+    ],
+)
+def test_penalties_are_searched_for_where_it_can_pay(classes, groups, columns, searched):
+    model = DPLogisticRegressionCV(epsilon=3.0, classes=classes, groups=groups)
+    plan = model.plan(rows=100_000, columns=columns)
+    assert isinstance(plan.method, dpb.Tracking) == searched
+    assert ("penalties" in plan.parameters) != searched
+    assert plan.privacy.epsilon() == pytest.approx(3.0)
+
+
+def test_several_penalties_are_not_searched_for_with_more_noise_than_signal():
+    plan = DPLogisticRegressionCV(epsilon=0.3, classes=list(range(10)), groups=[0, 1] * 300).plan(2000, 600)
+    assert isinstance(plan.method, dpb.Refit)
+    assert "more noise than signal" in plan.parameters["penalties"][1]

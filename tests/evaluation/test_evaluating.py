@@ -8,7 +8,14 @@ import numpy as np
 import pytest
 from scipy.stats import binom, chi2, norm
 from sklearn.linear_model import LinearRegression, LogisticRegression
-from sklearn.metrics import accuracy_score, log_loss, mean_squared_error
+from sklearn.metrics import (
+    accuracy_score,
+    brier_score_loss,
+    log_loss,
+    mean_squared_error,
+    r2_score,
+    roc_auc_score,
+)
 
 import dpbilevel as dpb
 from dpbilevel import records as records_module
@@ -16,6 +23,8 @@ from dpbilevel import records as records_module
 BUDGET = dpb.Budget(1.0, 1e-5)
 EXACT = dpb.Budget(math.inf)
 ALL = ("accuracy", "loss", "calibration")
+CLASSIFIER = ("accuracy", "loss", "brier", "auc", "group_accuracy")
+REGRESSION = ("r2", "error_quantiles")
 
 
 def data(classes=2, number=3000, seed=0):
@@ -69,6 +78,101 @@ def test_the_positive_class_may_be_declared(binary):
     bins = dpb.evaluate(model, (rows, labels), EXACT, metric="calibration", positive_class=0).values["calibration"]
     assert bins["positives"].sum() == pytest.approx(np.sum(labels == 0))
     assert bins["probability"].sum() == pytest.approx(model.predict_proba(rows)[:, 0].sum())
+
+
+def test_all_scores_without_noise_are_those_of_scikit_learn(binary):
+    model, (rows, labels) = binary
+    likely, group = model.predict_proba(rows)[:, 1], np.where(rows[:, 1] > 1, "few", "many")
+    asked = {"metric": CLASSIFIER, "groups": group, "group_names": ["few", "many", "none"]}
+    found = dpb.evaluate(model, (rows, labels), EXACT, edges=np.linspace(0, 1, 5001), **asked)
+    assert found.values["auc"] == pytest.approx(roc_auc_score(labels, likely), abs=1e-4)
+    assert found.values["brier"] == pytest.approx(brier_score_loss(labels, likely), rel=1e-9)
+    right = model.predict(rows) == labels
+    for name in ("few", "many"):
+        assert found.values["group_accuracy"][name] == pytest.approx(right[group == name].mean())
+        low, high = found.interval("group_accuracy", part=name)
+        assert low < found.values["group_accuracy"][name] < high
+    assert found.values["group_accuracy"]["none"] == 0.5  # nothing is known about a group without records
+    assert found.interval("group_accuracy", part="none") == (0.0, 1.0)
+
+
+def test_all_scores_of_a_regression_without_noise_are_those_of_scikit_learn():
+    rows, _ = data()
+    targets = np.clip(rows @ np.arange(4), -10, 10)
+    model = LinearRegression().fit(rows[:50], targets[:50] + np.sin(rows[:50, 1]))
+    asked = {"metric": REGRESSION, "target_range": (-10, 10)}
+    found = dpb.evaluate(model, (rows, targets), EXACT, edges=np.linspace(0, 20, 4001), **asked)
+    assert found.values["r2"] == pytest.approx(r2_score(targets, model.predict(rows)), rel=1e-9)
+    errors = np.abs(model.predict(rows) - targets)
+    for name, level in (("50%", 0.5), ("90%", 0.9)):
+        assert found.values["error_quantiles"][name] == pytest.approx(np.quantile(errors, level), abs=0.02)
+
+
+def test_the_same_scores_with_noise_are_near_and_within_their_intervals(binary):
+    """Intervals of 1 - 1e-6, so that a false alarm is rare; the noise of each score is about what is stated."""
+    model, (rows, labels) = binary
+    asked = {"metric": CLASSIFIER, "groups": rows[:, 1] > 0, "group_names": [False, True]}
+    noisy = dpb.evaluate(model, (rows, labels), dpb.Budget(4.0, 1e-5), seed=5, **asked)
+    exact = dpb.evaluate(model, (rows, labels), EXACT, **asked)
+    for name, part in (("accuracy", None), ("brier", None), ("auc", None), ("group_accuracy", "True")):
+        low, high = noisy.interval(name, 1 - 1e-6, part=part)
+        true, found, error = (
+            one[name] if part is None else one[name][part]
+            for one in (exact.values, noisy.values, noisy.standard_errors)
+        )
+        assert low <= true <= high
+        assert abs(found - true) <= 5 * error + (0.01 if name == "auc" else 0)  # other bins
+        assert error < 0.05
+
+
+def test_several_numbers_are_shown_one_per_line(binary, tmp_path):
+    model, (rows, labels) = binary
+    asked = {"metric": CLASSIFIER, "groups": np.where(rows[:, 1] > 0, "Oslo", "Rome"), "group_names": ["Oslo", "Rome"]}
+    found = dpb.evaluate(model, (rows, labels), BUDGET, **asked)
+    for words in ("group_accuracy, Oslo", "group_accuracy, Rome", "± ", "records", "brier", "bins of scores"):
+        assert words in found.summary()
+    assert "group_accuracy, Rome 0." in repr(found)
+    content = json.loads(found.save(tmp_path / "scores.json").read_text())
+    assert set(content["intervals"]["dict"]) == {
+        *("accuracy", "loss", "brier", "auc", "group_accuracy, Oslo", "group_accuracy, Rome")
+    }
+    for words, arguments in {
+        "part=None: must be one of 'Oslo', 'Rome'": ("group_accuracy",),
+        "part='Paris': must be one of": ("group_accuracy", 0.9, "Paris"),
+        "part='Oslo': must be left out": ("auc", 0.9, "Oslo"),
+    }.items():
+        with pytest.raises(dpb.InvalidArgument, match=words):
+            found.interval(*arguments[:2], part=arguments[2] if len(arguments) > 2 else None)
+
+
+@pytest.mark.parametrize("rare", [0.02, 0.5])
+def test_bins_of_the_auc_are_public_and_serve_rare_classes(rare):
+    """They depend on the number of records and the budget alone; a rare class has low scores, in bins of their own."""
+    rng = np.random.default_rng(6)
+    labels = (rng.random(20_000) < rare).astype(int)
+    odds = rng.normal(size=20_000) + 1.5 * labels + np.log(rare / (1 - rare))
+    rows, budget = 1 / (1 + np.exp(-odds)), dpb.Budget(2.0, 1e-6)
+    found = dpb.evaluate(Scores(), (rows, labels), budget, metric="auc", seed=1)
+    fewer = np.sin(np.linspace(0, np.pi / 2, 31)) ** 2
+    fewer = dpb.evaluate(Scores(), (rows, labels), budget, metric="auc", edges=[0, *fewer[1:-1], 1], seed=1)
+    for one, width in ((found, 0.03 if rare == 0.5 else 0.25), (fewer, 0.07 if rare == 0.5 else 0.2)):
+        low, high = one.interval("auc")
+        assert low < roc_auc_score(labels, odds) < high
+        assert high - low < width
+    others = dpb.evaluate(Scores(), (rng.random(20_000), labels), dpb.Budget(2.0, 1e-6), metric="auc", seed=1)
+    np.testing.assert_array_equal(found.details["auc"]["edges"], others.details["auc"]["edges"])
+
+
+class Scores:
+    """A classifier whose rows are its probabilities."""
+
+    classes_ = np.array([0, 1])
+
+    def predict(self, rows):
+        return (rows > 0.5).astype(int)
+
+    def predict_proba(self, rows):
+        return np.stack([1 - rows, rows], axis=1)
 
 
 def test_a_label_that_the_model_does_not_know_is_wrong_at_the_bound(binary):
@@ -358,7 +462,7 @@ def test_only_released_values_are_reported(tmp_path):
         assert "0.76543" not in text
     assert set(json.loads(content)) == {
         *("format", "version", "records", "privacy"),
-        *("values", "standard_errors", "ranges", "meanings"),
+        *("values", "standard_errors", "intervals", "ranges", "meanings", "details"),
     }
     exact = dpb.evaluate(lambda rows: rows, (rows, rows**2), EXACT, metric="loss", loss_bound=1.0).values["loss"]
     assert f"{exact:.12f}"[:-1] not in content

@@ -11,7 +11,7 @@ from support.broken_sums import rows_without_norms
 from support.buffer_cases import OVERFLOW, SHAPES, VECTORS, Case, behind_a_barrier, broken, direct, in_one_step
 from support.compilation_cache import with_names
 from support.every_method import BUDGET, METHODS, PROBLEM, START, data
-from support.optimised_hlo import Module
+from support.optimised_hlo import UNOPTIMISED_CODE, optimised
 
 import dpbilevel as dpb
 from dpbilevel import records as records_module
@@ -55,6 +55,16 @@ def test_integers_that_are_computed_twice_are_noticed(monkeypatch, mutant):
     vectors, integers = (module.is_measured_once(limit) for limit in case.limits())
     assert vectors
     assert not integers
+
+
+@pytest.mark.parametrize(
+    "case", [Case("joint", "one block", "Poisson"), Case("linear_joint", "one block", "exact")], ids=str
+)
+def test_what_is_read_is_what_users_compile(case):
+    """How machine code is optimised changes nothing in what is read here."""
+    with isolated_jax_config(), with_names():
+        users, ours = (case.lowered().compile(compiler_options=given).as_text() for given in (None, UNOPTIMISED_CODE))
+    assert users == ours
 
 
 # ---- outer products
@@ -110,8 +120,8 @@ def test_many_points_at_once_are_measured_as_one_is():
 
     with isolated_jax_config(), with_names():
         keys = jax.ShapeDtypeStruct((3, 2, 2), jnp.uint32)
-        compiled = program.lower(rows, shape((3, dimension)), keys).compile()
-    assert Module(compiled.as_text(), records="rows").is_measured_once(OVERFLOW)
+        module = optimised(program.lower(rows, shape((3, dimension)), keys), records="rows")
+    assert module.is_measured_once(OVERFLOW)
 
 
 # ---- programs of methods, as records execute them
@@ -128,7 +138,7 @@ def executed(method, noise="float", problem=PROBLEM, start=START, arrays=None):
     execute = jax.jit(functools.partial(records_module._execute.__wrapped__), static_argnums=1)
     with isolated_jax_config(), with_names():
         lowered = execute.lower(plan.program, False, arrays, state, keys, rounds)
-        return Module(lowered.compile().as_text(), records="arrays")
+        return optimised(lowered, records="arrays")
 
 
 @pytest.mark.parametrize(

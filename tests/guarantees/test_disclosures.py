@@ -141,11 +141,10 @@ MODELS = {
 
 
 @pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("metric", ["accuracy", "loss"])
+@pytest.mark.parametrize("metric", ["accuracy", "loss", ("r2", "error_quantiles")])
 def test_evaluate_tells_nothing_of_what_a_model_says(name, metric):
-    check_tells_nothing(
-        lambda: dpb.evaluate(MODELS[name], (ROWS, LABELS), BUDGET, metric=metric, loss_bound=1.0, seed=0)
-    )
+    declared = {"metric": metric, "loss_bound": 1.0, "target_range": (0, 1)}
+    check_tells_nothing(lambda: dpb.evaluate(MODELS[name], (ROWS, LABELS), BUDGET, seed=0, **declared))
 
 
 @pytest.mark.parametrize("name", BAD_ARRAYS)
@@ -153,6 +152,9 @@ def test_evaluate_tells_nothing_of_rows_and_targets(name):
     bad, ledger = BAD_ARRAYS[name], dpb.Ledger(BUDGET)
     for records in ((bad, LABELS), (ROWS, bad), bad, (bad, bad)):
         check_tells_nothing(lambda records=records: dpb.evaluate(lambda rows: LABELS, records, BUDGET, ledger=ledger))
+    for names in (["a", "b"], [0, 1]):
+        given = {"metric": "group_accuracy", "groups": bad, "group_names": names}
+        check_tells_nothing(lambda given=given: dpb.evaluate(lambda rows: LABELS, (ROWS, LABELS), BUDGET, **given))
 
 
 # ---- black boxes

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from support.broken_sums import rows_without_norms
 from support.compilation_cache import with_names
-from support.optimised_hlo import Module
+from support.optimised_hlo import optimised
 
 import dpbilevel as dpb
 from dpbilevel import records as records_module
@@ -143,7 +143,10 @@ def solution(method, noise="float"):
     )
 
 
-@pytest.mark.parametrize("name", METHODS)
+# Batches are compared for linear models in every run (test_linear.py), for networks by `make test-heavy`.
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.heavy) if "Poisson" in name else name for name in METHODS]
+)
 def test_a_solution_is_that_of_written_out_gradients(monkeypatch, name):
     taken, true = [], clipping.products_total
     monkeypatch.setattr(clipping, "products_total", lambda block, *rest: taken.append(1) or true(block, *rest))
@@ -211,7 +214,7 @@ def executed():
             plan.program.randomness_shapes(),
             np.int32(1),
         )
-        return Module(lowered.compile().as_text(), records="arrays")
+        return optimised(lowered, records="arrays")
 
 
 def test_programs_of_networks_sum_what_they_measure():

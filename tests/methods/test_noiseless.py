@@ -138,7 +138,7 @@ def test_a_mean_in_blocks_is_the_mean_and_so_are_its_derivatives(number, monkeyp
     whole = lambda y: jnp.sum(jax.vmap(lambda row: function(y, row))(rows) * present) / number  # noqa: E731
     y = jnp.asarray([0.3, -0.2, 0.5])
     for of in (lambda f: f, jax.grad, jax.hessian):
-        np.testing.assert_allclose(of(mean)(y), of(whole)(y), rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(jax.jit(of(mean))(y), jax.jit(of(whole))(y), rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("domain", [dpb.Unconstrained(), dpb.Box(-0.5, 0.5), dpb.Ball(0.6)], ids=str)

@@ -8,6 +8,7 @@ from support.compilations import counted
 
 import dpbilevel as dpb
 from dpbilevel.methods.preconditioned import MOMENTS, Preconditioned
+from dpbilevel.methods.rescaling import SCALE
 
 COLUMNS = 6
 PENALTIES = (1e-6, 1e-4)  # of a range that is never left: there is no tuning here
@@ -59,7 +60,7 @@ def test_with_little_noise_it_reaches_the_minimiser(kind):
     best = excess(kind, trained(kind, dpb.Budget(math.inf)).y)
     solution = trained(kind, dpb.Budget(1000.0, 1e-6))
     nothing = excess(kind, np.zeros_like(solution.y))
-    assert [charge.release for charge in solution.privacy.charges["lower"]] == [MOMENTS, "training"]
+    assert [charge.release for charge in solution.privacy.charges["lower"]] == [MOMENTS, "training", SCALE]
     assert excess(kind, solution.y) - best < 0.01 * (nothing - best)
 
 
@@ -80,7 +81,7 @@ def test_a_given_learning_rate_or_undeclared_rows_take_adam():
     ):
         plan = dpb.plan(problem, sizes, dpb.Budget(30.0, 1e-4), method=refit)
         names.append([release.name for release in plan.releases])
-    assert names == [[MOMENTS, "training"], ["training"], ["training"]]
+    assert names == [[MOMENTS, "training", SCALE], ["training"], ["training"]]
 
 
 def test_nothing_is_spent_on_second_moments_that_are_all_noise():

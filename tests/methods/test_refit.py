@@ -4,12 +4,16 @@ import dataclasses
 import itertools
 import math
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from support.compilations import counted
 from support.problems import leak, quadratic, ridge, sources
 
 import dpbilevel as dpb
 from dpbilevel import planning
+from dpbilevel.methods.descent import Descent
 
 BUDGET = dpb.Budget(1.0, 1e-4)
 NO_PRIVACY = dpb.Budget(math.inf)
@@ -147,3 +151,83 @@ def test_the_clip_follows_the_norms_of_gradients(monkeypatch):
 def test_few_records_do_not_drive_the_clip_away():
     """What the count of records within the clip says of 60 records is noise: the clip may not walk off with it."""
     assert _mean_error(60, 1.0) < 2.0
+
+
+# ---- steps of Adam: their number, their rate and their average
+
+
+def test_steps_and_rate_of_adam_follow_public_numbers():
+    def planned(records, epsilon=1.0, **refit):
+        rows = np.zeros((records, 4), np.float32), np.zeros(records, np.float32)
+        sizes = dpb.Records(upper=rows, lower=rows).sizes
+        parameters = dpb.plan(problem, sizes, dpb.Budget(epsilon, 1e-6), method=dpb.Refit(**refit)).parameters
+        return parameters["training: steps"][0], parameters["training: learning rate"][0]
+
+    problem = dpb.applications.regularization("logistic", columns=4)
+    assert planned(50, epsilon=0.5)[0] == 200
+    assert planned(50_000)[0] == 600
+    steps, rate = planned(2000)
+    assert steps == math.ceil(4000 * dpb.Budget(1.0, 1e-6).mu / 3)
+    assert rate == pytest.approx(2 / math.sqrt(steps))
+    assert planned(2000, steps=50, learning_rate=0.3, clip_norm=2.0) == (50, pytest.approx(0.15))
+    problem = dpb.applications.regularization("logistic", columns=4, row_norm=8.0)
+    assert planned(20, epsilon=0.5)[1] == pytest.approx(2 / (8 * math.sqrt(200)))
+    problem = dataclasses.replace(problem, upper_loss=lambda x, y, record: y @ y, lower_loss=lambda x, y, record: y @ y)
+    assert planned(20, epsilon=0.5, clip_norm=4.0)[1] == pytest.approx(1 / (4 * math.sqrt(200)))
+
+
+def noise_that_stays(averages: bool = True) -> float:
+    """Variance of y in units of that of a single exact release, where noise dominates and training is long."""
+    steps, curvature, length, coordinates = 400, 1.0, 40.0, 4000
+    noise = 100 * math.sqrt(steps)  # of a step: far above the gradient
+    descent = Descent(steps, length * noise / (curvature * steps), dpb.Unconstrained())
+    draws = np.random.default_rng(0).normal(size=(steps, coordinates)).astype(np.float32) * noise
+
+    def move(state, draw):
+        return descent.move(state, curvature * state["y"] + draw), ()
+
+    state, _ = jax.lax.scan(move, descent.start(jnp.zeros(coordinates)), draws)
+    return float(jnp.var(state["average" if averages else "y"])) * steps * curvature**2 / noise**2
+
+
+def test_averaged_steps_leave_twice_the_noise_of_one_release():
+    assert noise_that_stays() == pytest.approx(2.0, rel=0.1)
+    assert noise_that_stays(averages=False) > 8, "the last iterate has far more"
+
+
+def test_the_average_is_that_of_the_second_half():
+    descent = Descent(5, 0.1, dpb.Unconstrained())
+    state, iterates = descent.start(jnp.ones(2)), []
+    for gradient in np.random.default_rng(1).normal(size=(5, 2)):
+        state = descent.move(state, jnp.asarray(gradient, jnp.float32))
+        iterates.append(state["y"])
+    np.testing.assert_allclose(state["average"], np.mean(iterates[2:], axis=0), rtol=1e-6)
+
+
+def test_with_little_noise_adam_reaches_the_minimiser():
+    """Softmax, and the same loss as a function, of which nothing is known."""
+    draws = np.random.default_rng(5)
+    rows = draws.normal(size=(3000, 4)).astype(np.float32) * [0.7, 0.3, 0.1, 0.5]
+    labels = (rows @ draws.normal(size=(4, 3)) * 4 + draws.gumbel(size=(3000, 3))).argmax(1).astype(np.int32)
+    records = {level: (rows.astype(np.float32), labels) for level in ("upper", "lower")}
+    linear = dpb.applications.regularization("softmax", columns=4, classes=3)
+    start = np.full(1, -9.0, np.float32), np.zeros((4, 3), np.float32)
+
+    def objective(y):
+        scores = rows @ np.asarray(y)
+        of_labels = np.take_along_axis(scores, labels[:, None], axis=1)[:, 0]
+        return np.mean(np.log(np.exp(scores).sum(1)) - of_labels) + math.exp(-9.0) / 2 * np.sum(np.square(y))
+
+    def trained(problem, epsilon):
+        budget, settings = dpb.Budget(epsilon, 1e-6), {"method": dpb.Refit(), "start": start, "refit": None}
+        return dpb.solve(problem, dpb.Records(**records), budget, seed=0, progress=False, **settings)
+
+    def written(x, y, record):
+        return linear.lower_loss(x, y, record)
+
+    best, nothing = objective(trained(linear, math.inf).y), objective(start[1])
+    for problem in (linear, dataclasses.replace(linear, upper_loss=written, lower_loss=written)):
+        assert objective(trained(problem, 1000.0).y) - best < 0.01 * (nothing - best)
+        with counted() as compiled:
+            solution = trained(problem, 0.5)
+        assert (compiled[0], solution.parameters["training: steps"][0] < 600) == (0, True)

@@ -123,13 +123,13 @@ def test_is_the_default_method():
 def test_other_units_give_the_same_result_in_units(units):
     """x, y and the losses may be multiplied by anything: with noise the result is the same up to the noise."""
     x, y, upper, lower = (units.get(name, 1.0) for name in ("x", "y", "upper", "lower"))
-    case = quadratic(n=4000)
+    case = quadratic(n=1000)
     problem = dpb.BilevelProblem(
         upper_loss=lambda a, b, record: upper * case.problem.upper_loss(a / x, b / y, record),
         lower_loss=lambda a, b, record: lower * case.problem.lower_loss(a / x, b / y, record),
     )
     posed = dataclasses.replace(case, problem=problem, start=(case.start[0] * x, case.start[1] * y))
-    found = np.asarray(solve(posed, dpb.Budget(50.0, 1e-5)).x) / x
+    found = np.asarray(solve(posed, dpb.Budget(200.0, 1e-5)).x) / x
     assert left(case, found) < 0.05
 
 

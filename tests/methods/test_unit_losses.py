@@ -6,6 +6,9 @@ import numpy as np
 import pytest
 
 import dpbilevel as dpb
+from dpbilevel.baselines import AdaSSP, ObjectivePerturbation
+from dpbilevel.methods.preconditioned import MOMENTS
+from dpbilevel.methods.rescaling import SCALE
 from dpbilevel.methods.unit_losses import UnitLoss, problem_of_units
 from dpbilevel.privacy.units import Bundle
 
@@ -77,3 +80,28 @@ def test_an_x_that_no_row_reads_stays_free_of_charge():
     sizes = dpb.RecordShapes(upper=np.zeros(50), lower=np.zeros(50), rows_per_unit=4)
     planned = dpb.plan(mean_problem(), sizes, BUDGET, start=(0.0, 0.0))
     assert planned.parameters["hypergradient"][0] == 0
+
+
+@pytest.mark.parametrize("name", ["logistic", "squared"])
+def test_training_of_units_is_not_preconditioned(name):
+    problem = dpb.applications.regularization(name, columns=3, row_norm=1.0)
+    shapes = np.zeros((5000, 3)), np.zeros(5000, np.int32 if name == "logistic" else np.float32)
+    for most, moments in ((None, True), (1, True), (4, False)):
+        sizes = dpb.RecordShapes(upper=shapes, lower=shapes, rows_per_unit=most)
+        planned = dpb.plan(problem, sizes, dpb.Budget(4.0, 1e-5), method=dpb.Refit())
+        names = {release.name for release in planned.releases}
+        assert ({SCALE, MOMENTS} <= names) is moments
+        assert bool(names & {SCALE, MOMENTS}) is moments
+
+
+@pytest.mark.parametrize(("name", "baseline"), [("logistic", ObjectivePerturbation()), ("squared", AdaSSP())])
+@pytest.mark.parametrize("epsilon", [4.0, float("inf")])
+def test_baselines_of_one_row_per_record_refuse_units(name, baseline, epsilon):
+    rows, ids = np.zeros((40, 3)), {"upper": np.arange(40) // 2, "lower": 100 + np.arange(40) // 2}
+    shapes = rows, np.zeros(40, np.int32 if name == "logistic" else np.float32)
+    records = dpb.Records(upper=shapes, lower=shapes, unit=ids, rows_per_unit=2)
+    problem, ledger = dpb.applications.regularization(name, columns=3, row_norm=1.0), dpb.Ledger(BUDGET)
+    budget = dpb.Budget(epsilon, 1e-3 if epsilon < 5 else None)
+    with pytest.raises(dpb.InvalidArgument, match=f"rows_per_unit: must be 1 for {type(baseline).__name__}"):
+        baseline.solve(problem, records, budget, ledger=ledger)
+    assert ledger.entries == ()

@@ -46,7 +46,7 @@ def test_the_commands_of_the_documentation(command, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path / "data")
     text = (REPOSITORY / "docs" / "command_line.md").read_text()
     commands = [line[2:] for line in text.splitlines() if line.startswith("$ ")]
-    assert len(commands) == 10
+    assert len(commands) == 11
     for line in commands:
         program, *arguments = shlex.split(line)
         assert program == "dpbilevel"

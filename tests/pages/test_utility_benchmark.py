@@ -138,6 +138,19 @@ def test_the_table_compares_the_same_repetitions_only(results):
     assert table.gap("adult-sources", "tracking", 3.0) is None
 
 
+def test_gaps_from_a_bad_start_are_those_from_it_and_gains_are_over_untuned(results):
+    losses = {
+        "untuned": [(0, 0.4)],
+        "bad start": [(0, 0.6)],
+        "tracking": [(0, 0.39)],
+        "oracle": [(0, 0.3)],
+    }
+    table = results.Table(results_of(results, losses))
+    assert table.before("adult-sources", 1.0) == "bad start"
+    assert table.gap("adult-sources", "tracking", 1.0).mean == pytest.approx(0.7)
+    assert table.gain("adult-sources", "tracking", 1.0).mean == pytest.approx(0.025)
+
+
 @pytest.mark.parametrize(("loss", "verdict"), [(0.31, "met"), (0.4, "**missed**")])
 def test_targets_are_judged_as_measured(results, loss, verdict):
     losses = {"untuned": [(0, 0.6)], "tracking": [(0, loss)], "oracle": [(0, 0.3)]}
@@ -181,6 +194,7 @@ def test_splits_depend_on_the_repetition_alone(toy, tasks):
             np.testing.assert_array_equal(mine, again)
     assert not np.array_equal(toy.lower[1], other.lower[1])
     assert toy.problem is other.problem  # repetitions share what is compiled
+    assert not toy.starts_badly
     np.testing.assert_allclose(toy.oracle_x, [0, 0, 0.5, 0.5])
 
 
@@ -211,10 +225,30 @@ def test_tuning_without_privacy_finds_a_stationary_point(oracles, problems):
     assert value(found)[0] <= value(x)[0]
 
 
+def test_losses_of_problems_are_those_that_are_reported(problems):
+    draws = np.random.default_rng(2)
+    row, y = draws.normal(size=4).astype(np.float32) / 3, draws.normal(size=4).astype(np.float32)
+    for loss, target in ((problems.logistic, 1), (problems.pseudo_huber, 0.7)):
+        posed = problems.penalties_problem(loss, (0, 0, 1, 1))
+        assert float(posed.lower_loss(np.zeros(2), y, (row, target))) == pytest.approx(float(loss(y, row, target)))
+        assert posed.lower_loss.bounds.row_norm == 1.0
+    weights, matrix = problems.weights_problem(problems.softmax, 2, 3), draws.normal(size=(4, 3)).astype(np.float32)
+    value = float(weights.lower_loss(np.array([0.25, 0.75]), matrix, (row, np.array(2), np.array(1))))
+    assert value == pytest.approx(1.5 * float(problems.softmax(matrix, row, 2)))
+
+
+def test_penalties_start_badly_and_people_would_use_one_on_the_sum(tasks, problems):
+    rows, labels = np.eye(4, dtype=np.float32)[np.arange(40) % 4], (np.arange(40) % 2).astype(np.int32)
+    parts = (rows[:10], labels[:10]), (rows[10:30], labels[10:30]), (rows[30:], labels[30:])
+    task = tasks._penalties("toy", problems.logistic, problems.right_class, np.zeros(4, int), -3.0, *parts)
+    assert task.starts_badly
+    np.testing.assert_allclose(np.exp(task.usual), 1 / 30, rtol=1e-5)
+
+
 # ------------------------------------------------------------------------------------------------------ toy run
 
 
-def test_a_run_from_start_to_report(utility, results, toy, tmp_path, monkeypatch):
+def test_a_run_from_start_to_report(utility, methods, results, toy, tmp_path, monkeypatch):
     pytest.importorskip("matplotlib")
     short = {
         "untuned": lambda problem, records, budget, start, seed: dpb.solve(
@@ -225,10 +259,8 @@ def test_a_run_from_start_to_report(utility, results, toy, tmp_path, monkeypatch
         ),
     }
     monkeypatch.setattr(utility, "METHODS", short)
-    monkeypatch.setattr(utility.Ceiling, "GRID", ((1.0, 0.2),))
-    monkeypatch.setattr(
-        utility.Ceiling, "_train", staticmethod(functools.partial(shortened, train=utility.Ceiling._train))
-    )
+    trainings = {"default": lambda: dpb.Refit(steps=5), "not for this": lambda: dpb.baselines.AdaSSP()}
+    monkeypatch.setattr(methods, "TRAININGS", trainings)
     target = tmp_path / "utility.json"
     call = ["--tasks", "toy", "--epsilons", "1", "--seeds", "2", "--out", str(target)]
     utility.main(call)
@@ -236,8 +268,8 @@ def test_a_run_from_start_to_report(utility, results, toy, tmp_path, monkeypatch
     assert set(measured) == {
         f"toy|{method}|1|{seed}" for method in ("untuned", "tracking", "oracle") for seed in (0, 1)
     }
-    assert measured["toy|untuned|1|0"]["passes"] == pytest.approx(5)
-    assert measured["toy|oracle|1|0"]["note"]["x"] == "good sources"
+    assert measured["toy|untuned|1|0"]["passes"] == pytest.approx(6)  # five steps, and second moments
+    assert measured["toy|oracle|1|0"]["note"] == {"x": "good sources", "training": "default"}
     assert all(np.isfinite(o["test_loss"]) and len(o["x"]) == 4 for o in measured.values())
 
     changed = {key: o | {"test_loss": 1.0} for key, o in measured.items()}
@@ -250,13 +282,8 @@ def test_a_run_from_start_to_report(utility, results, toy, tmp_path, monkeypatch
     page = (tmp_path / "utility.md").read_text("utf-8")
     assert "toy" in page
     assert "Gap closed at ε = 1" in page
+    assert "Gain over untuned at ε = 1" in page
     assert "<svg" in (tmp_path / "utility.svg").read_text("utf-8")
-
-
-def shortened(task, x, clip, rate, budget, seed, records=None, *, train):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(dpb, "Refit", functools.partial(dpb.Refit, steps=5), raising=False)
-        return train(task, x, clip, rate, budget, seed, records)
 
 
 def test_passes_count_batches_by_their_part(utility):

@@ -142,3 +142,11 @@ def test_arguments_that_do_not_fit_are_refused(options, words):
 def test_two_roles_need_ids_by_role():
     with pytest.raises(dpb.InvalidRecords, match="map the roles"):
         dpb.Records(upper=np.zeros(7), lower=np.zeros(7), unit=IDS, rows_per_unit=2)
+
+
+@pytest.mark.parametrize("given", [{"unit": IDS, "rows_per_unit": 2}, {"rows_per_unit": 2}, {"mean_rows": 2.0}])
+def test_units_have_no_held_out_records(given):
+    with pytest.raises(dpb.InvalidRecords, match="heldout: is not supported together with unit"):
+        dpb.Records(heldout=np.zeros(7), **given)
+    with pytest.raises(dpb.InvalidRecords, match="heldout: is not supported together with unit"):
+        dpb.RecordShapes(heldout=np.zeros(7), **{name: value for name, value in given.items() if name != "unit"})

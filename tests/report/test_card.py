@@ -124,7 +124,7 @@ def test_a_spend_shows_itself(kind):
 def test_a_plan_shows_itself_and_every_number_with_its_reason():
     plan = DPLogisticRegressionCV(epsilon=1.0, classes=[0, 1]).plan(rows=5000, columns=3)
     card = plan._repr_html_()
-    check_card(card, "Plan: Private", plan.privacy.label(), "Nothing was read", "4,000 lower records", "Tracking")
+    check_card(card, "Plan: Private", plan.privacy.label(), "Nothing was read", "4,000 lower records", "Refit")
     assert card.count("<tr") == 2 + len(plan.parameters) + sum(map(len, plan.privacy.charges.values()))
     assert "<details>" in card
 

@@ -25,6 +25,8 @@ def test_sections_are_those_of_the_page():
     titles = re.findall(r"^## (.*)$", markdown_report(review()), flags=re.MULTILINE)
     assert titles == [
         "The guarantee",
+        "Summary",
+        "Meaning and assumptions",
         "Privacy spend",
         "Hyperparameters",
         "Model",

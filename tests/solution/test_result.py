@@ -293,7 +293,8 @@ def test_files_of_earlier_versions_have_none(tmp_path):
 
 def test_estimators_warn_at_the_line_of_the_fit():
     rows = np.random.default_rng(0).uniform(-0.5, 0.5, (60, 2))
-    model = estimators.DPRidgeCV(epsilon=0.5, data_norm=1.0, target_range=(-1, 1), random_state=0)
+    settings = {"data_norm": 1.0, "target_range": (-1, 1), "random_state": 0}
+    model = estimators.DPRidgeCV(epsilon=0.5, method=dpb.Tracking(), **settings)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         model.fit(rows, np.random.default_rng(1).uniform(-1, 1, 60))

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from support.compilation_cache import with_names
-from support.optimised_hlo import Module
+from support.optimised_hlo import Module, optimised
 
 from dpbilevel.foundation.precision import is_double
 from dpbilevel.methods.joint import Part, joined
@@ -146,6 +146,11 @@ class Case:
 
     def module(self) -> Module:
         """The program as the compiler has made it."""
+        with isolated_jax_config(), with_names():
+            return optimised(self.lowered(), records="rows")
+
+    def lowered(self) -> Any:
+        """The program as JAX hands it to the compiler."""
         release = self.release()
         with jax.enable_x64(self.double):
             precise = is_double()
@@ -158,7 +163,7 @@ class Case:
                 return Release.answer(release, {"lower": (rows, present)}, point, keys)
 
         with isolated_jax_config(), with_names():
-            return Module(jax.jit(program).lower(records, present, point, keys).compile().as_text(), records="rows")
+            return jax.jit(program).lower(records, present, point, keys)
 
     def is_measured_once(self) -> bool:
         module = self.module()

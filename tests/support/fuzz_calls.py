@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from support.estimator_cases import CASES, X, fitted
 from support.every_method import BUDGET, METHODS, PROBLEM, SHORT, START, data, solved, solver
 from support.fuzz_functions import FUNCTIONS
-from support.fuzz_inputs import anything, changed, damaged_json
+from support.fuzz_inputs import anything, changed, damaged_json, numbers_and_such
 
 import dpbilevel as dpb
 
@@ -90,7 +90,8 @@ def evaluations(draw: Draw, charged: Charged) -> Call:
     """evaluate, with some arguments replaced, among them what the model returns."""
     returned = draw(st.one_of(st.just(np.zeros(60)), anything()))
     valid = {"model": lambda rows: returned, "records": (np.zeros((60, 2)), np.arange(60) % 2), "budget": BUDGET}
-    more = ("metric", "loss_bound", "positive_class", "bins", "seed", "ledger")
+    more = ("metric", "loss_bound", "target_range", "positive_class", "groups", "group_names", "bins", "edges")
+    more = (*more, "seed", "ledger")
     given = draw(changed(valid, more))
     if draw(st.booleans()):
         given["records"] = (draw(anything()), draw(anything()))
@@ -117,8 +118,10 @@ def fits(draw: Draw, charged: Charged) -> Call:
     """fit of every estimator, with settings or data replaced; what is left of it is refused by a ledger of nothing."""
     name = draw(st.sampled_from(sorted(CASES)))
     case = CASES[name]
-    given = draw(changed({"X": X, "y": case.y, **case.more()}, _SETTINGS if draw(st.booleans()) else ()))
-    rows = {part: given.pop(part) for part in ("X", "y", *case.more())}
+    weighted = {"logistic": ("largest_weight", "class_weight"), "ridge": ("largest_weight",)}.get(name, ())
+    data = {"X": X, "y": case.y, **case.more()} | ({"sample_weight": np.ones(60)} if weighted else {})
+    given = draw(changed(data, (*_SETTINGS, *weighted) if draw(st.booleans()) else ()))
+    rows = {part: given.pop(part) for part in data}
     return lambda: case.make(ledger=charged.nothing, **given).fit(**rows)
 
 
@@ -152,7 +155,10 @@ def encoders(draw: Draw) -> Call:
     """BoundedEncoder, with declarations and tables of any kind."""
     table, other = draw(anything()), draw(anything())
     valid = {"ranges": {0: (0, 1), 1: (0, 1)}, "categories": {2: ["a", "other"]}}
-    encoder = draw(changed(valid, ("row_norm", "intercept", "invalid")))
+    maps = ("ordinals", "dates", "texts", "scales", "knots", "parts")
+    encoder = draw(changed(valid, ("row_norm", "intercept", "invalid", "missing", "crosses", *maps)))
+    if draw(st.booleans()):  # the declaration of one column
+        encoder[draw(st.sampled_from(maps))] = {draw(st.integers(0, 2)): draw(numbers_and_such())}
     rows = [[0.1, 0.2, "a"]] if draw(st.booleans()) else table
     return lambda: dpb.BoundedEncoder(**encoder).fit(rows).transform(other)
 

@@ -98,7 +98,18 @@ def schemas(draw: Draw, folder: Path) -> Call:
     if draw(st.booleans()):
         content = draw(
             damaged_json(
-                {"format": "dpbilevel.schema/1", "columns": {"a": {"range": [0, 1]}, "b": {"classes": ["x", "y"]}}}
+                {
+                    "format": "dpbilevel.schema/2",
+                    "crosses": [["a", "c"]],
+                    "columns": {
+                        "a": {"range": [0, 1], "scale": "log", "knots": [0, 1], "missing": True},
+                        "b": {"classes": ["x", "y"]},
+                        "c": {"kind": "ordinal", "range": [1, 3]},
+                        "d": {"kind": "date", "range": ["2020-01-01", "2021-01-01"], "parts": ["month"]},
+                        "e": {"kind": "text", "columns": 8, "group": "words"},
+                        "f": {"kind": "id"},
+                    },
+                }
             )
         )
         return lambda: parsed(content, "here")

@@ -106,6 +106,8 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], dict[str, Any], tuple[str, ...]]]
         ("mean_runs", "shape", "score", "score_range", "score_share", "training"),
     ),
     "ScreenSources": (baselines.ScreenSources, {"source": len}, ("loss", "loss_range", "training")),
+    "ObjectivePerturbation": (baselines.ObjectivePerturbation, {}, ("share",)),
+    "AdaSSP": (baselines.AdaSSP, {}, ("target_bound", "failure")),
     "OracleHyperparameters": (
         baselines.OracleHyperparameters,
         {"x": 0.0, "score": len},

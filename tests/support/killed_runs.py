@@ -180,7 +180,8 @@ def killed(folder: Path, number: int, phase: str, delay: float | None) -> dict[s
         os.kill(child, signal.SIGKILL)  # its own child, which is not reaped before the next line
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     found = {"phase": phase, "status": status, **inspected(folder, number, before)}
-    if found["state"] == "finished" or not (folder / f"run-{number}" / ".checkpoint").exists():
+    left = (folder / f"run-{number}" / ".checkpoint").exists()
+    if found["state"] == "finished" or phase == "uncharged" or not left:  # that mutation has shown itself by now
         return found
     return found | {"resumed": _resumed(folder, number, phase, before)}
 

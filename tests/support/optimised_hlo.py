@@ -14,6 +14,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import jax
+
+# LLVM makes machine code of optimised HLO. Nobody runs it here, and its optimisation is half of a compilation.
+UNOPTIMISED_CODE = {"xla_backend_optimization_level": 0}
 # What changes no bit of a number but its sign, and where it stands.
 _EXACT = ("abs", "bitcast", "broadcast", "convert", "copy", "dynamic-slice", "negate", "reshape", "slice", "transpose")
 _EXACT += ("gather",)
@@ -309,3 +313,9 @@ def _leaves(value: Any) -> list[Value]:
 
 def _mapped(value: Any, function: Callable[[Value], Value]) -> Any:
     return tuple(_mapped(part, function) for part in value) if isinstance(value, tuple) else function(value)
+
+
+def optimised(lowered: Any, *, records: str) -> Module:
+    """The program as the compiler has made it; ``records`` is the name of the argument that holds them."""
+    options = UNOPTIMISED_CODE if jax.default_backend() == "cpu" else None
+    return Module(lowered.compile(compiler_options=options).as_text(), records=records)

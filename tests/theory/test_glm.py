@@ -90,13 +90,14 @@ def random_model(index):
 
 
 FAST = (5, 25)  # the others are marked slow
+SLOW = (0, 2, 3)  # with these, every loss; `TIGHT` has more combinations
 
 
 def marks(index):
     """A few in every run, some more in CI, all of them by `make test-heavy`."""
     if index in FAST:
         return ()
-    return pytest.mark.slow if index < 6 else (pytest.mark.slow, pytest.mark.heavy)
+    return pytest.mark.slow if index in SLOW else (pytest.mark.slow, pytest.mark.heavy)
 
 
 @pytest.mark.parametrize("index", [pytest.param(index, marks=marks(index)) for index in range(30)])

@@ -68,7 +68,7 @@ def marks(index):
     """A few in every run, some more in CI, all of them by `make test-heavy`."""
     if index == 3:
         return ()
-    return pytest.mark.slow if index < 6 else (pytest.mark.slow, pytest.mark.heavy)
+    return pytest.mark.slow if index < 4 else (pytest.mark.slow, pytest.mark.heavy)
 
 
 @pytest.mark.parametrize("index", [pytest.param(index, marks=marks(index)) for index in range(12)])

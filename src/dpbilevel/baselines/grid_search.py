@@ -58,11 +58,11 @@ class NaiveGridSearch(Baseline, ScoredRuns):
         number = len(self.candidates)
         points = [fitted(candidate, context.point[0], context.problem.domain) for candidate in self.candidates]
         stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *points)
-        stages, parameters = self.stages(context, number, function(_candidate, stacked))
+        stages, training, parameters = self.stages(context, number, function(_candidate, stacked))
         program = Program(
             rounds=number,
             stages=[*stages, Stage(release=None, update=_keep_the_best)],
-            start=_start,
+            start=training.start(_start),
             observe=_observe,
             finish=_finish,
         )

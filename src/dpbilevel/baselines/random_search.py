@@ -56,12 +56,12 @@ class OneRun(ScoredRuns):
     """One run of the search as a method: train at x, and score."""
 
     def program(self, context: PublicContext) -> tuple[Program, Parameters]:
-        """One round of two stages."""
-        stages, parameters = self.stages(context, 1, _finish)
+        """One round: the training's stages, and the score's."""
+        stages, training, parameters = self.stages(context, 1, _finish)
         program = Program(
             rounds=1,
             stages=stages,
-            start=lambda x, y: {"x": x, "y": y, "score": jnp.zeros((), jnp.float32)},
+            start=training.start(lambda x, y: {"x": x, "y": y, "score": jnp.zeros((), jnp.float32)}),
             observe=_observe,
             finish=_finish,
         )

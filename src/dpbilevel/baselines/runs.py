@@ -1,6 +1,6 @@
 """One run of a search: train the model at given hyperparameters, then release its validation score.
 
-Both parts are stages of one program, each with its own release: the training of `Refit`, unchanged, and the score,
+Both are stages of one program, each with its own release: the training of `Refit`, unchanged, and the score,
 
     score = mean over upper records of the loss, clipped to a public range  +  noise.
 
@@ -17,8 +17,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from dpbilevel.baselines.embedded_training import EmbeddedTraining
 from dpbilevel.errors import InvalidArgument, InvalidProblem
-from dpbilevel.execution.program import Program, Stage, State
+from dpbilevel.execution.program import Stage, State
 from dpbilevel.foundation.arguments import positive
 from dpbilevel.foundation.structure import function
 from dpbilevel.foundation.tracing import closed_over_arrays, trace_loss
@@ -64,22 +65,20 @@ class ScoredRuns:
 
     def stages(
         self, context: PublicContext, rounds: int, begin: Callable[[State], tuple[Tree, Tree]]
-    ) -> tuple[list[Stage], Parameters]:
-        """The two stages of a run, for ``rounds`` runs that share the budget of ``context``.
+    ) -> tuple[list[Stage], EmbeddedTraining, Parameters]:
+        """The stages of a run, for ``rounds`` runs that share the budget of ``context``, and its training.
 
         ``begin`` returns the x at which a round trains and the y from which it starts. A round stores "x", "y" and
         "score" in the state.
         """
         contribution, role = self._contribution(context)
         budget = portion(context.budget, 1 / rounds)
-        program, parameters = self.training.descent(replace(context, budget=budget))
-        training = only_release(program)
-        shared = role in training.contributions
+        training, parameters = EmbeddedTraining.of(self.training, replace(context, budget=budget))
+        shared = any(role in release.contributions for release in training.releases)
         if shared:
             budget = portion(context.budget, (1 - self.score_share) / rounds)
-            program, parameters = self.training.descent(replace(context, budget=budget))
-            training = only_release(program)
-        declared = [replace(training, uses=rounds * training.uses)]
+            training, parameters = EmbeddedTraining.of(self.training, replace(context, budget=budget))
+        declared = [replace(release, uses=rounds * release.uses) for release in training.releases]
         if contribution is not None and role is not None:
             score = Release(
                 name=SCORE,
@@ -89,15 +88,20 @@ class ScoredRuns:
                 adjacency=context.budget.adjacency,
             )
             declared.append(with_shares(score, {role: self.score_share if shared else 1.0}, context.budget))
-        releases = calibrate(declared, context.budget)
-        scoring = releases[1] if len(releases) > 1 else None
-        stages = [training_stage(program, releases[0], begin, _trained), self._scoring_stage(context, scoring)]
+        releases, number = calibrate(declared, context.budget), len(training.releases)
+        scoring = releases[number] if len(releases) > number else None
+        stages = [*training.stages(releases[:number], begin, _trained), self._scoring_stage(context, scoring)]
         if scoring is None:
-            return stages, parameters | {"score": (0, "free: the upper level reads no record")}
-        return stages, parameters | {
-            "score: range": (self.score_range, "what one record's score is clipped to, as given"),
-            "score: noise": (scoring.noise_std, "of the mean that is released"),
-        }
+            return stages, training, parameters | {"score": (0, "free: the upper level reads no record")}
+        return (
+            stages,
+            training,
+            parameters
+            | {
+                "score: range": (self.score_range, "what one record's score is clipped to, as given"),
+                "score: noise": (scoring.noise_std, "of the mean that is released"),
+            },
+        )
 
     def _contribution(self, context: PublicContext) -> tuple[Contribution | None, str | None]:
         problem, sizes = context.problem, context.sizes
@@ -165,48 +169,6 @@ def _clipped(bounds: tuple[Any, Any], loss: Callable[[Tree, Tree], Any], point: 
 def _shifted(bounds: tuple[Any, Any], loss: Callable[[Tree, Tree], Any], point: Tree, record: Tree) -> jax.Array:
     low, high = bounds
     return loss(point, record) - (low + high) / 2
-
-
-def training_stage(
-    program: Program,
-    release: Release,
-    begin: Callable[[State], tuple[Tree, Tree]],
-    end: Callable[[State, Tree, Tree], State],
-) -> Stage:
-    """An entire training program as one stage of a larger program: its rounds become the stage's steps."""
-    (stage,) = program.stages
-    assert isinstance(stage, Stage), "a training has one stage, which reads records through its release"
-    return Stage(
-        release=release,
-        uses_per_round=program.rounds,
-        begin=function(_begin_training, program.start, begin),
-        query=function(_query_training, stage),
-        update=function(_update_training, stage),
-        end=function(_end_training, program.finish, end),
-    )
-
-
-def _begin_training(start: Any, begin: Callable[[State], tuple[Tree, Tree]], state: State) -> State:
-    return start(*begin(state))
-
-
-def _query_training(stage: Stage, state: State, carry: State, step: jax.Array) -> Tree:
-    return stage.query(carry, stage.begin(carry), jnp.zeros_like(step))
-
-
-def _update_training(stage: Stage, state: State, carry: State, answer: Tree, step: jax.Array) -> State:
-    return stage.end(carry, stage.update(carry, stage.begin(carry), answer, jnp.zeros_like(step)))
-
-
-def _end_training(finish: Any, end: Callable[[State, Tree, Tree], State], state: State, carry: State) -> State:
-    return end(state, *finish(carry))
-
-
-def only_release(program: Program) -> Release:
-    """The release of a training program."""
-    (release,) = program.releases
-    assert isinstance(release, Release), "a training has one release"
-    return release
 
 
 def portion(budget: Budget, share: float) -> Budget:

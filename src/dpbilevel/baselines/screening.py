@@ -23,9 +23,7 @@ from dpbilevel.baselines.runs import (
     check_pure,
     check_range,
     check_training,
-    only_release,
     portion,
-    training_stage,
     within,
 )
 from dpbilevel.baselines.untuned import UpperRecordsOnly
@@ -110,16 +108,16 @@ class ScreenSources(Baseline):
         shared = context.sizes.role_of("lower") == context.sizes.role_of("upper")
         share = 0.5 if shared else 1.0
         part = portion(context.budget, share)
-        training, parameters = UpperRecordsOnly(training=self.training).program(replace(context, budget=part))
+        training, parameters = UpperRecordsOnly(training=self.training).embedded(replace(context, budget=part))
         declared = with_shares(self._release(context, sources), {self._role(context): share}, context.budget)
-        trained, screened = calibrate([only_release(training), declared], context.budget)
+        *trained, screened = calibrate([*training.releases, declared], context.budget)
         program = Program(
             rounds=1,
             stages=[
-                training_stage(training, trained, _finish, _trained),
+                *training.stages(tuple(trained), _finish, _trained),
                 self._stage(screened, total),
             ],
-            start=lambda x, y: {"x": x, "y": y, "source_loss": jnp.zeros(sources, jnp.float32)},
+            start=training.start(lambda x, y: {"x": x, "y": y, "source_loss": jnp.zeros(sources, jnp.float32)}),
             observe=_observe,
             finish=_finish,
         )

@@ -9,9 +9,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dpbilevel.baselines.baseline import Baseline
-from dpbilevel.baselines.runs import check_training, only_release
+from dpbilevel.baselines.embedded_training import EmbeddedTraining
+from dpbilevel.baselines.runs import check_training
 from dpbilevel.errors import InvalidProblem
-from dpbilevel.execution.program import Program, Stage
+from dpbilevel.execution.program import Program
 from dpbilevel.methods.context import PublicContext
 from dpbilevel.methods.refit import Refit
 from dpbilevel.problem import BilevelProblem
@@ -46,7 +47,7 @@ class FixedDefault(Baseline):
 
     def program(self, context: PublicContext) -> tuple[Program, Parameters]:
         """The training, unchanged."""
-        return self.training.descent(context)
+        return self.training.program(context)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +76,11 @@ class UpperRecordsOnly(Baseline):
 
     def program(self, context: PublicContext) -> tuple[Program, Parameters]:
         """The training, with upper records in place of the lower ones."""
+        training, parameters = self.embedded(context)
+        return training.program, parameters
+
+    def embedded(self, context: PublicContext) -> tuple[EmbeddedTraining, Parameters]:
+        """The training, also for larger programs."""
         problem, sizes = context.problem, context.sizes
         role = sizes.role_of("upper")
         if problem.upper_loss is None or role is None:
@@ -83,15 +89,10 @@ class UpperRecordsOnly(Baseline):
                 "Records(upper=...), or use FixedDefault()"
             )
         shapes = sizes if role == "both" else replace(sizes, lower=sizes.upper, upper=None)
-        program, parameters = self.training.descent(replace(context, problem=_swapped(problem), sizes=shapes))
-        (stage,) = program.stages
-        (contribution,) = only_release(program).contributions.values()
-        release = replace(only_release(program), contributions={role: contribution})
-        assert isinstance(stage, Stage), "a training reads records through its release"
-        parameters = {name: value for name, value in parameters.items() if not name.endswith("clip (lower)")}
+        swapped = replace(context, problem=_swapped(problem), sizes=shapes)
+        training, parameters = EmbeddedTraining.of(self.training, swapped)
         parameters["training: records"] = (role, "of the upper level alone")
-        parameters[f"training: clip ({role})"] = (contribution.clip, "bounds one record's part of the mean")
-        return replace(program, stages=[replace(stage, release=release)]), parameters
+        return training.on_role(role), parameters
 
 
 @functools.lru_cache(maxsize=64)

@@ -22,8 +22,8 @@ from dpbilevel.cli.fit_command import COMMANDS, FitCommand, Positional
 
 app = typer.Typer(
     help="Tune and train models on private data, under one (epsilon, delta) for everything.",
-    epilog="From a CSV to predictions: schema, tune, report, predict. Exit codes: 0 success, 2 invalid input "
-    "(nothing was spent), 3 budget exceeded (nothing was spent), 4 failed after the charge, 130 interrupted.",
+    epilog="From a CSV to predictions: schema, tune, report, predict; then evaluate. Exit codes: 0 success, 2 invalid "
+    "input (nothing was spent), 3 budget exceeded (nothing was spent), 4 failed after the charge, 130 interrupted.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -191,12 +191,60 @@ def predict(
     write_predictions(run, data, out, written=written, invalid=invalid, force=force, output=(json, quiet))
 
 
+@_added("dpbilevel evaluate run held_out.csv --epsilon 0.5 --metrics accuracy,auc --ledger people.db")
+def evaluate(
+    run: Run,
+    data: shared.Data,
+    epsilon: Annotated[float, "The epsilon of the scores, for the rows of DATA."],
+    delta: Annotated[float | None, "The delta of the scores; by default 1/n^1.1, rounded down; n is public."] = None,
+    metrics: Annotated[
+        str | None,
+        "NAME,NAME,...: accuracy, auc, loss, brier, calibration, or r2, error_quantiles, loss for numbers.",
+    ] = None,
+    groups: Annotated[str | None, "Release the accuracy of each category of this column too."] = None,
+    positive_class: Annotated[str | None, "The class of auc and calibration, if there are more than two."] = None,
+    adjacency: shared.Adjacency = "replace-one",
+    ledger: shared.LedgerAddress = None,
+    dataset: shared.Dataset = None,
+    noise: shared.Noise = "float",
+    out: Annotated[Path | None, "The file to write; by default evaluation.json in the folder of the run."] = None,
+    delimiter: shared.Delimiter = None,
+    decimal: shared.Decimal = ".",
+    columns: shared.Columns = None,
+    invalid: Annotated[str, "refuse rows with missing numbers, or replace missing numbers by zero."] = "refuse",
+    force: Annotated[bool, "Replace an existing file."] = False,
+    json: shared.Json = False,
+    quiet: shared.Quiet = False,
+) -> None:
+    """Score the model of a run on private rows that it was not trained on: noisy scores with confidence intervals."""
+    from dpbilevel.cli.commands import write_scores
+    from dpbilevel.cli.evaluation import Wanted
+
+    wanted = Wanted(
+        metrics=metrics,
+        groups=groups,
+        positive_class=positive_class,
+        epsilon=epsilon,
+        delta=delta,
+        adjacency=adjacency,
+        noise=noise,
+        invalid=invalid,
+    )
+    written = {"delimiter": delimiter, "decimal": decimal, "columns": columns}
+    write_scores(run, data, out, wanted, (ledger, dataset), written=written, force=force, output=(json, quiet))
+
+
 @_added("dpbilevel report run")
-def report(run: Run, json: shared.Json = False, quiet: shared.Quiet = False) -> None:
+def report(
+    run: Run,
+    registry: Annotated[Path | None, "Also write the fields of OpenDP's deployments registry, as JSON."] = None,
+    json: shared.Json = False,
+    quiet: shared.Quiet = False,
+) -> None:
     """Show what a run released and spent, and write its report again from run.json."""
     from dpbilevel.cli.commands import show_report
 
-    show_report(run, as_json=json, quiet=quiet)
+    show_report(run, registry, as_json=json, quiet=quiet)
 
 
 @_added("dpbilevel audit --epsilon 4 --runs 4000")

@@ -1,6 +1,8 @@
 """The implementation of all commands, and their output."""
 
 import contextlib
+import json
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,6 +11,7 @@ from dpbilevel.cli import ledger as ledger_files
 from dpbilevel.cli.console import Console, show_warnings_as_lines
 from dpbilevel.cli.demo import demonstrate
 from dpbilevel.cli.ending import Refuted, RunFailed
+from dpbilevel.cli.evaluation import Wanted, check_file, score
 from dpbilevel.cli.fit_command import FitCommand
 from dpbilevel.cli.forecast import Forecast, forecast, planned_for
 from dpbilevel.cli.job import prepared
@@ -16,25 +19,30 @@ from dpbilevel.cli.layout import layout
 from dpbilevel.cli.options import check_invalid, check_options, warn_if_weak
 from dpbilevel.cli.prediction import check_output, predict, remove_unfinished
 from dpbilevel.cli.resuming import StoredRun, stored_run
-from dpbilevel.cli.run_folder import PAGE, RUN, SOLUTION, check_free, write_pages
+from dpbilevel.cli.run_folder import PAGE, RUN, SCORES, SOLUTION, check_free, write_pages
 from dpbilevel.cli.schema import template
+from dpbilevel.cli.score_output import scores_json, show_scores, show_table
 from dpbilevel.cli.signals import SIGNALS
 from dpbilevel.cli.table_file import open_table
 from dpbilevel.cli.tuning import run
 from dpbilevel.cli.wording import for_command_line
-from dpbilevel.errors import InvalidArgument
+from dpbilevel.errors import InvalidArgument, UtilityWarning
 from dpbilevel.execution.notices import TRAINING_LIMIT
 from dpbilevel.execution.progress import counted, displayed
 from dpbilevel.foundation.files import write_atomically
 from dpbilevel.foundation.tables import short
 from dpbilevel.privacy.budget import Budget
+from dpbilevel.privacy.calibration import for_exact_noise
 from dpbilevel.privacy.ledger import Ledger
+from dpbilevel.report.registry import registry_entry
 from dpbilevel.report.review import Review
 from dpbilevel.report.run_file import read_run
 from dpbilevel.solution.hyperparameters import hyperparameters
+from dpbilevel.solving import check_noise
 
+_MANY = 10**9  # rows, for the default delta of a budget that is only checked
 _SHOWN = 15  # maximum number of hyperparameters in the terminal; the report has all of them
-_ROLES = {"lower": "training (lower)", "upper": "validation (upper)", "both": "both"}
+_ROLES = {"lower": "training (lower)", "upper": "validation (upper)", "both": "both", "heldout": "held out"}
 
 
 @contextlib.contextmanager
@@ -145,10 +153,50 @@ def write_predictions(
         console.result({"predictions": str(out), "rows": rows})
 
 
-def show_report(folder: Path, *, as_json: bool, quiet: bool) -> None:
+def write_scores(
+    folder: Path,
+    data: Path,
+    out: Path | None,
+    wanted: Wanted,
+    ledger: tuple[str | None, str | None],
+    *,
+    written: dict[str, Any],
+    force: bool,
+    output: tuple[bool, bool],
+) -> None:
+    """Score the model of a run on private rows."""
+    with _console(*output) as console:
+        how = layout(**written)
+        check_invalid(wanted.invalid)
+        budget = wanted.budget(_MANY)
+        check_noise(wanted.noise, None)
+        if wanted.noise == "exact":
+            for_exact_noise(budget)
+        warn_if_weak(wanted.epsilon)
+        review = _review(folder)
+        target = folder / SCORES if out is None else out
+        check_file(target, force=force)
+        if review.facts.get("data") == data.name:
+            warnings.warn(
+                f"{data}: has the name of the file that the model was trained on; scores on training rows are too good",
+                UtilityWarning,
+                stacklevel=2,
+            )
+        found = score(review, data, target, wanted, layout=how, ledger=_ledger(*ledger, wanted.adjacency))
+        show_scores(console, found.evaluation, target)
+        if found.failed is not None:
+            raise RunFailed(
+                f"--out {target}: could not be written ({found.failed.strerror}); the scores were released, and are "
+                "shown above. Their epsilon is spent"
+            )
+
+
+def show_report(folder: Path, registry: Path | None, *, as_json: bool, quiet: bool) -> None:
     """Write the report of a run again and show it."""
     with _console(as_json, quiet) as console:
         review = _review(folder)
+        if registry is not None:
+            _write_registry_entry(review, registry)
         try:
             with SIGNALS.held():
                 write_pages(review, folder)
@@ -158,6 +206,16 @@ def show_report(folder: Path, *, as_json: bool, quiet: bool) -> None:
                 "another folder and run the command there. Nothing of the run is lost"
             ) from None
         _show_review(console, review, folder)
+
+
+def _write_registry_entry(review: Review, path: Path) -> None:
+    if path.suffix.lower() != ".json":
+        raise InvalidArgument(f"--registry {path}: must end in .json")
+    try:
+        with SIGNALS.held():
+            write_atomically(path, json.dumps(registry_entry(review), indent=1) + "\n")
+    except OSError:
+        raise InvalidArgument(f"--registry {path}: cannot be written; check the folder and permissions") from None
 
 
 def run_demo(out: Path, *, rows: int, force: bool, as_json: bool, quiet: bool, command: str) -> None:
@@ -275,6 +333,8 @@ def _show_review(console: Console, review: Review, folder: Path) -> None:
     rows = [[name, f"{value:.4g}"] for name, value in values.items()]
     more = f", {_SHOWN} of {len(rows)}" if len(rows) > _SHOWN else ""
     console.table(f"Released{more}", ["name", found.quantity], rows[:_SHOWN])
+    if review.evaluation is not None:
+        show_table(console, review.evaluation, f"Scores on {review.evaluation.records:,} held-out rows")
     for remark in solution.remarks:
         console.print(f"\nRemark: {remark}.")
     console.print(f"\nModel and all released values: {folder / RUN}")
@@ -290,6 +350,7 @@ def _show_review(console: Console, review: Review, folder: Path) -> None:
             "hyperparameters": values,
             "result": solution.result,
             "remarks": list(solution.remarks),
+            "scores": None if review.evaluation is None else scores_json(review.evaluation),
         }
     )
 

@@ -20,7 +20,7 @@ class Positional(str):
     """The help text of a positional argument."""
 
 
-Data = Annotated[Path, Positional("A CSV or Parquet file, one record per row.")]
+Data = Annotated[Path, Positional("A CSV or Parquet file, or a folder of Parquet files; one record per row.")]
 Target = Annotated[str, "The column to predict."]
 SchemaFile = Annotated[Path, "The schema: declarations of the columns (TOML)."]
 Out = Annotated[Path, "The folder to write the run to."]
@@ -28,6 +28,7 @@ Epsilon = Annotated[float, "The total epsilon of tuning and training."]
 Delta = Annotated[float | None, "The total delta; by default 1/n^1.1, rounded down; n is public."]
 Adjacency = Annotated[str, "The neighbouring relation: replace-one or zero-out."]
 Fraction = Annotated[float, "Fraction of rows for validation; the final model is trained on them too."]
+Holdout = Annotated[float | None, "Fraction of rows to set aside and to score at the end, at no further cost."]
 Delimiter = Annotated[str | None, "Delimiter of a CSV file; a comma by default, a tab for .tsv."]
 Decimal = Annotated[str, "The decimal mark of numbers in text: . or ,"]
 Columns = Annotated[str | None, "NAME,NAME,...: the columns of a CSV file without a header."]
@@ -60,6 +61,7 @@ class FitCommand:
     delta: Delta = None
     adjacency: Adjacency = "replace-one"
     validation_fraction: Fraction = 0.2
+    holdout: Holdout = None
     invalid: Invalid = "refuse"
     delimiter: Delimiter = None
     decimal: Decimal = "."

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dpbilevel.cli.fit_command import FitCommand
+from dpbilevel.cli.holdout import held_out_rows
 from dpbilevel.cli.layout import layout
 from dpbilevel.cli.rows import fitted_encoder
 from dpbilevel.cli.schema import Schema, check_columns, read_schema
@@ -15,6 +16,8 @@ from dpbilevel.encoding.encoder import BoundedEncoder
 from dpbilevel.errors import InvalidArgument
 from dpbilevel.estimators.base import PrivateEstimator
 from dpbilevel.planning import Plan
+
+_FEWEST = 2  # rows of a run
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -35,11 +38,15 @@ class Job:
 
     def check_rows(self, rows: int) -> None:
         """Raise for fewer rows than a run needs; their number is public."""
-        if rows < 2:
+        if rows < _FEWEST:
             raise InvalidArgument(f"{self.table.path}: must have at least 2 rows, one to validate and one to train")
 
     def plan(self, rows: int, validation_rows: int | None) -> Plan:
         """The plan of a run with this number of rows."""
+        if validation_rows is None:
+            rows -= held_out_rows(rows, self.asked.holdout)
+        else:
+            validation_rows -= held_out_rows(validation_rows, self.asked.holdout)
         self.check_rows(rows)
         apart = {} if validation_rows is None else {"validation_rows": validation_rows}
         planned: Plan = self.estimator.plan(rows, self.width, **apart)
@@ -59,15 +66,36 @@ def prepared(asked: FitCommand) -> Job:
             )
     if asked.unit is not None and schema.columns[asked.unit].kind != "ignore":
         raise InvalidArgument(f"{where}: the unit {asked.unit!r} must have ignore = true; an id is not a feature")
+    # Declarations are checked before a file is opened; the number of knots may follow from its number of rows.
     features = schema.features(asked.target, *places.values())
-    encoder = fitted_encoder(features, asked.invalid)
-    estimator = _estimator(asked, schema, encoder)
+    if asked.unit is not None and features.needs_rows:
+        names = [name for name, column in features.columns.items() if column.knots == "auto"]
+        raise InvalidArgument(
+            f"--unit {asked.unit}: needs declared knots, because by default they follow from the number of rows, which "
+            f"is private with units (only the number of units is public); in {where}, give "
+            f'{", ".join(map(repr, names[:20]))} knots = 12, or knots = "none" for a straight line'
+        )
+    known = schema.resolved(_FEWEST)
+    encoder = fitted_encoder(known.features(asked.target, *places.values()), asked.invalid)
+    estimator = _estimator(asked, known, encoder)
     table = open_table(asked.data, how)
     validation = None if asked.validation is None else open_table(asked.validation, how)
     check_columns(schema, where, table, [*features.columns, asked.target, *places.values(), *units.values()])
     if validation is not None:
         check_columns(schema, where, validation, [*features.columns, asked.target])
-    return Job(asked=asked, table=table, validation=validation, schema=schema, encoder=encoder, estimator=estimator)
+    rows = _count(asked, table) if features.needs_rows else None
+    if rows is not None:
+        known = schema.resolved(max(rows, _FEWEST))
+        encoder = fitted_encoder(known.features(asked.target, *places.values()), asked.invalid)
+        estimator = _estimator(asked, known, encoder)
+    return Job(asked=asked, table=table, validation=validation, schema=known, encoder=encoder, estimator=estimator)
+
+
+def _count(asked: FitCommand, table: TableFile) -> int | None:
+    """The number of rows; a dry run reads no CSV, and is told the number."""
+    if asked.dry_run:
+        return table.rows if asked.rows is None else asked.rows
+    return table.count_rows()
 
 
 def _estimator(asked: FitCommand, schema: Schema, encoder: BoundedEncoder) -> PrivateEstimator:
@@ -76,6 +104,8 @@ def _estimator(asked: FitCommand, schema: Schema, encoder: BoundedEncoder) -> Pr
         forms = {"classes": "classes = [...]", "range": "range = [low, high]"}
         needed = " or ".join(form for kind, form in forms.items() if kind in kinds)
         raise InvalidArgument(f"{asked.schema}: the target {asked.target!r} must have {needed}")
+    if target.scale != "linear" or target.missing:
+        raise InvalidArgument(f"{asked.schema}: the target {asked.target!r} must have no scale and no missing = true")
     known: dict[str, Any] = {"data_norm": encoder.row_norm_}
     known |= {"classes": list(target.values)} if target.kind == "classes" else {"target_range": target.values}
     for place, name in asked.place_columns().items():

@@ -1,7 +1,7 @@
 """The content of `dpbilevel ledger show` and `export`; printing is elsewhere."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dpbilevel.errors import InvalidArgument
@@ -89,6 +89,25 @@ def export(url: str, dataset: str | None, path: str | Path) -> Path:
     if len(names) != 1:
         raise InvalidArgument(f"--dataset: must name one of {', '.join(names)}; each has a ledger of its own")
     return Ledger.open(ledger_url(url), dataset=names[0]).export(path)
+
+
+def entry_fact(ledger: Ledger, description: str) -> dict[str, str]:
+    """The entry that paid for a run, and what was left after it, for the report; empty for a ledger in memory.
+
+    The address is left out: it may name a server, and a report may be published.
+    """
+    snapshot = ledger._store.read()
+    numbers = [place for place, entry in enumerate(snapshot.entries, 1) if entry.description == description]
+    if snapshot.dataset is None or not numbers:
+        return {}
+    number = numbers[-1]
+    then = replace(snapshot, entries=snapshot.entries[:number])
+    left, total = ledger._remaining(then), ledger.total
+    rest = "nothing is left" if left is None else f"one more run may use epsilon {left.epsilon:.4g}"
+    return {
+        "ledger": f"entry {number} of the ledger of the data set {snapshot.dataset.name!r}; after it, epsilon "
+        f"{ledger._spent(then):.4g} of {total.epsilon:g} was spent, and {rest} (at delta {total.delta or 0:g})"
+    }
 
 
 def _view(statement: Statement) -> LedgerView:

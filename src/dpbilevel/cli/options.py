@@ -4,6 +4,7 @@ import math
 import warnings
 
 from dpbilevel.cli.fit_command import FitCommand
+from dpbilevel.cli.holdout import check_holdout
 from dpbilevel.cli.layout import layout
 from dpbilevel.errors import InvalidArgument, UtilityWarning
 from dpbilevel.estimators.split import validation_rows
@@ -26,6 +27,7 @@ def check_options(asked: FitCommand) -> None:
             f"--rows {asked.rows}: must be at least {_FEWEST}, one for validation and one for training"
         )
     validation_rows(_FEWEST, asked.validation_fraction)
+    check_holdout(asked.holdout)
     budget = Budget(asked.epsilon, _SMALL if asked.delta is None else asked.delta, asked.adjacency)  # type: ignore[arg-type]
     check_delta(budget, asked.rows or _FEWEST)
     budget.mu  # noqa: B018 - raises if the accountant cannot compute it

@@ -1,7 +1,7 @@
 """Predictions of the model of a run for the rows of a file, streamed from file to file."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,7 @@ def predict(review: Review, data: Path, out: Path, *, layout: Layout, invalid: s
         raise InvalidArgument(
             f"{data}: has no column {missing[0]!r}, which the model reads; it needs all its columns ({table.remedy})"
         )
-    blocks = (_predicted(model, rows) for rows in encoded_blocks(table, encoder, schema))
+    blocks = ({**ids, **_predicted(model, rows, ids)} for rows, ids in encoded_blocks(table, encoder, schema))
     try:
         rows = _written(blocks, out)
     except OSError:
@@ -73,11 +73,14 @@ def restored(review: Review, invalid: str) -> tuple[Any, BoundedEncoder, Any]:
     return kind.restored(review.solution, *weights, data_norm=encoder.row_norm_, **known), encoder, schema
 
 
-def _predicted(model: Any, rows: Any) -> dict[str, Any]:
+def _predicted(model: Any, rows: Any, ids: Collection[str]) -> dict[str, Any]:
     columns = {"prediction": model.predict(rows)}
     if hasattr(model, "classes_"):
         probabilities = model.predict_proba(rows)
         columns |= {f"probability of {name}": probabilities[:, at] for at, name in enumerate(model.classes_)}
+    taken = [name for name in ids if name in columns]
+    if taken:
+        raise InvalidArgument(f"DATA: its id column {taken[0]!r} has the name of a column of predictions; rename it")
     return columns
 
 

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dpbilevel.cli.cells import dates, listed_words, numbers, words
 from dpbilevel.cli.schema import Schema
-from dpbilevel.cli.table_file import TableFile, listed_words, numbers, words
+from dpbilevel.cli.table_file import TableFile
 from dpbilevel.encoding.encoded_rows import EncodedRows
 from dpbilevel.encoding.encoder import BoundedEncoder
 from dpbilevel.errors import InvalidArgument, InvalidRecords
@@ -38,20 +39,35 @@ def fitted_encoder(features: Schema, invalid: str) -> BoundedEncoder:
     """The encoder of declared columns. It is fitted to a made-up row: no file is read."""
     if not features.columns:
         raise InvalidArgument("schema: declares no features; give at least one column a range or categories")
-    # Classes of a column that is not the target are treated as categories.
-    categories = features.of_kind("categories") | features.of_kind("classes")
-    encoder = BoundedEncoder(ranges=features.of_kind("range"), categories=categories, invalid=invalid)
-    row = {name: np.array([column.values[0]], dtype=object) for name, column in features.columns.items()}
-    return encoder.fit(row)
+    columns = features.columns
+
+    def values(*kinds: str) -> dict[str, Any]:
+        return {name: column.values for name, column in columns.items() if column.kind in kinds}
+
+    encoder = BoundedEncoder(
+        ranges=values("range"),
+        categories=values("categories", "classes"),  # classes of a column that is not the target are categories
+        ordinals=values("ordinal"),
+        dates=values("date"),
+        texts={name: width for name, (width,) in values("text").items()},
+        scales={name: column.scale for name, column in columns.items() if column.kind == "range"},
+        knots={name: column.knots for name, column in columns.items() if column.kind in ("range", "date")},
+        parts={name: column.parts for name, column in columns.items() if column.parts},
+        missing=[name for name, column in columns.items() if column.missing],
+        crosses=features.crosses,
+        invalid=invalid,
+    )
+    return encoder.fit({name: np.array([column.values[0]], dtype=object) for name, column in columns.items()})
 
 
 def column_names(encoder: BoundedEncoder) -> tuple[str, ...]:
     """Readable names of encoded columns: "age", "town = Oslo"."""
-    names: list[str] = []
-    for name in encoder.feature_names_in_:
-        values = encoder.categories_.get(name)
-        names += [name] if values is None else [f"{name} = {value}" for value in values]
-    return tuple(names)
+    return tuple(encoder._column_names(list(encoder.feature_names_in_), " = "))
+
+
+def group_names(encoder: BoundedEncoder) -> list[str]:
+    """Names of the columns before encoding, then of crosses: `BoundedEncoder.group_of_column_` refers to these."""
+    return [*encoder.feature_names_in_, *(f"{one} x {other}" for one, other in encoder.crosses)]
 
 
 def read_rows(
@@ -66,7 +82,8 @@ def read_rows(
     features: list[EncodedRows] = []
     listed: dict[str, list[Array]] = {name: [] for name in (target, *places.values())}
     ids: list[Array] = []
-    columns = [*encoder.feature_names_in_, *listed, *([] if unit is None else [unit])]
+    # A feature may also name a group.
+    columns = list(dict.fromkeys([*encoder.feature_names_in_, *listed, *([] if unit is None else [unit])]))
     decimal = table.layout.decimal
     for block in table.blocks(columns):
         features.append(encoder.transform(cells_of(block, schema, encoder, decimal)))
@@ -82,19 +99,28 @@ def read_rows(
 
 
 def cells_of(block: Mapping[str, Any], schema: Schema, encoder: BoundedEncoder, decimal: str) -> dict[str, Array]:
-    """The cells of a block for the encoder: numbers, or words."""
+    """The cells of a block for the encoder: numbers, dates, or words."""
     cells: dict[str, Array] = {}
     for name in encoder.feature_names_in_:
         column = schema.columns[name]
-        is_number = column.kind == "range"
-        cells[name] = numbers(name, block[name], decimal) if is_number else words(block[name], column.values)
+        if column.kind in ("range", "ordinal"):
+            cells[name] = numbers(name, block[name], decimal)
+        elif column.kind == "date":
+            cells[name] = dates(name, block[name])
+        else:
+            cells[name] = words(block[name], () if column.kind == "text" else column.values)
     return cells
 
 
-def encoded_blocks(table: TableFile, encoder: BoundedEncoder, schema: Schema) -> Iterator[EncodedRows]:
-    """The encoded rows of a file, one block at a time."""
-    for block in table.blocks(list(encoder.feature_names_in_)):
-        yield encoder.transform(cells_of(block, schema, encoder, table.layout.decimal))
+def encoded_blocks(
+    table: TableFile, encoder: BoundedEncoder, schema: Schema
+) -> Iterator[tuple[EncodedRows, dict[str, Any]]]:
+    """The encoded rows of a file with the ids that it has, one block at a time."""
+    features = list(encoder.feature_names_in_)
+    ids = [name for name in schema.of_kind("id") if name in table.names]
+    for block in table.blocks([*features, *ids]):
+        rows = encoder.transform(cells_of(block, schema, encoder, table.layout.decimal))
+        yield rows, {name: block[name] for name in ids}
 
 
 def _listed(name: str, schema: Schema, block: Mapping[str, Any], decimal: str) -> Array:

@@ -16,7 +16,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,6 +27,7 @@ from dpbilevel.cli.ending import RunFailed, describe_unexpected
 from dpbilevel.cli.signals import NOTHING_SPENT, SIGNALS
 from dpbilevel.errors import DPBilevelError, InvalidArgument
 from dpbilevel.foundation.files import Reserved, write_atomically
+from dpbilevel.privacy.accounting import Chargeable
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.ledger import Ledger, Receipt
 from dpbilevel.report.review import Review
@@ -35,11 +36,12 @@ from dpbilevel.report.writing import write_report
 from dpbilevel.solution.solution import Solution
 
 RUN, PAGE, TEXT, SOLUTION = "run.json", "report.html", "report.md", "solution.json"
+SCORES = "evaluation.json"  # of `dpbilevel evaluate`
 CHECKPOINT, OPTIONS = ".checkpoint", ".options.json"
 _SPACE = ".run.json.space"
 _BEFORE = {RUN: ".run.json.before", CHECKPOINT: ".checkpoint.before", OPTIONS: ".options.json.before"}
 _LOCK = f".{CHECKPOINT}.lock"
-_FILES = (RUN, PAGE, TEXT, SOLUTION, CHECKPOINT, OPTIONS, _SPACE, *_BEFORE.values(), _LOCK)
+_FILES = (RUN, PAGE, TEXT, SOLUTION, SCORES, f".{SCORES}.space", CHECKPOINT, OPTIONS, _SPACE, *_BEFORE.values(), _LOCK)
 _PART = re.compile(rf"\.({'|'.join(map(re.escape, _FILES))})\.\d+\.part")  # left by a process that was killed
 _SPENT = "its epsilon is charged and counts as spent"
 
@@ -115,7 +117,7 @@ class RunFolder:
     def replace_earlier(self) -> None:
         """Remove the files of an earlier run: this run is charged now."""
         with contextlib.suppress(OSError):
-            self._remove(*_BEFORE.values(), PAGE, TEXT, SOLUTION)
+            self._remove(*_BEFORE.values(), PAGE, TEXT, SOLUTION, SCORES)
 
     def abort(self) -> str:
         """Write that the run was interrupted after its charge; returns the message, with the way to resume."""
@@ -238,30 +240,62 @@ def check_free(path: Path, *, force: bool) -> None:
             pass
 
 
-class _RunLedger(Ledger):
+class RunLedger(Ledger):
     """The ledger of a run on the command line: a signal never interrupts its charge, and is handled after it."""
 
-    def __init__(self, ledger: Ledger, folder: RunFolder) -> None:
-        self._store, self._folder = ledger._store, folder
+    def __init__(self, ledger: Ledger, folder: RunFolder, also: Sequence[Chargeable]) -> None:
+        self._store, self._folder, self._also = ledger._store, folder, also
         self.receipt: Receipt | None = None
+        self.description = ""
 
-    def charge(self, *arguments: Any, **options: Any) -> Receipt:
+    def charge(
+        self,
+        releases: Sequence[Chargeable],
+        budget: Budget,
+        description: str,
+        *,
+        once: bool = False,
+        rows_per_unit: int | None = None,
+    ) -> Receipt:
         with SIGNALS.held():
             if self._folder.resumed:  # not earlier: its checkpoint is locked now, and has refused nothing
                 self._folder.begin()
-            receipt = self.receipt = super().charge(*arguments, **options)
+            receipt = self.receipt = super().charge(
+                [*releases, *self._also], budget, description, once=once, rows_per_unit=rows_per_unit
+            )
+            self.description = description
             SIGNALS.ending = lambda: f"The run had started: {self._folder.abort()}."
             self._folder.replace_earlier()
         return receipt
 
 
+class HeldLedger(Ledger):
+    """The ledger of a command without a run folder: a signal never interrupts its charge, and is handled after it.
+
+    Args:
+        ledger: the ledger to charge.
+        ending: called if a signal ends the command after the charge; returns the message.
+    """
+
+    def __init__(self, ledger: Ledger, ending: Callable[[], str]) -> None:
+        self._store, self._ending = ledger._store, ending
+        self.receipt: Receipt | None = None
+
+    def charge(self, *arguments: Any, **options: Any) -> Receipt:
+        with SIGNALS.held():
+            receipt = self.receipt = super().charge(*arguments, **options)
+            SIGNALS.ending = self._ending
+        return receipt
+
+
 @contextlib.contextmanager
-def running(folder: RunFolder, ledger: Ledger) -> Iterator[Ledger]:
+def running(folder: RunFolder, ledger: Ledger, also: Sequence[Chargeable] = ()) -> Iterator["RunLedger"]:
     """Create the folder and maintain its state: removed if nothing was charged, "aborted" if the run fails later.
 
-    Yields the ledger to charge. The body must end with `finished`.
+    Yields the ledger to charge, which charges the releases ``also`` together with the run. The body must end with
+    `finished`.
     """
-    before, own = len(ledger.entries), _RunLedger(ledger, folder)
+    before, own = len(ledger.entries), RunLedger(ledger, folder, also)
     with SIGNALS.held():
         if not folder.resumed:
             folder.begin()

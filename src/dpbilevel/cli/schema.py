@@ -1,24 +1,23 @@
-"""Declarations of the columns of a file, as TOML: ranges, categories, classes, columns to ignore.
+"""Declarations of the columns of a file, as TOML: ranges, categories, classes, feature maps, columns to ignore.
 
 Declarations are public facts, for example from a form, a law or an instrument. A template contains names (and types if
 the file declares them), never values: ranges computed from the data would be a leak that is not charged.
 """
 
 import json
-import sys
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from dpbilevel.cli.declared_column import Column, declared_column
 from dpbilevel.cli.table_file import TableFile
 from dpbilevel.errors import InvalidArgument
 
-FORMAT = "dpbilevel.schema/1"
-
-_KEYS = ("range", "categories", "classes", "ignore", "group")
-_LARGEST = sys.float_info.max
+FORMAT = "dpbilevel.schema/2"
+# The knots of numbers that declare none, by format: in the first, numbers were plain columns.
+_KNOTS = {"dpbilevel.schema/1": None, FORMAT: "auto"}
 _INTRODUCTION = """\
 # Public facts about the columns of {name}. Fill in one line for every column, from the form, the law or the
 # instrument that the data came from. Do not look at the data: the guarantee does not cover what that reveals.
@@ -27,49 +26,55 @@ _INTRODUCTION = """\
 #   range = [0, 120]                  numbers, of a feature or of the target; other values are clamped, silently
 #   categories = ["F", "M", "other"]  words; "other" stands for every unlisted value
 #   classes = ["no", "yes"]           of the target: every possible label
+#   kind = "ordinal"                  with range = [1, 5]: integers with one coefficient each
+#   kind = "date"                     with range = [2020-01-01, 2026-12-31]; parts = ["month", "weekday"] adds these
+#   kind = "text"                     with columns = 64: words, hashed into so many columns
+#   kind = "id"                       not used, but copied into predictions
 #   ignore = true                     do not use the column
-#   group = "body"                    optional: columns of one group share a penalty with --groups schema
+#
+# Optional: scale = "log" for money and counts, knots = 8 (or "none": a straight line), missing = true for an indicator
+# of empty cells, group = "body" for columns that share a penalty with --groups schema; before the first column,
+# crosses = [["latitude", "longitude"]] for columns whose effect depends on another.
 
 format = "{format}"
 """
 
 
 @dataclass(frozen=True)
-class Column:
-    """The declaration of a column.
-
-    Args:
-        kind: "range", "categories", "classes" or "ignore".
-        values: (low, high), or the possible texts of cells.
-        group: the name of its group, if any.
-    """
-
-    kind: str
-    values: tuple[Any, ...] = ()
-    group: str | None = None
-
-
-@dataclass(frozen=True)
 class Schema:
-    """Declarations by column, in the order of the file."""
+    """Declarations by column, in the order of the file, and pairs of columns to cross."""
 
     columns: Mapping[str, Column]
+    crosses: tuple[tuple[str, str], ...] = ()
 
     def of_kind(self, kind: str) -> dict[str, tuple[Any, ...]]:
         """The declared values of all columns of one kind."""
         return {name: column.values for name, column in self.columns.items() if column.kind == kind}
 
     def features(self, *others: str | None) -> "Schema":
-        """The features of a model: all columns except ignored ones and ``others`` (target and source)."""
-        return Schema({name: c for name, c in self.columns.items() if c.kind != "ignore" and name not in others})
+        """The features of a model: all columns except ids, ignored ones and ``others`` (target and source)."""
+        columns = {name: c for name, c in self.columns.items() if c.is_feature and name not in others}
+        for pair in self.crosses:
+            unknown = [name for name in pair if name not in columns]
+            if unknown:
+                raise InvalidArgument(
+                    f"schema: crosses has {unknown[0]!r}, which is no feature; cross declared features"
+                )
+        return Schema(columns, self.crosses)
+
+    @property
+    def needs_rows(self) -> bool:
+        """Whether the number of knots of a column follows from the number of rows."""
+        return any(column.knots == "auto" for column in self.columns.values())
+
+    def resolved(self, rows: int) -> "Schema":
+        """The same with these numbers of knots."""
+        return replace(self, columns={name: column.resolved(rows) for name, column in self.columns.items()})
 
     def to_json(self) -> dict[str, Any]:
         """As the content of a TOML file; `parsed` reads it."""
-        columns: dict[str, dict[str, Any]] = {}
-        for name, column in self.columns.items():
-            columns[name] = {column.kind: True if column.kind == "ignore" else list(column.values)}
-            columns[name] |= {} if column.group is None else {"group": column.group}
-        return {"format": FORMAT, "columns": columns}
+        crosses = {"crosses": [list(pair) for pair in self.crosses]} if self.crosses else {}
+        return {"format": FORMAT, **crosses, "columns": {name: c.to_json() for name, c in self.columns.items()}}
 
 
 def template(table: TableFile, target: str | None = None, source: str | None = None) -> str:
@@ -78,7 +83,7 @@ def template(table: TableFile, target: str | None = None, source: str | None = N
     >>> from dpbilevel.cli.layout import Layout
     >>> table = TableFile(Path("people.csv"), ("age", "paid"), ("age", "paid"), None, None, Layout())
     >>> print("\\n".join(template(table, target="paid").splitlines()[-7:]))
-    format = "dpbilevel.schema/1"
+    format = "dpbilevel.schema/2"
     <BLANKLINE>
     [columns.age]
     # range = [,]  or  categories = []  or  ignore = true
@@ -113,7 +118,8 @@ def _blank(kind: str, target: bool, source: bool) -> str:
     blanks = {
         "number": "# range = [,]  (the file has numbers)",
         "text": "# categories = []  (the file has text)",
-        "other": "ignore = true  # dates and nested values: convert them to numbers or words to use them",
+        "date": '# kind = "date"\n# range = [,]  (the file has dates)',
+        "other": "ignore = true  # nested values: convert them to numbers or words to use them",
     }
     return blanks.get(kind, "# range = [,]  or  categories = []  or  ignore = true")
 
@@ -141,13 +147,27 @@ def read_schema(path: Path) -> Schema:
 
 def parsed(content: Mapping[str, Any], where: str) -> Schema:
     """Parse the content of a TOML file or of a run file."""
-    if content.get("format") != FORMAT:
+    written = content.get("format")
+    if not isinstance(written, str) or written not in _KNOTS:
         raise InvalidArgument(f'{where}: is not a schema of this version; its first entry must be format = "{FORMAT}"')
-    unknown = sorted(set(content) - {"format", "columns"})
+    unknown = sorted(set(content) - {"format", "columns", "crosses"})
     columns = content.get("columns")
     if unknown or not isinstance(columns, Mapping) or not columns:
-        raise InvalidArgument(f"{where}: must contain only format = ... and one table [columns.NAME] per column")
-    return Schema({name: _column(where, name, given) for name, given in columns.items()})
+        raise InvalidArgument(
+            f"{where}: must contain only format = ..., one table [columns.NAME] per column, and crosses = [...] if any"
+        )
+    declared = {name: declared_column(where, name, given, _KNOTS[written]) for name, given in columns.items()}
+    return Schema(declared, _crosses(where, content.get("crosses", []), declared))
+
+
+def _crosses(where: str, given: Any, columns: Mapping[str, Column]) -> tuple[tuple[str, str], ...]:
+    pairs: list[Any] = given if isinstance(given, list) else [given]
+    for pair in pairs:
+        if not isinstance(pair, list) or len(pair) != 2 or any(name not in columns for name in map(str, pair)):
+            raise InvalidArgument(
+                f'{where}: crosses must be a list of pairs of declared columns (try [["latitude", "longitude"]])'
+            )
+    return tuple((str(one), str(other)) for one, other in pairs)
 
 
 def check_columns(schema: Schema, where: str, table: TableFile, needed: Sequence[str]) -> None:
@@ -165,47 +185,3 @@ def check_columns(schema: Schema, where: str, table: TableFile, needed: Sequence
             "[columns.NAME] with range, categories or classes, or with ignore = true (`dpbilevel schema` shows the "
             f"names; {table.remedy})"
         )
-
-
-def _column(where: str, name: str, given: Any) -> Column:
-    if not isinstance(given, Mapping):
-        raise InvalidArgument(f"{where}: column {name!r} must be a table, [columns.{_key(name)}]")
-    unknown = sorted(set(given) - set(_KEYS))
-    if unknown:
-        raise InvalidArgument(f"{where}: column {name!r} has {unknown[0]!r}; must be one of {', '.join(_KEYS)}")
-    kinds = [key for key in _KEYS if key != "group" and given.get(key, False) is not False]
-    if len(kinds) != 1:
-        problem = "nothing is declared" if not kinds else f"has {' and '.join(kinds)}"
-        raise InvalidArgument(
-            f"{where}: column {name!r}: {problem}; must have one of range, categories, classes or ignore = true"
-        )
-    kind, group = kinds[0], given.get("group")
-    if group is not None and (not isinstance(group, str) or not group):
-        raise InvalidArgument(f"{where}: column {name!r} has group = {group!r}; must be a name in quotes")
-    if kind == "ignore":
-        return Column(kind)
-    values = _range(where, name, given[kind]) if kind == "range" else _listed(where, name, kind, given[kind])
-    return Column(kind, values, group)
-
-
-def _range(where: str, name: str, given: Any) -> tuple[float, float]:
-    numeric = isinstance(given, list) and all(isinstance(n, int | float) and not isinstance(n, bool) for n in given)
-    finite = numeric and all(-_LARGEST <= number <= _LARGEST for number in given)  # False for NaN
-    if not finite or len(given) != 2 or given[0] >= given[1]:
-        raise InvalidArgument(
-            f"{where}: column {name!r} has range = {given!r}; must be two numbers, the smaller first (try [0, 100])"
-        )
-    return float(given[0]), float(given[1])
-
-
-def _listed(where: str, name: str, kind: str, given: Any) -> tuple[str, ...]:
-    """Values as text, as in the file: 1 as "1", true as "true"."""
-    listed = given if isinstance(given, list) else []
-    usable = bool(listed) and all(isinstance(value, str | int | float) for value in listed)
-    texts = tuple(str(value).lower() if isinstance(value, bool) else str(value).strip() for value in listed)
-    if not usable or len(set(texts)) < len(texts) or (kind == "classes" and len(texts) < 2):
-        least = "two or more labels" if kind == "classes" else "one or more values"
-        raise InvalidArgument(
-            f'{where}: column {name!r}: {kind} must list {least}, without duplicates (try ["no", "yes"])'
-        )
-    return texts

@@ -1,26 +1,24 @@
 """Tables in CSV and Parquet files: reads the header, and rows as text, one block at a time, in bounded memory.
 
+A CSV file may be compressed (.csv.gz), and a folder of Parquet files is one table, in the order of their names.
+
 Cells are private, and error messages of readers quote them. Every such error is replaced by one that names the file,
 the rule and the remedy.
 """
 
 import contextlib
 import csv
+import gzip
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import numpy as np
-import numpy.typing as npt
-
 from dpbilevel.cli.layout import NO_HEADER, Layout, check_header
-from dpbilevel.encoding.columns import MISSING
-from dpbilevel.encoding.declarations import OTHER
 from dpbilevel.errors import InvalidArgument, InvalidRecords
 from dpbilevel.execution.progress import counted
 
-Array = npt.NDArray[Any]
 Block = dict[str, Any]
 
 _SEPARATED = {".csv": ",", ".tsv": "\t", ".txt": ","}
@@ -28,11 +26,6 @@ _PARQUET = (".parquet", ".pq")
 _BLOCK = 2**24  # bytes of a file per block
 _ROWS = 2**16  # rows of a Parquet file per block
 _LINE = 2**20  # maximum length of a header, in characters
-# Numbers with either decimal mark.
-_NUMBERS = {mark: rf"^[+-]?(\d+[{mark}]?\d*|[{mark}]\d+)([eE][+-]?\d+)?$" for mark in ".,"}
-_OTHER_MARK = {".": "pass --decimal , for 2,5", ",": "leave --decimal out for 2.5"}
-# Words allowed in a column of numbers: missing and infinite values.
-_NO_NUMBERS = sorted(MISSING | {f"{sign}{word}" for sign in ("", "+", "-") for word in ("inf", "infinity")})
 
 
 @dataclass(frozen=True)
@@ -40,10 +33,10 @@ class TableFile:
     """A table in a file.
 
     Args:
-        path: the path of the file.
+        path: the path of the file, or of a folder of Parquet files.
         names: the names of its columns, without surrounding blanks.
         headings: the names as in the file.
-        kinds: "number", "text" or "other" for each column if the file declares types, as Parquet does; otherwise None.
+        kinds: "number", "text", "date" or "other" for each column if the file declares types, as Parquet does, or None.
         rows: the number of rows if the file declares it; otherwise None.
         layout: the format of a CSV file, with its delimiter.
     """
@@ -62,11 +55,18 @@ class TableFile:
             return "check the names"
         return NO_HEADER if self.layout.columns is None else "check the names in --columns"
 
-    def blocks(self, columns: Sequence[str]) -> Iterator[Block]:
+    def count_rows(self) -> int:
+        """The number of rows, which is public; a CSV file is read for it."""
+        if self.rows is not None:
+            return self.rows
+        first = self.names[0]
+        return sum(len(block[first]) for block in self.blocks([first], "Counting rows of"))
+
+    def blocks(self, columns: Sequence[str], doing: str = "Reading") -> Iterator[Block]:
         """The given columns of all rows, in order, as Arrow arrays of text."""
         # Callers that need rows refuse empty files: the number of rows is known only at the end.
         headings = [self.headings[self.names.index(name)] for name in columns]
-        with _without_cells(self.path), counted(f"Reading {self.path.name}", 100, "percent") as advance:
+        with _without_cells(self.path), counted(f"{doing} {self.path.name}", 100, "percent") as advance:
             read = 0
             for batch, part in self._parquet(headings) if self.kinds is not None else self._separated(headings):
                 if batch.num_rows:
@@ -80,7 +80,7 @@ class TableFile:
         from pyarrow import csv as arrow_csv
 
         layout = self.layout
-        with self.path.open("rb") as file:
+        with _opened(self.path) as file:
             if layout.columns is None:
                 _first_line(file, layout.delimiter or ",")
             if not file.read(1):  # an error for Arrow
@@ -89,7 +89,7 @@ class TableFile:
         text = dict.fromkeys(self.headings, pyarrow.string())
         with pyarrow.OSFile(str(self.path)) as source:
             reader = arrow_csv.open_csv(
-                source,
+                pyarrow.CompressedInputStream(source, "gzip") if _is_compressed(self.path) else source,
                 read_options=arrow_csv.ReadOptions(block_size=_BLOCK, column_names=layout.columns),
                 parse_options=arrow_csv.ParseOptions(delimiter=layout.delimiter, newlines_in_values=True),
                 convert_options=arrow_csv.ConvertOptions(column_types=text, include_columns=list(headings)),
@@ -100,94 +100,53 @@ class TableFile:
     def _parquet(self, headings: Sequence[str]) -> Iterator[tuple[Any, float]]:
         from pyarrow import parquet
 
-        with parquet.ParquetFile(self.path) as file:
-            read = 0
-            for batch in file.iter_batches(batch_size=_ROWS, columns=list(headings)):
-                read += batch.num_rows
-                yield batch, read / file.metadata.num_rows
+        read = 0
+        for path in _parquet_files(self.path):
+            with parquet.ParquetFile(path) as file:
+                for batch in file.iter_batches(batch_size=_ROWS, columns=list(headings)):
+                    read += batch.num_rows
+                    yield batch, read / (self.rows or read)
 
 
 def open_table(path: Path, layout: Layout | None = None) -> TableFile:
     """Open a file and read its header. No row is read, except to count cells if there is no header."""
     layout = layout or Layout()
-    suffix = path.suffix.lower()
-    if suffix not in _SEPARATED and suffix not in _PARQUET:
-        known = ", ".join([*_SEPARATED, *_PARQUET])
-        raise InvalidArgument(f"{path}: must be a CSV or Parquet file; its name must end in one of {known}")
-    if not path.exists():
-        raise InvalidArgument(f"{path}: does not exist; check the path")
-    if not path.is_file():
-        raise InvalidArgument(f"{path}: is a folder; pass a CSV or Parquet file")
-    with _without_cells(path):
-        return _opened_parquet(path, layout) if suffix in _PARQUET else _opened_separated(path, layout)
-
-
-def numbers(name: str, cells: Any, decimal: str = ".") -> npt.NDArray[np.float64]:
-    """Cells of a column as numbers; NaN for missing ones. Other text is refused.
-
-    >>> import pyarrow
-    >>> numbers("age", pyarrow.array(["1", "2.5e3", "", "NA", None, "-inf"])).tolist()
-    [1.0, 2500.0, nan, nan, nan, nan]
-    >>> numbers("age", pyarrow.array(["2,5"]), decimal=",").tolist()
-    [2.5]
-    """
-    import pyarrow
-    import pyarrow.compute as compute
-
-    if pyarrow.types.is_string(cells.type):
-        numeric = compute.fill_null(compute.match_substring_regex(cells, _NUMBERS[decimal]), False)
-        others = compute.drop_null(cells.filter(compute.invert(numeric)))
-        known = pyarrow.array(_NO_NUMBERS, pyarrow.string())
-        if not compute.all(compute.is_in(compute.utf8_lower(others), known), min_count=0).as_py():
-            raise InvalidRecords(
-                f"column {name!r}: the schema declares a range, but a cell is not a number. Numbers are written like "
-                f"2{decimal}5 ({_OTHER_MARK[decimal]}); empty cells and NA are missing values; other text is refused: "
-                "convert dates to numbers, and declare categories for words"
+    if path.is_dir():
+        if not _parquet_files(path):
+            raise InvalidArgument(
+                f"{path}: is a folder without Parquet files; pass a CSV or Parquet file, or their folder"
             )
-        cells = compute.replace_substring(compute.if_else(numeric, cells, None), decimal, ".")
-    return np.asarray(compute.cast(cells, pyarrow.float64()).to_numpy(zero_copy_only=False), np.float64)
+    elif _suffix(path) not in (*_SEPARATED, *_PARQUET):
+        known = ", ".join([*_SEPARATED, *_PARQUET])
+        raise InvalidArgument(
+            f"{path}: must be a CSV or Parquet file; its name must end in one of {known}, or in .csv.gz if compressed"
+        )
+    elif not path.exists():
+        raise InvalidArgument(f"{path}: does not exist; check the path")
+    is_parquet = path.is_dir() or _suffix(path) in _PARQUET
+    with _without_cells(path):
+        return _opened_parquet(path, layout) if is_parquet else _opened_separated(path, layout)
 
 
-def words(cells: Any, values: Sequence[str] = ()) -> npt.NDArray[np.object_]:
-    """Cells as strings, in the spelling of ``values``; empty for missing cells."""
-    import pyarrow
-    import pyarrow.compute as compute
-
-    cells = compute.cast(cells, pyarrow.string())  # for numbers in a Parquet file that the schema lists as words
-    for spelling, value in _spellings(values).items():
-        cells = compute.if_else(compute.fill_null(compute.equal(cells, spelling), False), value, cells)
-    return np.asarray(compute.fill_null(cells, "").to_numpy(zero_copy_only=False), dtype=object)
+def _is_compressed(path: Path) -> bool:
+    return path.suffix.lower() == ".gz"
 
 
-def listed_words(cells: Any, values: Sequence[str], *, other: bool) -> npt.NDArray[np.object_] | None:
-    """Cells as listed values, or None if a cell is not listed.
-
-    With ``other``, unlisted cells become "other" if that is listed. Equal cells share one string.
-
-    >>> import pyarrow
-    >>> listed_words(pyarrow.array(["F", None]), ["F", "other"], other=True).tolist()
-    ['F', 'other']
-    >>> listed_words(pyarrow.array([True, False]), ["False", "True"], other=False).tolist()
-    ['True', 'False']
-    """
-    import pyarrow
-    import pyarrow.compute as compute
-
-    spellings = _spellings(values)
-    known = [*values, *spellings]
-    codes = compute.index_in(compute.cast(cells, pyarrow.string()), pyarrow.array(known, pyarrow.string()))
-    if codes.null_count:
-        if not other or OTHER not in values:
-            return None
-        codes = compute.fill_null(codes, known.index(OTHER))
-    return np.array([*values, *spellings.values()], dtype=object)[codes.to_numpy(zero_copy_only=False)]
+def _suffix(path: Path) -> str:
+    """The extension that tells the format; of a compressed CSV, the one before .gz."""
+    inner = path.with_suffix("").suffix.lower()
+    return inner if _is_compressed(path) and inner in _SEPARATED else path.suffix.lower()
 
 
-def _spellings(values: Sequence[str]) -> dict[str, str]:
-    """Alternative spellings of listed booleans: Parquet and TOML have true, Python writes True."""
-    truths = [value for value in values if value.lower() in ("true", "false")]
-    spellings = {style(value): value for value in truths for style in (str.lower, str.capitalize, str.upper)}
-    return {spelling: value for spelling, value in spellings.items() if spelling not in values}
+def _opened(path: Path) -> Any:
+    return gzip.open(path, "rb") if _is_compressed(path) else path.open("rb")
+
+
+def _parquet_files(path: Path) -> list[Path]:
+    """The file itself, or the Parquet files of a folder by name; other programs begin names of their own with _ or ."""
+    if not path.is_dir():
+        return [path]
+    return sorted(f for f in path.iterdir() if f.suffix.lower() in _PARQUET and f.name[0] not in "._" and f.is_file())
 
 
 def _text(cells: Any) -> Any:
@@ -202,8 +161,8 @@ def _text(cells: Any) -> Any:
 
 
 def _opened_separated(path: Path, layout: Layout) -> TableFile:
-    delimiter = _SEPARATED[path.suffix.lower()] if layout.delimiter is None else layout.delimiter
-    with path.open("rb") as file:
+    delimiter = _SEPARATED[_suffix(path)] if layout.delimiter is None else layout.delimiter
+    with _opened(path) as file:
         first = _first_line(file, delimiter)
     names = tuple(cell.strip() for cell in first)
     if not any(names):
@@ -238,8 +197,17 @@ def _opened_parquet(path: Path, layout: Layout) -> TableFile:
     if layout.columns is not None:
         raise InvalidArgument(f"--columns: is for CSV files without a header; {path} names its columns, leave it out")
     # The footer has names, types and the number of rows. It may also have extremes of columns, which are not used.
-    with parquet.ParquetFile(path) as file:
-        fields, rows = file.schema_arrow, file.metadata.num_rows
+    rows, schemas = 0, []
+    for file_path in _parquet_files(path):
+        with parquet.ParquetFile(file_path) as file:
+            schemas.append(file.schema_arrow)
+            rows += file.metadata.num_rows
+    fields = schemas[0]
+    columns = [[(field.name, _kind(field.type)) for field in schema] for schema in schemas]
+    if any(other != columns[0] for other in columns):
+        raise InvalidArgument(
+            f"{path}: its files have different columns; all must have the same names and types, in order"
+        )
     names = tuple(name.strip() for name in fields.names)
     if len(set(names)) < len(names) or not all(names):
         raise InvalidArgument(f"{path}: has columns without a name, or with duplicate names; rename them")
@@ -253,6 +221,8 @@ def _kind(kind: Any) -> str:
         return "number"
     if types.is_dictionary(kind):
         return _kind(kind.value_type)
+    if types.is_date(kind) or types.is_timestamp(kind):
+        return "date"
     return "text" if types.is_string(kind) or types.is_large_string(kind) or types.is_boolean(kind) else "other"
 
 
@@ -267,10 +237,10 @@ def _without_cells(path: Path) -> Iterator[None]:
         raise InvalidArgument(f"{path}: cannot be read; check its permissions") from None
     except UnicodeDecodeError:
         raise InvalidRecords(f"{path}: is not UTF-8 text; convert it (iconv -f latin1 -t utf-8)") from None
-    except (pyarrow.ArrowException, csv.Error):
+    except (pyarrow.ArrowException, csv.Error, EOFError, zlib.error, gzip.BadGzipFile):
         raise InvalidRecords(
             f"{path}: cannot be read: a row must have as many cells as there are columns, quotes must be closed, and "
-            "the text must be UTF-8 (check --delimiter; a Parquet file must be complete)"
+            "the text must be UTF-8 (check --delimiter; a Parquet or compressed file must be complete)"
         ) from None
     except OSError:
         raise InvalidArgument(f"{path}: cannot be read; check the file and its disk") from None

@@ -7,11 +7,15 @@ from typing import Any
 import numpy as np
 
 from dpbilevel.cli.compilation_cache import kept
+from dpbilevel.cli.evaluation import SPACE as SCORES_SPACE
+from dpbilevel.cli.holdout import HeldOut, planned_scores, set_aside, with_scores
 from dpbilevel.cli.job import Job
+from dpbilevel.cli.ledger import entry_fact
 from dpbilevel.cli.resuming import StoredRun
 from dpbilevel.cli.rows import Rows, column_names, read_rows
 from dpbilevel.cli.run_folder import RunFolder, check_free, finished, now, running
 from dpbilevel.estimators.prepared import Prepared
+from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.ledger import Ledger
 from dpbilevel.report.review import LinearModel, Review
 from dpbilevel.report.run_file import run_file_space
@@ -35,11 +39,13 @@ def run(job: Job, *, ledger: Ledger | None, command: str, stored: StoredRun | No
         check_free(asked.out, force=asked.force)
     else:
         stored.check_schema(asked.schema, declared)
-    rows = _read(job)
-    job.check_rows(len(rows[0].target))
-    prepared = _prepared(job.estimator, *rows)
+    rows, validation, held = _divided(asked.holdout, *_read(job))
+    if asked.unit is None:  # with units, their number is checked by the estimator; that of rows is private
+        job.check_rows(len(rows.target))
+    prepared = _prepared(job.estimator, rows, validation)
+    scores = None if held is None else _scores(job, held, prepared.planned.budget)
     if stored is None:
-        known = {"facts": _facts(job, *rows), "schema": declared, "typed": command, "created": now()}
+        known = {"facts": _facts(job, rows, validation, held), "schema": declared, "typed": command, "created": now()}
         stored, resumed = StoredRun.of(asked, **known), False
     else:
         resumed = True
@@ -50,20 +56,28 @@ def run(job: Job, *, ledger: Ledger | None, command: str, stored: StoredRun | No
         stored.facts,
         stored.typed,
         stored.created,
-        run_file_space(prepared.planned, stored.facts, declared, column_names(job.encoder), stored.typed),
+        run_file_space(prepared.planned, stored.facts, declared, column_names(job.encoder), stored.typed)
+        + (0 if scores is None else SCORES_SPACE),
         options=None if asked.noise == "exact" else stored.text(),  # exact noise has no checkpoint
         resumed=resumed,
     )
-    with running(folder, Ledger(budget) if ledger is None else ledger) as charged:
+    also = () if scores is None else (scores.plan.release,)
+    with running(folder, Ledger(budget) if ledger is None else ledger, also) as charged:
         model: Any = job.estimator.set_params(ledger=charged)
         _fit(model, prepared, folder.checkpoint)
-        folder.solution = model.solution_
+        solution, evaluation = model.solution_, None
+        if scores is not None and charged.receipt is not None:
+            evaluation = scores.score(model, charged.receipt, asked.seed)
+            solution = with_scores(solution, evaluation)
+        folder.solution = solution
+        facts = {**stored.facts, **entry_fact(charged, charged.description)}
         review = finished(
             folder,
             lambda: Review(
-                solution=model.solution_,
+                solution=solution,
+                evaluation=evaluation,
                 title=f"{asked.title} for {asked.target}",
-                facts=stored.facts,
+                facts=facts,
                 model=_linear_model(job, model),
                 schema=declared,
                 command=stored.typed,
@@ -93,7 +107,25 @@ def _prepared(model: Any, rows: Rows, validation: Rows | None) -> Prepared:
     return prepared
 
 
-def _facts(job: Job, rows: Rows, validation: Rows | None) -> dict[str, str]:
+def _divided(holdout: float | None, rows: Rows, validation: Rows | None) -> tuple[Rows, Rows | None, Rows | None]:
+    """Training rows, separate validation rows, and rows that are set aside.
+
+    They come from the file of validation rows if there is one: those rows are known to be correct.
+    """
+    if holdout is None:
+        return rows, validation, None
+    if validation is None:
+        remaining, held = set_aside(rows, holdout)
+        return remaining, None, held
+    remaining, held = set_aside(validation, holdout)
+    return rows, remaining, held
+
+
+def _scores(job: Job, held: Rows, budget: Budget) -> HeldOut:
+    return planned_scores(held, job.schema.columns[job.asked.target], job.estimator, budget, job.asked.noise)
+
+
+def _facts(job: Job, rows: Rows, validation: Rows | None, held: Rows | None) -> dict[str, str]:
     """Public facts about the run, for the report."""
     asked = job.asked
     validated = f"{job.estimator.validation_fraction:g} of the rows, by position"
@@ -113,6 +145,7 @@ def _facts(job: Job, rows: Rows, validation: Rows | None) -> dict[str, str]:
         **asked.place_columns(),
         **asked.facts(),
         "validation": validated,
+        **({} if held is None else {"held out": f"{len(held.target):,} further rows, by position"}),
     }
 
 

@@ -15,7 +15,9 @@ _NAMES = {
     "composition": "composition",
     "confidence": "--confidence",
     "data": "",
+    "metric": "--metrics",
     "path": "",
+    "positive_class": "--positive-class",
     "random_state": "--seed",
     "runs": "--runs",
     "target_range": "range of the target in the schema",
@@ -36,6 +38,8 @@ _REMEDIES = {
         "create another with `dpbilevel ledger create`, whose first run is of this kind"
     ),
     r"does not exist; check the address$": "does not exist; check the address (`dpbilevel ledger create` creates one)",
+    r"name it in missing=\[\.\.\.\] for": "add missing = true to the schema for",
+    r"declare a wider range in ranges=, with knots": "leave out kind for a wider range",
     r"^epsilon is ": "--epsilon is ",
     r"^url: ": "--ledger: ",
     r"^schema: ": "--schema: ",

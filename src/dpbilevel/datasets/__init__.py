@@ -13,6 +13,8 @@ Pass a directory as ``data=`` or in the environment variable DPBILEVEL_DATA. The
     data = load_adult()
     encoder = BoundedEncoder(ranges=data.ranges, categories=data.categories)
     rows = encoder.fit_transform(data.X)  # raises no warning: everything is declared
+
+With ``**data.maps`` as well, numbers are curves, on scales that suit them.
 """
 
 from dpbilevel.datasets.adult import load_adult

@@ -20,6 +20,9 @@ RANGES = {
     "hours_per_week": (1.0, 99.0),
 }
 
+# Sums of money span decades.
+MAPS = {"knots": "auto", "scales": {"capital_gain": "log", "capital_loss": "log"}}
+
 # The published code book, in its spelling. "?" is a missing answer.
 CATEGORIES = {
     "workclass": code_book(
@@ -77,6 +80,7 @@ def load_adult(data: Directory = None) -> Dataset:
         test_target=test_target,
         ranges=dict(RANGES),
         categories={column: list(values) for column, values in CATEGORIES.items()},
+        maps=dict(MAPS),
         classes=CLASSES,
         citation="B. Becker and R. Kohavi, Adult, UCI Machine Learning Repository, 1996, doi:10.24432/C5XW20",
         licence="CC BY 4.0",

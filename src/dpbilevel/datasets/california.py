@@ -17,6 +17,12 @@ RANGES = {
     "Latitude": (32.0, 42.0),
     "Longitude": (-125.0, -114.0),
 }
+# Counts and averages of counts span decades; what a place is worth depends on both coordinates.
+MAPS = {
+    "knots": "auto",
+    "scales": dict.fromkeys(("AveRooms", "AveBedrms", "Population", "AveOccup"), "log"),
+    "crosses": [("Latitude", "Longitude")],
+}
 TARGET_RANGE = (0.15, 5.0)  # the census's caps of house values, in 100,000 dollars
 
 
@@ -45,6 +51,7 @@ def load_california(data: Directory = None) -> Dataset:
         X=X,
         target=target,
         ranges=dict(RANGES),
+        maps=dict(MAPS),
         target_range=TARGET_RANGE,
         citation="R. K. Pace and R. Barry, Sparse spatial autoregressions, Statistics and Probability Letters 33, 1997",
         licence="none stated (US census data)",

@@ -1,6 +1,6 @@
 """The return value of a loader: rows, targets and their public declarations."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ class Dataset:
         ranges: {column: (low, high)}, as in `BoundedEncoder`. Facts about the form or the instrument, or chosen clamps;
             never measured on the rows. Columns of a matrix are referred to by position.
         categories: {column: [value, ...]}, the published code book.
+        maps: feature maps that suit the columns, as further arguments of `BoundedEncoder`: scales, knots and crosses.
         classes: the possible values of a target; None for numbers.
         target_range: (low, high) of numeric targets, chosen like ranges; None for classes.
         citation, licence: citation and licence of the data.
@@ -46,6 +47,7 @@ class Dataset:
     test_target: Array | None = None
     ranges: dict[Any, tuple[float, float]]
     categories: dict[Any, list[Any]] | None = None
+    maps: dict[str, Any] = field(default_factory=dict)
     classes: tuple[Any, ...] | None = None
     target_range: tuple[float, float] | None = None
     citation: str

@@ -69,6 +69,7 @@ def load_flights(data: Directory = None) -> Dataset:
         target=target,
         ranges=dict(RANGES),
         categories={column: list(values) for column, values in CATEGORIES.items()},
+        maps={"knots": "auto"},
         target_range=TARGET_RANGE,
         citation="H. Wickham, nycflights13: flights that departed NYC in 2013, R package; from the US Bureau of "
         "Transportation Statistics",

@@ -5,7 +5,7 @@ and errors of other libraries, which may quote cells, are replaced.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -18,7 +18,7 @@ from dpbilevel.errors import InvalidRecords
 Array = npt.NDArray[Any]
 Chunk = list[Array] | Array
 # "categories" are the categorical types of pandas and polars; the kind of "objects" is known from their cells only.
-Kind = Literal["numbers", "booleans", "strings", "categories", "objects"]
+Kind = Literal["numbers", "booleans", "strings", "categories", "dates", "objects"]
 
 _KINDS: dict[str, Kind] = {"i": "numbers", "u": "numbers", "f": "numbers", "b": "booleans", "O": "objects"}
 _KINDS |= {"U": "strings", "S": "strings", "T": "strings"}
@@ -57,21 +57,23 @@ class Table:
             yield chosen, self.read(chosen)
 
 
-def read_table(X: Any) -> Table:
+def read_table(X: Any, dates: Collection[Any] = ()) -> Table:
     """Read a data frame (pandas, polars), an Arrow table, a dictionary of columns, a matrix (also sparse) or lists.
+
+    Types of dates are refused except for the columns in ``dates``.
 
     >>> table = read_table({"age": np.array([31, 57]), "sex": np.array(["F", "M"]), "town": ["Oslo", None]})
     >>> table.names, table.shape, table.kinds
     (('age', 'sex', 'town'), (2, 3), ('numbers', 'strings', 'objects'))
     """
     if is_dictionary(X):
-        return _of_columns(tuple(X), [_column(name, column) for name, column in X.items()])
+        return _of_columns(tuple(X), [_column(name, column) for name, column in X.items()], dates)
     if hasattr(X, "iloc") and hasattr(X, "columns"):  # pandas
-        return _of_columns(tuple(X.columns), [X.iloc[:, at] for at in range(X.shape[1])])
+        return _of_columns(tuple(X.columns), [X.iloc[:, at] for at in range(X.shape[1])], dates)
     if hasattr(X, "get_columns") and hasattr(X, "height"):  # polars
-        return _of_columns(tuple(X.columns), X.get_columns())
+        return _of_columns(tuple(X.columns), X.get_columns(), dates)
     if hasattr(X, "column_names") and hasattr(X, "itercolumns"):  # pyarrow
-        return _of_columns(tuple(X.column_names), list(X.itercolumns()))
+        return _of_columns(tuple(X.column_names), list(X.itercolumns()), dates)
     if scipy.sparse.issparse(X):
         if X.ndim == 2:
             X = X.tocsr()
@@ -136,12 +138,12 @@ def _number(value: Any) -> float | None:
         return math.nan if missing else None
 
 
-def _of_columns(names: tuple[Any, ...], columns: list[Any]) -> Table:
+def _of_columns(names: tuple[Any, ...], columns: list[Any], dates: Collection[Any]) -> Table:
     if len(set(names)) < len(names):
         raise InvalidRecords("X: column names must be unique; declarations refer to names (rename duplicate columns)")
     if len({len(column) for column in columns}) > 1:
         raise InvalidRecords("X: columns have different lengths; every column needs the same number of rows")
-    kinds = tuple(_kind(f"column {name!r}", column) for name, column in zip(names, columns, strict=True))
+    kinds = tuple(_kind(f"column {name!r}", column, name in dates) for name, column in zip(names, columns, strict=True))
     height = len(columns[0]) if columns else 0
     return Table(names, (height, len(columns)), kinds, lambda rows: [_values(column, rows) for column in columns])
 
@@ -191,32 +193,43 @@ def _is_arrow(column: Any) -> bool:
     return hasattr(column, "to_pylist")
 
 
-def _of_type(where: str, kind: str) -> Kind:
+def _of_type(where: str, kind: str, dates: bool = False) -> Kind:
     if kind == "c":
         raise InvalidRecords(f"{where}: Complex data not supported; must be real numbers, strings or booleans")
+    if kind == "M" and dates:
+        return "dates"
     if kind not in _KINDS:
         raise InvalidRecords(
             f"{where}: holds {_REFUSED.get(kind, 'values of an unknown type')}; must be numbers, strings or booleans "
-            "(convert dates to numbers, and nested values to columns)"
+            "(declare dates= in dpb.BoundedEncoder, or convert dates to numbers, and nested values to columns)"
         )
     return _KINDS[kind]
 
 
-def _kind(where: str, column: Any) -> Kind:
+def _kind(where: str, column: Any, dates: bool) -> Kind:
+    zoned = getattr(getattr(column, "type", None), "tz", None) or _zone(getattr(column, "dtype", None))
+    if dates and zoned is not None:
+        raise InvalidRecords(f"{where}: has dates with a time zone; convert them to local time without a zone")
     if _is_pandas(column):
         dtype = column.dtype
         if isinstance(dtype, np.dtype) or dtype.kind != "O":
-            return _of_type(where, dtype.kind)
+            return _of_type(where, dtype.kind, dates)
         return "strings" if str(dtype).startswith(("str", "large_string")) else "categories"
     if _is_polars(column):
         dtype = column.dtype
         if dtype.is_temporal() or dtype.is_nested():
-            return _of_type(where, "M" if dtype.is_temporal() else "V")
+            is_date = str(dtype).startswith("Date")  # Date and Datetime
+            return _of_type(where, "M" if is_date else "m" if dtype.is_temporal() else "V", dates)
         known: dict[str, Kind] = {"Boolean": "booleans", "String": "strings", "Null": "objects"}
         return "numbers" if dtype.is_numeric() else known.get(str(dtype), "categories")
     if _is_arrow(column) and str(column.type).startswith("dictionary"):
         return "categories"
-    return _of_type(where, np.asarray(column[:0]).dtype.kind)
+    return _of_type(where, np.asarray(column[:0]).dtype.kind, dates)
+
+
+def _zone(dtype: Any) -> Any:
+    """The time zone of a type of pandas or polars."""
+    return getattr(dtype, "tz", None) or getattr(dtype, "time_zone", None)
 
 
 def _values(column: Any, rows: slice) -> Array:
@@ -230,5 +243,7 @@ def _values(column: Any, rows: slice) -> Array:
     if _is_polars(column):
         if column.dtype.is_numeric():
             return column[rows].cast(float).to_numpy()
+        if column.dtype.is_temporal():
+            return column[rows].to_numpy()
         return np.fromiter(column[rows].to_list(), dtype=object, count=rows.stop - rows.start)
     return np.asarray(column[rows])

@@ -27,6 +27,7 @@ from dpbilevel.estimators.settings import with_inherited_settings
 from dpbilevel.execution.notices import warn_afterwards, warn_beforehand
 from dpbilevel.execution.running import check_ledger
 from dpbilevel.foundation.arguments import one_of, positive
+from dpbilevel.methods.preconditioned import STANDARD_ERRORS
 from dpbilevel.methods.refit import Refit
 from dpbilevel.planning import DEFAULT_METHOD, Method, Plan, prepare, with_caveats
 from dpbilevel.privacy.budget import Budget
@@ -55,7 +56,7 @@ class PrivateEstimator(CountedCopies):
             Columns are clamped to them.
         validation_fraction: the fraction of rows used for tuning; the final model is trained on them too.
         split_seed: the seed of the public permutation of positions that selects them.
-        method: the tuning method; None takes `Tracking`, the default of `solve`.
+        method: the tuning method; None takes `Tracking`, the default of `solve`, where it pays.
         ledger: the ledger of the data set; without one, every fit has a budget of its own.
         invalid: "refuse" (default) raises for missing or infinite cells, before anything is charged. With "zero", rows
             with such cells contribute nothing, and predictions replace such cells by zero (or the middle of bounds).
@@ -144,7 +145,10 @@ class PrivateEstimator(CountedCopies):
         )
         if not result.usable:
             warn_afterwards(result.sentence, stacklevel=3)
-        return self._fitted(solution, prepared.finish(solution.x, solution.y))
+        attributes = dict(prepared.finish(solution.x, solution.y))
+        if prepared.errors is not None and STANDARD_ERRORS in solution.history:
+            attributes |= prepared.errors(solution.history[STANDARD_ERRORS][-1])
+        return self._fitted(solution, attributes)
 
     def _fitted(self, solution: Solution, attributes: Mapping[str, Any]) -> Self:
         """Set the attributes of a fitted estimator."""
@@ -159,13 +163,24 @@ class PrivateEstimator(CountedCopies):
         return prepared.planned
 
     def _planned(
-        self, problem: BilevelProblem, records: Mapping[str, Tree] | RecordShapes, first: float | None = None
+        self,
+        problem: BilevelProblem,
+        records: Mapping[str, Tree] | RecordShapes,
+        first: float | None = None,
+        default: Method = DEFAULT_METHOD,
     ) -> Plan:
-        """The plan of a fit to records, or to their shapes; ``first`` is where all hyperparameters start."""
+        """The plan of a fit to records, or to their shapes.
+
+        Args:
+            problem: the bilevel problem.
+            records: arrays or shapes by role.
+            first: where all hyperparameters start.
+            default: the method, unless the estimator has one.
+        """
         sizes = records if isinstance(records, RecordShapes) else RecordShapes(**records)
         rows = sum(map(sizes.count, sizes.roles))
         budget = self._budget(rows)
-        method = DEFAULT_METHOD if self.method is None else self.method
+        method = default if self.method is None else self.method
         start = problem.start
         if first is not None and start is not None:
             start = np.full_like(start[0], first), start[1]

@@ -1,6 +1,7 @@
 """Logistic regression, binary and multiclass, with privately tuned penalties."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from dpbilevel.estimators.linear import PrivateClassifier
 from dpbilevel.estimators.penalties import PenaltyEstimator
@@ -16,6 +17,8 @@ class DPLogisticRegressionCV(PenaltyEstimator, PrivateClassifier):
         groups: one label per column; columns with the same label share a penalty (``range(columns)``: one penalty per
             column, `BoundedEncoder.group_of_column_`: one per column before encoding). None: one penalty for all. The
             intercept is not penalised.
+        largest_weight: declared bound of ``sample_weight``; None reads it from the data, with the same warning.
+        class_weight: {class: weight} for every class, declared. "balanced" is refused: it reads private counts.
         rows_per_unit: k, for ``fit(X, y, units=ids)``: a record is all rows of one id, at most k of them used. None:
             a record is a row.
         mean_rows: a public guess of the mean number of rows of an id; k by default, as in `dpb.Records`.
@@ -35,3 +38,5 @@ class DPLogisticRegressionCV(PenaltyEstimator, PrivateClassifier):
     >>> bool(model.score(X, y) > 0.9), model.privacy_
     (True, Privacy((1, 8e-05)-DP, replace-one, one record))
     """
+
+    class_weight: Any = None

@@ -1,16 +1,19 @@
-"""The range of penalties, and where tuning starts in it; from public numbers only, the number of rows and the budget.
+"""Penalties: their range, where they start, and whether tuning them is worth a share of the budget.
 
-Tuning starts at 1/n, for rows of norm one: scikit-learn's C = 1. With a small epsilon the noise of training is worth a
-larger penalty, and tuning starts there. If the data give no reason to move, this penalty is what the model is trained
-with. The smallest penalty is a hundredth of 1/n.
+All of it follows from public numbers only. Penalties start at 1/n, for rows of norm one: scikit-learn's C = 1. With a
+small epsilon the noise of training is worth a larger penalty, and they start there. The smallest is a hundredth of 1/n.
 
-A penalty that is too small costs little, because the noise and the number of steps regularise the model as well. One
-that is too large shrinks the model to zero, and so do all larger ones, so that the hypergradient vanishes and tuning
-cannot recover. This happens occasionally if the planned noise of a validation pass exceeds the largest possible signal
-(test_penalties.py shows it). The largest penalty is then the middle of the usual range.
+*Is tuning worth it?* A search for penalties costs a share of mu^2 that the training then misses. Where training is
+followed by a measurement of the model's scale (`rescaling`: one factor per group of penalties, for the model with its
+noise), a search before training has little left to gain, and none is made. A single penalty of any other model is not
+searched for either: with steps that stop before noise is fitted, small penalties make no difference. Several penalties
+of such a model are tuned by `Tracking`, unless its validation passes have more noise than signal.
+
+A penalty that is too large shrinks the model to zero, and so do all larger ones, so that the hypergradient vanishes and
+tuning cannot recover. If `Tracking` is asked for where its validation passes have more noise than signal, the largest
+penalty is therefore the middle of the usual range (test_penalties.py shows why).
 """
 
-import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -22,9 +25,12 @@ import numpy as np
 from dpbilevel.applications.regularization import PENALTIES, regularization
 from dpbilevel.estimators.groups import numbered_groups
 from dpbilevel.estimators.linear import LinearEstimator
-from dpbilevel.estimators.owners import Owners, planned_sizes
+from dpbilevel.estimators.owners import Owners, check_no_weights, planned_sizes
 from dpbilevel.estimators.prepared import Prepared, Unread
+from dpbilevel.estimators.weights import Weights
 from dpbilevel.execution.notices import PASS_LIMIT
+from dpbilevel.methods.refit import Refit
+from dpbilevel.methods.rescaling import SCALE
 from dpbilevel.planning import Plan
 from dpbilevel.problem import BilevelProblem
 from dpbilevel.records import RecordShapes
@@ -40,20 +46,25 @@ class PenaltyEstimator(LinearEstimator):
     """An estimator that tunes penalties."""
 
     groups: Any = None
+    largest_weight: float | None = None
     rows_per_unit: int | None = None
     mean_rows: float | None = None
 
-    def fit(self, X: Any, y: Any, *, units: Any = None, checkpoint: str | Path | None = None) -> Self:
+    def fit(
+        self, X: Any, y: Any, sample_weight: Any = None, *, units: Any = None, checkpoint: str | Path | None = None
+    ) -> Self:
         """Tune and train. The total cost is charged before the first step.
 
         Args:
             X, y: rows and targets.
+            sample_weight: one weight >= 0 per row, at most ``largest_weight``; larger ones are clamped to it. Not
+                together with units.
             units: whose row each row is: ids, integers or strings. Needs ``rows_per_unit``. The guarantee is then that
                 of all rows of one id, and the numbers of records are numbers of ids.
             checkpoint: path of a file from which an interrupted fit resumes, as in `dpbilevel.solve`. It is as secret
                 as the rows; delete it once the model is saved.
         """
-        return self._fit(self._prepare(X, y, units), checkpoint)
+        return self._fit(self._prepare(X, y, sample_weight, units), checkpoint)
 
     def plan(self, rows: int, columns: int) -> Plan:
         """Plan a fit from sizes alone: its privacy spend and its noise. Classes must be declared.
@@ -66,12 +77,14 @@ class PenaltyEstimator(LinearEstimator):
         """
         return self._plan(self._prepare(Unread(rows, columns)))
 
-    def _prepare(self, X: Any, y: Any = None, units: Any = None) -> Prepared:
+    def _prepare(self, X: Any, y: Any = None, sample_weight: Any = None, units: Any = None) -> Prepared:
+        check_no_weights(self, sample_weight, units)
         table = self._rows(X)
         targets = self._targets(y, table)
+        weights = Weights.of(sample_weight, self.largest_weight, getattr(self, "class_weight", None), table, targets)
         groups, group_of = numbered_groups(self.groups, table.shape[1])
         rows = table.with_intercept()
-        columns = rows.values, targets.values
+        columns = rows.values, targets.values, *weights.columns
         owners = None if isinstance(X, Unread) else Owners.of(units, table.shape[0], self)
         bundled: dict[str, Any] = {}
         if owners is None:
@@ -81,36 +94,57 @@ class PenaltyEstimator(LinearEstimator):
             records, sizes, bundled = owners.records(columns)
         model = {**targets.model, "columns": rows.shape[1], "groups": group_of, "row_norm": 1.0}
         return Prepared(
-            planned=self._in_reach(functools.partial(regularization, **model), sizes),
+            planned=self._in_reach(lambda **limits: weights.problem(regularization(**model, **limits)), sizes),
             records=records,
             units=bundled,
-            caveats=(*rows.caveats, *targets.caveats),
+            caveats=(*rows.caveats, *targets.caveats, *weights.caveats),
             legend=Legend("penalty", tuple(map(str, groups)), logarithmic=True),
-            facts={"columns": self._columns(), "rows": rows.scaling, "targets": targets.known, "groups": groups},
+            facts={"columns": self._columns(), "rows": rows.scaling, "targets": targets.known, "groups": groups}
+            | ({"weights": weights.known} if weights.columns else {}),
             finish=lambda x, y: (
                 self._model(rows, targets, y) | {"groups_": groups, "penalties_": np.exp(np.asarray(x, np.float64))}
             ),
+            errors=lambda errors: {"coef_noise_": np.abs(self._model(rows, targets, errors)["coef_"])},
         )
 
     def _in_reach(self, problem_of: Callable[..., BilevelProblem], sizes: RecordShapes) -> Plan:
-        """The plan with the full range of penalties, or its lower part if noise exceeds the signal."""
+        """The plan: penalties as they start where a search for them is not worth its cost, or tuned."""
         rows = sum(map(sizes.count, sizes.roles))
         smallest, first = _SMALLEST / rows, self._first_penalty(rows)
-        planned = self._planned(problem_of(penalties=(smallest, PENALTIES[1])), sizes, math.log(first))
+        problem = problem_of(penalties=(smallest, PENALTIES[1]))
+        limits = {"first penalty": (first, "1/n, or what the noise of training is worth if that is more")}
+        if self.method is None and self._budget(rows).is_private:
+            trained = self._planned(problem, sizes, math.log(first), Refit())
+            reason = self._not_searched(trained, problem, sizes, first)
+            if reason is not None:
+                return replace(trained, parameters={**trained.parameters, **limits, "penalties": (first, reason)})
+        planned = self._planned(problem, sizes, math.log(first))
         reason = "the end of the range, where the model is close to zero"
-        if planned.parameters.get("validation pass: noise to signal", (0.0, ""))[0] > PASS_LIMIT:
+        if _is_noisy(planned):
             planned = self._planned(problem_of(penalties=(smallest, max(_MIDDLE, first))), sizes, math.log(first))
             reason = (
                 "the middle of the range: a validation pass has more noise than signal, so that larger ones are risky"
             )
         largest = math.exp(float(planned.problem.domain.upper))
-        limits = {
-            "first penalty": (first, "1/n, or what the noise of training is worth if that is more"),
-            "largest penalty": (largest, reason),
-        }
-        return replace(planned, parameters={**planned.parameters, **limits})
+        return replace(planned, parameters={**planned.parameters, **limits, "largest penalty": (largest, reason)})
+
+    def _not_searched(self, trained: Plan, problem: BilevelProblem, sizes: RecordShapes, first: float) -> str | None:
+        """Why penalties are not searched for, from public numbers; None if they are."""
+        if any(release.name == SCALE for release in trained.releases):
+            return "not searched for: the scale of the model is measured after training"
+        assert problem.start is not None
+        if np.size(problem.start[0]) == 1:
+            return "not searched for: training stops before noise is fitted, so that one penalty makes no difference"
+        if _is_noisy(self._planned(problem, sizes, math.log(first))):
+            return "not searched for: a validation pass would have more noise than signal"
+        return None
 
     def _first_penalty(self, rows: int) -> float:
         budget = self._budget(rows)
         changed = 2.0 if budget.adjacency == "replace-one" else 1.0
         return min(max(1.0, _NOISE * changed / budget.mu if budget.is_private else 0.0) / rows, PENALTIES[1])
+
+
+def _is_noisy(planned: Plan) -> bool:
+    """Whether a validation pass has more noise than signal."""
+    return planned.parameters.get("validation pass: noise to signal", (0.0, ""))[0] > PASS_LIMIT

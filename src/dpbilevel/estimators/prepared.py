@@ -78,6 +78,7 @@ class Prepared:
         legend: the meaning of the entries of x.
         facts: what was declared about rows or read from them: columns, scaling, classes, ranges, names.
         finish: (x, y) -> attributes of the fitted estimator, from released values and ``facts`` alone.
+        errors: (standard errors of y) -> the attribute that has them; None for a model without.
         units: arguments of `dpb.Records` that bundle rows into units; empty if rows are records.
     """
 
@@ -87,6 +88,7 @@ class Prepared:
     legend: Legend
     facts: Mapping[str, Any]
     finish: Callable[[Tree, Tree], Mapping[str, Any]]
+    errors: Callable[[Tree], Mapping[str, Any]] | None = None
     units: Mapping[str, Any] = field(default_factory=dict)
 
     def facts_as_text(self) -> str:

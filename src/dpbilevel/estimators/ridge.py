@@ -15,6 +15,7 @@ class DPRidgeCV(PenaltyEstimator, PrivateRegressor):
             `PrivacyLeakWarning`.
         groups: one label per column; columns with the same label share a penalty (``range(columns)``: one penalty per
             column). None: one penalty for all. The intercept is not penalised.
+        largest_weight: declared bound of ``sample_weight``; None reads it from the data, with the same warning.
         rows_per_unit: k, for ``fit(X, y, units=ids)``: a record is all rows of one id, at most k of them used. None:
             a record is a row.
         mean_rows: a public guess of the mean number of rows of an id; k by default, as in `dpb.Records`.

@@ -1,187 +1,77 @@
-"""Metrics as bounded per-record contributions.
+"""The choice of metrics, and every record's prediction in the form that they need.
 
-Every metric is the mean of contributions of norm at most 1/2, in the metric's own units and around a public centre,
-which halves the sensitivity. A release answers with the noisy mean; the rest is post-processing. k metrics together are
-one contribution of norm at most sqrt(k)/2, so that each gets the same share of the budget's mu^2.
+Every metric is computed from the mean of contributions of norm at most 1/2, in the metric's own units and around a
+public centre where this halves the sensitivity. A release answers with the noisy mean; the rest is post-processing. k
+metrics together are one contribution of norm at most sqrt(k)/2, so that each gets the same share of the budget's mu^2.
 
 All metrics have the same interface: ``contribution`` of one record, ``value`` and ``standard_error`` of an answer,
-``meaning`` in words, the ``largest`` value (the smallest is zero), and ``unit``, which converts noise on the answer to
-noise relative to that value.
+``detail``, released numbers from which an interval is computed, ``meaning`` in words, the ``largest`` value, the
+``shape`` of an answer, and ``unit``, which converts noise on the answer to noise relative to the range of what is
+released.
 """
 
+import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 
 from dpbilevel.errors import InvalidArgument, InvalidRecords
+from dpbilevel.evaluation import auc, error_quantiles
+from dpbilevel.evaluation.auc import Auc
+from dpbilevel.evaluation.calibration import Calibration
+from dpbilevel.evaluation.cells import UNIT
+from dpbilevel.evaluation.error_quantiles import ErrorQuantiles
+from dpbilevel.evaluation.groups import GroupAccuracy
 from dpbilevel.evaluation.heldout import (
     Array,
     check_same_kind,
+    labels,
     positions,
     predictions,
     probabilities,
     real_numbers,
     right,
 )
+from dpbilevel.evaluation.means import (
+    NORM,
+    Accuracy,
+    Brier,
+    Loss,
+    Tree,
+    brier_scores,
+    default_loss_bound,
+    log_losses,
+    squared_errors,
+)
+from dpbilevel.evaluation.r_squared import RSquared
 from dpbilevel.foundation.arguments import count, one_of, positive
+from dpbilevel.privacy.budget import Budget
 
-Tree = Any
-Floats = npt.NDArray[np.float64]
-
-NORM = 0.5  # the largest norm of one record's contribution, of every metric
-_LARGEST = 2.0**99  # a clipped sum treats entries beyond 2^100 as infinite
-
-
-@dataclass(frozen=True)
-class Accuracy:
-    """The fraction of correct predictions; a record counts 0 or 1, centred at 1/2."""
-
-    name: ClassVar[str] = "accuracy"
-    meaning: ClassVar[str] = "fraction of correct predictions"
-    largest: ClassVar[float] = 1.0
-    unit: ClassVar[float] = 1.0
-
-    def contribution(self, record: jax.Array) -> jax.Array:
-        """+1/2 for a correct prediction, -1/2 for a wrong one."""
-        return jnp.where(record, NORM, -NORM)
-
-    def value(self, answer: Tree, number: int) -> float:
-        """The fraction, between 0 and 1."""
-        return float(np.clip(answer + 0.5, 0, 1))
-
-    def standard_error(self, noise: float, number: int) -> float:
-        """The noise on the answer, whose unit is one."""
-        return noise
+Metric = Accuracy | Loss | Brier | Auc | Calibration | GroupAccuracy | RSquared | ErrorQuantiles
+ANY_MODEL = (Accuracy.name, Loss.name, GroupAccuracy.name)
+CLASSIFIERS = (Brier.name, Auc.name, Calibration.name)
+REGRESSORS = (RSquared.name, ErrorQuantiles.name)
+METRICS: tuple[str, ...] = (*ANY_MODEL, *CLASSIFIERS, *REGRESSORS)
 
 
 @dataclass(frozen=True)
-class Loss:
-    """The mean loss; each record's loss is clipped to [0, bound], in units of the bound and centred at half of it.
+class Declared:
+    """Public arguments of `evaluate` that metrics depend on, as given."""
 
-    Args:
-        kind: "log-loss" or "squared error".
-        bound: public; without privacy nothing is clipped, and it only replaces non-finite losses.
-        clipped: whether losses are clipped.
-    """
-
-    kind: str
-    bound: float
-    clipped: bool
-
-    name: ClassVar[str] = "loss"
-    unit: ClassVar[float] = 1.0
-
-    @property
-    def meaning(self) -> str:
-        """The kind of loss, and the bound to which it is clipped."""
-        return f"mean {self.kind}" + (f", each record's clipped to [0, {self.bound:g}]" if self.clipped else "")
-
-    @property
-    def largest(self) -> float:
-        """The bound, or infinity if nothing is clipped."""
-        return self.bound if self.clipped else math.inf
-
-    def contribution(self, record: jax.Array) -> jax.Array:
-        """The loss as a fraction of the bound, minus one half."""
-        share = record / self.bound
-        return (jnp.clip(share, 0, 1) if self.clipped else share) - 0.5
-
-    def value(self, answer: Tree, number: int) -> float:
-        """The mean loss, between 0 and the bound."""
-        return float(np.clip((answer + 0.5) * self.bound, 0, self.largest))
-
-    def standard_error(self, noise: float, number: int) -> float:
-        """The noise on the answer, times the bound."""
-        return noise * self.bound
-
-    def usable(self, losses: Floats) -> Floats:
-        """Replace non-finite losses by the bound."""
-        return np.where(losses < _LARGEST * self.bound, losses, self.bound)
-
-
-@dataclass(frozen=True)
-class Calibration:
-    """Records, predicted probabilities and positives in equal-width bins of the predicted probability.
-
-    A record adds three numbers to its bin: 1, the distance of its probability from the middle of the bin, and 1/2 or
-    -1/2 for positive or not. Sums of probabilities and numbers of positives follow from these. Their joint norm is at
-    most sqrt(5/4 + w^2/4), with w the width of a bin; it would be sqrt(3) without centring.
-
-    Args:
-        bins: number of bins.
-        place: index of the positive class among the model's classes.
-        positive_class: the name of the positive class.
-    """
-
-    bins: int
-    place: int
-    positive_class: str
-
-    name: ClassVar[str] = "calibration"
-    largest: ClassVar[float] = math.inf  # several numbers without a common range
-
-    @property
-    def meaning(self) -> str:
-        """The number of bins, and the class whose probability is binned."""
-        return f"{self.bins} bins of the probability of {self.positive_class}, with numbers of records and positives"
-
-    @property
-    def unit(self) -> float:
-        """The largest joint norm of the three numbers, divided by 1/2."""
-        return math.sqrt(1.25 + 0.25 / self.bins**2) / NORM
-
-    @property
-    def middles(self) -> Floats:
-        """The middle of each bin."""
-        return np.asarray((np.arange(self.bins) + 0.5) / self.bins)
-
-    def contribution(self, record: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
-        """The three numbers at the position of the record's bin."""
-        mine = jax.nn.one_hot(record["bin"], self.bins, dtype=record["offset"].dtype) / self.unit
-        excess = jnp.where(record["positive"], 0.5, -0.5)
-        return {"records": mine, "offset": record["offset"] * mine, "excess": excess * mine}
-
-    def value(self, answer: Tree, number: int) -> dict[str, Floats]:
-        """Edges of the bins (public), and per bin the records, the sum of their probabilities, and the positives."""
-        sums = {name: np.asarray(part, dtype=np.float64) * self.unit * number for name, part in answer.items()}
-        edges = np.linspace(0, 1, self.bins + 1)
-        # All three are computed from the raw noisy numbers before they are clamped to their ranges.
-        probability = sums["offset"] + self.middles * sums["records"]
-        positives = sums["excess"] + sums["records"] / 2
-        records = np.clip(sums["records"], 0, number)
-        return {
-            "edges": edges,
-            "records": records,
-            "probability": np.clip(probability, edges[:-1] * records, edges[1:] * records),
-            "positives": np.clip(positives, 0, records),
-        }
-
-    def standard_error(self, noise: float, number: int) -> dict[str, Floats]:
-        """Standard errors per bin, before the three numbers are clamped to their ranges."""
-        one = np.full(self.bins, noise * self.unit * number)
-        return {"records": one, "probability": one * np.hypot(1, self.middles), "positives": one * math.hypot(1, 0.5)}
-
-    def placed(
-        self, probability: npt.NDArray[np.floating], positive: npt.NDArray[np.bool_]
-    ) -> dict[str, npt.NDArray[Any]]:
-        """The stored form of predictions; a NaN probability counts as the worst one."""
-        certain = np.where(np.isfinite(probability), np.clip(probability, 0, 1), ~positive)
-        place = np.minimum((certain * self.bins).astype(np.int32), self.bins - 1)
-        return {"bin": place, "offset": certain - self.middles[place], "positive": positive}
-
-
-Metric = Accuracy | Loss | Calibration
-METRICS: tuple[str, ...] = (Accuracy.name, Loss.name, Calibration.name)
+    loss_bound: Any = None
+    positive_class: Any = None
+    bins: Any = 10
+    edges: Any = None
+    target_range: Any = None
+    group_names: Any = None
 
 
 def chosen_metrics(
-    metric: Any, model: Any, classes: Array | None, private: bool, loss_bound: Any, positive_class: Any, bins: Any
+    metric: Any, model: Any, classes: Array | None, budget: Budget, number: int, declared: Declared
 ) -> tuple[Metric, ...]:
     """The requested metrics with their public parameters; raises if the model does not support one of them."""
     names = tuple(metric) if isinstance(metric, tuple | list) else (metric,)
@@ -189,82 +79,218 @@ def chosen_metrics(
         one_of("metric", name, METRICS, "it selects the score; a tuple of metrics is released jointly")
     if not names or len(set(names)) < len(names):
         raise InvalidArgument(f"metric={metric!r}: must name at least one metric, without duplicates")
-    is_classifier = classes is not None
-    if "calibration" in names and not is_classifier:
-        raise InvalidArgument('metric: "calibration" needs a classifier with predict_proba and classes_')
-    if is_classifier and set(names) - {"accuracy"} and not callable(getattr(model, "predict_proba", None)):
-        raise InvalidArgument(
-            'metric: "loss" of a classifier and "calibration" need predict_proba, which the model lacks; try "accuracy"'
-        )
-    chosen: dict[str, Metric] = {"accuracy": Accuracy()}
-    if "loss" in names:
-        chosen["loss"] = _loss(classes, private, loss_bound)
-    if "calibration" in names and classes is not None:
-        number = count("bins", bins, "it is the number of bins of the predicted probability (try 10)")
-        place = _place(positive_class, classes)
-        chosen["calibration"] = Calibration(number, place, repr(classes[place].item()))
-    return tuple(chosen[name] for name in names)
+    _check_model(names, model, classes)
+    made: dict[str, Callable[[], Metric]] = {
+        Accuracy.name: lambda: Accuracy(),
+        Loss.name: lambda: _loss(classes, budget.is_private, declared),
+        Brier.name: lambda: Brier(1.0 if classes is not None and len(classes) == 2 else 2.0),
+        Auc.name: lambda: _auc(classes, declared, _count_noise(budget, number, len(names))),
+        Calibration.name: lambda: _calibration(classes, declared),
+        GroupAccuracy.name: lambda: GroupAccuracy(tuple(str(name) for name in group_names(declared).tolist())),
+        RSquared.name: lambda: _r_squared(budget.is_private, declared),
+        ErrorQuantiles.name: lambda: _error_quantiles(declared),
+    }
+    return tuple(made[name]() for name in names)
 
 
 def scored(
-    metrics: tuple[Metric, ...], model: Any, rows: Any, targets: Array, classes: Array | None
+    metrics: tuple[Metric, ...],
+    model: Any,
+    rows: Any,
+    targets: Array,
+    classes: Array | None,
+    group: npt.NDArray[np.intp] | None,
 ) -> dict[str, Tree]:
     """The stored form of each row's prediction, by metric. It is private: pass it to `Records` immediately."""
-    number = len(targets)
     if classes is not None:
         check_same_kind(targets, classes)
-    likely: npt.NDArray[np.floating] = np.zeros((number, 0))
-    known: npt.NDArray[np.intp] = np.zeros(number, np.intp)
-    if classes is not None and any(not isinstance(metric, Accuracy) for metric in metrics):
-        likely, known = probabilities(model, rows, number, classes), positions(targets, classes)
+    made = _Predictions(model, rows, targets, classes)
 
     def stored(metric: Metric) -> Tree:
         if isinstance(metric, Accuracy):
-            return right(predictions(model, rows, number), targets)
-        if isinstance(metric, Calibration):
-            return metric.placed(likely[:, metric.place], known == metric.place)
-        if classes is not None:
-            return metric.usable(log_losses(likely, known))
-        if targets.dtype.kind == "U":
-            raise InvalidRecords("records: y holds strings; a squared error needs numbers (or give a classifier)")
-        return metric.usable(squared_errors(real_numbers(predictions(model, rows, number)), targets))
+            return made.right
+        if isinstance(metric, GroupAccuracy):
+            assert group is not None, "chosen metrics need groups"
+            return metric.placed(group, made.right)
+        if isinstance(metric, Auc | Calibration):
+            return metric.placed(made.probability[:, metric.place], made.known == metric.place)
+        if isinstance(metric, Brier):
+            return metric.usable(brier_scores(made.probability, made.known))
+        if isinstance(metric, ErrorQuantiles):
+            return metric.placed(made.errors)
+        if isinstance(metric, RSquared):
+            return metric.placed(made.errors, targets)
+        return metric.usable(made.errors if classes is None else log_losses(made.probability, made.known))
 
     return {metric.name: stored(metric) for metric in metrics}
 
 
-def log_losses(probability: npt.NDArray[np.floating], known: npt.NDArray[np.intp]) -> Floats:
-    """Negative log-probability of each record's label; a label that is unknown to the model has probability zero.
+class _Predictions:
+    """What a model says of all rows, each kind of prediction computed once and only if a metric needs it."""
 
-    A probability of zero counts as the machine epsilon of its dtype, as in scikit-learn.
-    """
-    mine = np.where(known >= 0, np.take_along_axis(probability, np.maximum(known, 0)[:, None], axis=1)[:, 0], 0)
-    return -np.log(np.clip(mine, np.finfo(probability.dtype).eps, 1), dtype=np.float64)
+    def __init__(self, model: Any, rows: Any, targets: Array, classes: Array | None) -> None:
+        self._model, self._rows, self._targets = model, rows, targets
+        self._classes = np.zeros(0) if classes is None else classes
+
+    @functools.cached_property
+    def _predicted(self) -> Array:
+        return predictions(self._model, self._rows, len(self._targets))
+
+    @functools.cached_property
+    def right(self) -> npt.NDArray[np.bool_]:
+        """Which predictions are correct."""
+        return right(self._predicted, self._targets)
+
+    @functools.cached_property
+    def probability(self) -> npt.NDArray[np.floating]:
+        """The probability of each class."""
+        return probabilities(self._model, self._rows, len(self._targets), self._classes)
+
+    @functools.cached_property
+    def known(self) -> npt.NDArray[np.intp]:
+        """The index of each label among the classes, or -1."""
+        return positions(self._targets, self._classes)
+
+    @functools.cached_property
+    def errors(self) -> npt.NDArray[np.float64]:
+        """Squared errors."""
+        if self._targets.dtype.kind == "U":
+            raise InvalidRecords("records: y holds strings; an error needs numbers (or give a classifier)")
+        return squared_errors(real_numbers(self._predicted), self._targets)
 
 
-def squared_errors(predicted: npt.NDArray[np.floating], targets: npt.NDArray[Any]) -> Floats:
-    """The squared error of each record; overflows are infinite."""
-    with np.errstate(all="ignore"):
-        return np.square(predicted.astype(np.float64) - targets)
+def group_names(declared: Declared) -> Array:
+    """The declared names of groups."""
+    names = None if declared.group_names is None else labels(declared.group_names)
+    if names is None or len(names) == 0 or len(set(names.tolist())) < len(names):
+        raise InvalidArgument(
+            "group_names: must list the names of all groups, all numbers or all strings, without duplicates; they are "
+            "declared, because names read from the rows would reveal rows"
+        )
+    return names
 
 
-def default_loss_bound(classes: int) -> float:
-    """The default bound of the log-loss: twice that of a uniform guess, and at least 4 (2% for the correct label).
+def group_positions(groups: Any, number: int, declared: Declared) -> npt.NDArray[np.intp]:
+    """The index of each row's group among the declared names; -1 for a group that is not declared."""
+    names = group_names(declared)
+    found = labels(groups)
+    if found is None or len(found) != number:
+        raise InvalidRecords(
+            "groups: must be all numbers or all strings, one per row, with none missing; replace missing ones by a name"
+        )
+    if (found.dtype.kind == "U") != (names.dtype.kind == "U"):
+        raise InvalidRecords("groups: and group_names must both hold strings, or both hold numbers")
+    return positions(found, names)
 
-    >>> default_loss_bound(2), round(default_loss_bound(100), 2)
-    (4.0, 9.21)
-    """
-    return max(4.0, 2 * math.log(classes))
+
+def _check_model(names: tuple[str, ...], model: Any, classes: Array | None) -> None:
+    for name in names:
+        if classes is None and name in CLASSIFIERS:
+            raise InvalidArgument(f'metric: "{name}" needs a classifier with predict_proba and classes_')
+        if classes is not None and name in REGRESSORS:
+            raise InvalidArgument(f'metric: "{name}" is for models that predict numbers; try "accuracy" or "auc"')
+    probable = set(names) & {Loss.name, *CLASSIFIERS}
+    if classes is not None and probable and not callable(getattr(model, "predict_proba", None)):
+        raise InvalidArgument(
+            f'metric: "{sorted(probable)[0]}" of a classifier and "calibration" need predict_proba, which the model '
+            'lacks; try "accuracy"'
+        )
 
 
-def _loss(classes: Array | None, private: bool, loss_bound: Any) -> Loss:
-    if loss_bound is None and classes is None:
+def _count_noise(budget: Budget, number: int, metrics: int) -> float:
+    """The noise of a count as a fraction of all records, for default bins; what is charged is computed elsewhere."""
+    if not budget.is_private:
+        return 0.0
+    moved = NORM * math.sqrt(metrics) * (2 if budget.adjacency == "replace-one" else 1)
+    return UNIT * moved / (number * budget.mu)
+
+
+def _loss(classes: Array | None, private: bool, declared: Declared) -> Loss:
+    given = declared.loss_bound
+    if given is None and classes is None:
+        return Loss("squared error", _error_bound(declared), private)
+    bound = default_loss_bound(len(classes)) if given is None and classes is not None else given
+    return Loss("squared error" if classes is None else "log-loss", _checked_bound(bound), private)
+
+
+def _checked_bound(bound: Any) -> float:
+    return positive("loss_bound", bound, "it is public, and each record's loss is clipped to it (try 4.0)")
+
+
+def _error_bound(declared: Declared) -> float:
+    """The bound of squared errors: the square of the declared range of targets, unless another is given."""
+    if declared.loss_bound is not None:
+        return _checked_bound(declared.loss_bound)
+    if declared.target_range is None:
         raise InvalidArgument(
             "loss_bound=None: required for squared errors; a default would have to be estimated from the data (try the "
-            "square of an error beyond which all errors are equally bad)"
+            "square of an error beyond which all errors are equally bad, or declare target_range)"
         )
-    bound = default_loss_bound(len(classes)) if loss_bound is None and classes is not None else loss_bound
-    bound = positive("loss_bound", bound, "it is public, and each record's loss is clipped to it (try 4.0)")
-    return Loss("squared error" if classes is None else "log-loss", bound, private)
+    low, high = _target_range(declared)
+    return (high - low) ** 2
+
+
+def _target_range(declared: Declared) -> tuple[float, float]:
+    given = declared.target_range
+    rule = "target_range: must be a pair (low, high) of finite numbers with low < high; it is declared, not computed"
+    if not isinstance(given, tuple | list | np.ndarray) or len(given) != 2:
+        raise InvalidArgument(rule)
+    numbers = [labels([bound]) for bound in given]
+    if any(bound is None or bound.dtype.kind not in "iuf" for bound in numbers):
+        raise InvalidArgument(rule)
+    low, high = (float(bound[0]) for bound in numbers if bound is not None)
+    if not (low < high and math.isfinite((high - low) ** 2)):
+        raise InvalidArgument(rule)
+    return low, high
+
+
+def _edges(declared: Declared, last: float | None) -> tuple[float, ...] | None:
+    """Declared edges of bins, from 0 and up to ``last`` if there is one."""
+    if declared.edges is None:
+        return None
+    found = labels(declared.edges)
+    if found is None or found.dtype.kind not in "iuf" or len(found) < 3:
+        raise InvalidArgument("edges: must be at least three increasing numbers, the edges of public bins")
+    edges = found.astype(np.float64)
+    if not (np.diff(edges) > 0).all() or edges[0] != 0 or (last is not None and edges[-1] != last):
+        end = "" if last is None else f" and end at {last:g}"
+        raise InvalidArgument(f"edges: must increase, start at 0{end}; they are the edges of public bins")
+    return tuple(edges.tolist())
+
+
+def _auc(classes: Array | None, declared: Declared, noise: float) -> Auc:
+    assert classes is not None, "checked"
+    place = _place(declared.positive_class, classes)
+    edges = _edges(declared, 1.0) or auc.default_edges(noise)
+    return Auc(edges, place, repr(classes[place].item()))
+
+
+def _calibration(classes: Array | None, declared: Declared) -> Calibration:
+    assert classes is not None, "checked"
+    number = count("bins", declared.bins, "it is the number of bins of the predicted probability (try 10)")
+    place = _place(declared.positive_class, classes)
+    return Calibration(number, place, repr(classes[place].item()))
+
+
+def _r_squared(private: bool, declared: Declared) -> RSquared:
+    _check_range(declared, RSquared.name)
+    return RSquared(*_target_range(declared), _error_bound(declared), private)
+
+
+def _error_quantiles(declared: Declared) -> ErrorQuantiles:
+    edges = _edges(declared, None)
+    if edges is None:
+        _check_range(declared, ErrorQuantiles.name)
+        edges = error_quantiles.default_edges(*_target_range(declared))
+    return ErrorQuantiles(edges)
+
+
+def _check_range(declared: Declared, name: str) -> None:
+    if declared.target_range is None:
+        raise InvalidArgument(
+            f'target_range=None: required for "{name}"; it is declared, because a range read from the targets would '
+            "reveal them (try the range for which the model was trained)"
+        )
 
 
 def _place(positive_class: Any, classes: Array) -> int:

@@ -91,18 +91,16 @@ class Call:
 
     Args:
         release: the declared cost of the call.
-        run: (state, arrays by role) -> state; the only place where foreign code sees records.
+        run: (state, arrays by role, keys) -> state; the only place where foreign code sees records. It gets a row of
+            keys for each of ``keys_per_round``.
         uses_per_round: calls per round.
+        keys_per_round: number of noise keys per round; none for foreign code, which draws its own randomness.
     """
 
     release: DeclaredRelease
-    run: Callable[[State, Mapping[str, Tree]], State]
+    run: Callable[[State, Mapping[str, Tree], npt.NDArray[np.uint32]], State]
     uses_per_round: int = 1
-
-    @property
-    def keys_per_round(self) -> int:
-        """Number of noise keys per round: none, because a black box draws its own randomness."""
-        return 0
+    keys_per_round: int = 0
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

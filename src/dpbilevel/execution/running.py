@@ -50,6 +50,7 @@ def run(
     ledger: Ledger | None,
     description: str,
     checkpoint: Checkpoint | None = None,
+    receipt: Receipt | None = None,
     progress: bool = True,
 ) -> Released:
     """Charge the releases of all parts, then run the parts one after the other.
@@ -63,13 +64,18 @@ def run(
         ledger: ledger to charge; None for one of this run alone.
         description: description of the charge, and title of the progress bar.
         checkpoint: the opened checkpoint of the run, from which it resumes.
+        receipt: of an earlier charge that has paid for these parts too; nothing is charged again, and records refuse
+            releases that are not on it.
         progress: whether progress is shown.
     """
     # The charge precedes any access to a record. Whatever happens after it, it is not refunded.
-    if checkpoint is None:
+    history: list[Tree] = []
+    if receipt is not None:
+        if checkpoint is not None:
+            raise InvalidArgument("receipt: must be left out with a checkpoint, which charges")
+    elif checkpoint is None:
         releases = [release for part in parts for release in part.releases]
         receipt = charge(releases, budget, ledger, description, records.sizes.rows_per_unit)
-        history: list[Tree] = []
     else:
         schedule = checkpoint.schedule
         receipt = checkpoint.charge(ledger or Ledger(budget), records, description)

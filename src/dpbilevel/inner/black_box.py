@@ -79,7 +79,7 @@ class BlackBox(InnerSolver):
         """The call in each round."""
         sizes, domain = problem.context.sizes, problem.context.problem.lower_domain
 
-        def run(state: State, arrays: Mapping[str, Tree]) -> State:
+        def run(state: State, arrays: Mapping[str, Tree], keys: Any) -> State:
             role_of = {level: sizes.role_of(level) for level in problem.levels}
             records = {level: arrays[role] for level, role in role_of.items() if role is not None and role in arrays}
             return problem.end(state, self.solve(state["x"], state["y"], records, problem.upper_weight, domain))

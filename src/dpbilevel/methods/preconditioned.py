@@ -6,7 +6,8 @@ are) and kappa the largest curvature of the loss in the score. M is released onc
     v <- v/2 + P g,   y <- y - v,   P = (kappa M+ + damping + the penalties' own curvature)^-1
 
 with noisy gradients g; M+ is the positive part of the released matrix. The model is the average of the second half of
-all y, in which noise of single steps averages out. Every number here is public or released:
+all y, in which noise of single steps averages out; its scale is then measured (`rescaling`). Every number here is
+public or released:
 
 *Damping* is a multiple of the largest eigenvalue of the noise on kappa M, below which M says nothing.
 
@@ -22,7 +23,8 @@ it, a fraction 1 - q, by about C (1 - q). The sum of squares is smallest at a fr
 
 import functools
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import jax
@@ -34,6 +36,18 @@ from dpbilevel.foundation.structure import function, passing
 from dpbilevel.linear_loss import LinearBounds, LinearLoss
 from dpbilevel.methods.context import PublicContext, gradient
 from dpbilevel.methods.contributions import by_role, shares_by_role
+from dpbilevel.methods.rescaling import (
+    PASSES,
+    SCALE,
+    Rescaling,
+    at_point,
+    fitted_columns,
+    groups_of_columns,
+    scale_levels,
+    scaled,
+    without_noise,
+)
+from dpbilevel.methods.rescaling import SHARE as _SCALE_SHARE
 from dpbilevel.methods.training_gradients import (
     GRADIENT,
     WITHIN,
@@ -52,6 +66,7 @@ Tree = Any
 Parameters = dict[str, tuple[Any, str]]
 
 TRAINING, MOMENTS = "training", "second moments"
+STANDARD_ERRORS, FACTORS = "y standard error", "y factors"  # entries of the history
 _SHARE = 0.05  # of mu^2 for second moments: costs as much accuracy as 2.5% fewer records
 _SHARES = {GRADIENT: 0.98, WITHIN: 0.02}  # of the mu^2 of steps
 _DAMPING = 3.0  # twice the largest eigenvalue of the noise, which is sqrt(2 d) times its deviation on the diagonal
@@ -118,7 +133,7 @@ class Preconditioned:
     @property
     def ridge(self) -> float:
         """The ridge that the noise on the mean gradient is worth."""
-        noise = (2.0 if self.replaced else 1.0) / (self.records * self.mu * math.sqrt(1 - _SHARE))
+        noise = (2.0 if self.replaced else 1.0) / (self.records * self.mu * math.sqrt(1 - _SHARE - _SCALE_SHARE))
         bounded = math.isfinite(self.bounds.slope)
         # Gradients of an unbounded loss are clipped at its residuals, which are smaller than its targets.
         return noise * self.bounds.row_norm**2 * (self.bounds.slope if bounded else self.bounds.curvature / 2)
@@ -144,34 +159,74 @@ class Preconditioned:
 
     def program(self, context: PublicContext) -> tuple[Program, Parameters]:
         """The training program; reads no record."""
-        steps, adjacency = self.number_of_steps, context.budget.adjacency
-        gradients = by_role(gradient_levels(context, 1.0, _SHARES), context)
-        rows = self._rows(context)
-        declared = {
-            MOMENTS: SecondMoments(name=MOMENTS, contributions=rows, noise_std=1.0, uses=1, adjacency=adjacency),
-            TRAINING: Release(name=TRAINING, contributions=gradients, noise_std=1.0, uses=steps, adjacency=adjacency),
-        }
-        shares = shares_by_role({MOMENTS: _SHARE, TRAINING: 1 - _SHARE}, {MOMENTS: rows, TRAINING: gradients})
-        with_noise = [with_shares(release, shares[name], context.budget) for name, release in declared.items()]
-        moments, training = calibrate(with_noise, context.budget)
-        released = ReleasedGradients.of(context, 1.0, self.within, _SHARES, training.noise_std, steps)
-        update = _Update(released, context.problem, self.damping, self.bounds.curvature, steps)
+        steps, groups = self.number_of_steps, groups_of_columns(context.setting)
+        releases = self._releases(context, steps, groups)
+        gradients = ReleasedGradients.of(context, 1.0, self.within, _SHARES, releases[TRAINING].noise_std, steps)
+        moments_noise, rescaling = releases[MOMENTS].noise_std, None
+        if groups is not None:
+            bounds = self.bounds
+            rescaling = Rescaling.of(
+                context,
+                groups,
+                releases[SCALE].noise_std,
+                moments_noise=moments_noise,
+                records=self.records,
+                row_norm=bounds.row_norm,
+                curvature=bounds.curvature,
+                likelihood=math.isfinite(bounds.slope),
+            )
+        noise = gradients.parts[GRADIENT].unit * releases[TRAINING].noise_std
+        update = _Update(
+            gradients, context.problem, self.damping, self.bounds.curvature, steps, noise, moments_noise, rescaling
+        )
+        stages = [
+            Stage(release=releases[MOMENTS], query=_rows_at, update=function(_Update.precondition, update)),
+            Stage(
+                release=releases[TRAINING],
+                query=_gradients_at,
+                update=function(_Update.step, update),
+                uses_per_round=steps,
+            ),
+        ]
+        if rescaling is not None:
+            stages.append(
+                Stage(
+                    release=releases[SCALE],
+                    query=_scales_at,
+                    begin=function(_Update.begin_scale, update),
+                    update=function(_Update.rescale, update),
+                    uses_per_round=PASSES,
+                )
+            )
+        stages[-1] = replace(stages[-1], end=function(_Update.end, update))
         program = Program(
             rounds=1,
-            stages=[
-                Stage(release=moments, query=_rows_at, update=function(_Update.precondition, update)),
-                Stage(
-                    release=training,
-                    query=_gradients_at,
-                    update=function(_Update.step, update),
-                    uses_per_round=steps,
-                ),
-            ],
-            start=function(_start, self._first_clip),
+            stages=stages,
+            start=function(_start, update, self._first_clip),
             observe=_observe,
             finish=_finish,
         )
-        return program, self._parameters(moments, training, tuple(gradients))
+        return program, self._parameters(releases, tuple(releases[TRAINING].contributions))
+
+    def _releases(self, context: PublicContext, steps: int, groups: tuple[int, ...] | None) -> dict[str, Release]:
+        """The calibrated releases by name; the scale has one where there are penalties to adapt."""
+        adjacency = context.budget.adjacency
+        contributions = {
+            MOMENTS: self._rows(context),
+            TRAINING: by_role(gradient_levels(context, 1.0, _SHARES), context),
+        }
+        weights, uses = {MOMENTS: _SHARE, TRAINING: 1 - _SHARE}, {MOMENTS: 1, TRAINING: steps}
+        if groups is not None:
+            contributions[SCALE] = by_role(scale_levels(context, groups), context)
+            weights |= {TRAINING: 1 - _SHARE - _SCALE_SHARE, SCALE: _SCALE_SHARE}
+            uses[SCALE] = PASSES
+        shares = shares_by_role(weights, contributions)
+        declared = []
+        for name, parts in contributions.items():
+            kind = SecondMoments if name == MOMENTS else Release
+            release = kind(name=name, contributions=parts, noise_std=1.0, uses=uses[name], adjacency=adjacency)
+            declared.append(with_shares(release, shares[name], context.budget))
+        return dict(zip(contributions, calibrate(declared, context.budget), strict=True))
 
     @property
     def _first_clip(self) -> float:
@@ -187,9 +242,10 @@ class Preconditioned:
             rows[role] = Contribution(row, weight * self.bounds.row_norm, context.sizes.count(role))
         return rows
 
-    def _parameters(self, moments: Release, training: Release, roles: tuple[str, ...]) -> Parameters:
+    def _parameters(self, releases: Mapping[str, Release], roles: tuple[str, ...]) -> Parameters:
+        moments, training = releases[MOMENTS], releases[TRAINING]
         pooled = "upper records are used for training too, as the problem declares"
-        return {
+        parameters: Parameters = {
             "training: steps": (self.number_of_steps, "at the final x, preconditioned by second moments of rows"),
             "training: records": (", ".join(roles), pooled if len(roles) > 1 else "of the lower level only"),
             "second moments: share": (_SHARE, "of the training's mu^2"),
@@ -205,9 +261,16 @@ class Preconditioned:
             ),
             "training: clip": (self._first_clip, f"initially; it then adapts until {self.within:.0%} are within it"),
         }
+        if SCALE in releases:
+            parameters[f"{SCALE}: share"] = (_SCALE_SHARE, "of the training's mu^2")
+            parameters[f"{SCALE}: passes"] = (
+                PASSES,
+                "Newton steps after training, a factor per group of coefficients",
+            )
+        return parameters
 
 
-@passing("gradients", "damping", "curvature", "steps", structure=("problem",))
+@passing(*("gradients", "damping", "curvature", "steps", "noise", "moments_noise", "rescaling"), structure=("problem",))
 @dataclass(frozen=True, eq=False)
 class _Update:
     """How released values move the model."""
@@ -217,6 +280,9 @@ class _Update:
     damping: float
     curvature: float
     steps: int
+    noise: float  # on a coordinate of the mean gradient, in units of the clip
+    moments_noise: float
+    rescaling: Rescaling | None
 
     def precondition(self, state: State, carry: State, moments: jax.Array, step: jax.Array) -> State:
         """The preconditioner at the final x, from released second moments."""
@@ -224,13 +290,16 @@ class _Update:
         sizes, directions = jnp.linalg.eigh(moments)
         positive = (directions * jnp.maximum(sizes, 0)) @ directions.T
         of_data = self.problem.lower_scale(x) * self.curvature * positive
-        # The curvature of separate penalties; the product with ones is that of a diagonal matrix.
+        damping = self.problem.lower_scale(x) * self.damping
+        inverse = jnp.linalg.inv(of_data + jnp.diag(self._own_curvature(x, y) + damping))
+        preconditioner = ((inverse + inverse.T) / 2).astype(y.dtype)
+        return carry | {"preconditioner": preconditioner, "moments": moments.astype(y.dtype)}
+
+    def _own_curvature(self, x: Tree, y: jax.Array) -> jax.Array:
+        """The curvature of separate penalties; the product with ones is that of a diagonal matrix."""
         term = gradient(self.problem, "lower_term", 1)
         _, along_ones = jax.jvp(lambda y: term(x, y), (y,), (jnp.ones_like(y),))
-        own = jnp.maximum(jnp.mean(along_ones.reshape(y.shape[0], -1), axis=1), 0)
-        damping = self.problem.lower_scale(x) * self.damping
-        inverse = jnp.linalg.inv(of_data + jnp.diag(own + damping))
-        return carry | {"preconditioner": ((inverse + inverse.T) / 2).astype(y.dtype)}
+        return jnp.maximum(jnp.mean(along_ones.reshape(y.shape[0], -1), axis=1), 0)
 
     def step(self, state: State, carry: State, answer: Tree, step: jax.Array) -> State:
         """One gradient step, and its part of the average."""
@@ -242,19 +311,77 @@ class _Update:
         first = self.steps // 2
         weight = jnp.where(step >= first, 1.0 / (self.steps - first), 0.0)
         average = (carry["average"] + weight * y).astype(y.dtype)
-        return carry | {"y": y, "velocity": velocity, "average": average, "clip": clip}
+        variance = carry["variance"] + (self.noise * carry["clip"]) ** 2 / self.steps
+        more = {"y": y, "velocity": velocity, "average": average, "clip": clip}
+        return carry | more | {"variance": variance.astype(jnp.float32)}
+
+    def begin_scale(self, state: State) -> State:
+        """The state at the trained model, before its scale is measured."""
+        assert self.rescaling is not None
+        moments = state["moments"]
+        fitted = fitted_columns(jnp.linalg.eigh(moments), self.moments_noise, self.curvature, self.damping, self.steps)
+        scale = self.rescaling.begin(state["scale"], state["average"], moments, fitted, state["clip"])
+        return state | {"scale": scale}
+
+    def rescale(self, state: State, carry: State, answer: Tree, step: jax.Array) -> State:
+        """One step of the scale."""
+        assert self.rescaling is not None
+        return carry | {"scale": self.rescaling.step(carry["scale"], answer, step)}
+
+    def end(self, state: State, carry: State) -> State:
+        """The state after the last stage, with the standard errors of the model and the factors of its columns."""
+        errors = self._standard_errors(carry)
+        if self.rescaling is None:
+            return carry | {"errors": errors}
+        factors = self.rescaling.factors(carry["scale"], carry["average"], errors).astype(errors.dtype)
+        return carry | {"factors": factors, "errors": scaled(errors, factors)}
+
+    def _standard_errors(self, state: State) -> jax.Array:
+        """Standard deviation of each coefficient of the average, from the noise of all steps.
+
+        Near the minimiser steps are linear in their noise. In every eigenvector of the second moments the covariance of
+        y, velocity and average is carried from step to step, with the noise of a mean step.
+        """
+        x, y = state["x"], state["average"]
+        scale = self.problem.lower_scale(x)
+        sizes, directions = jnp.linalg.eigh(state["moments"])
+        own = directions.T**2 @ self._own_curvature(x, y)
+        rate = 1 / (scale * (self.curvature * jnp.maximum(sizes, 0) + self.damping) + own)
+        curvature = scale * self.curvature * without_noise(sizes, self.moments_noise) + own
+        first, variance = self.steps // 2, scale**2 * state["variance"]
+
+        def one(step: jax.Array, covariance: jax.Array) -> jax.Array:
+            weight = jnp.where(step >= first, 1.0 / (self.steps - first), 0.0)
+            zero, unit = jnp.zeros_like(rate), jnp.ones_like(rate)
+            speed = jnp.stack([rate * curvature, _MOMENTUM * unit, zero], axis=-1)
+            place = jnp.stack([unit, zero, zero], axis=-1) - speed
+            whole = jnp.stack([zero, zero, unit], axis=-1) + weight * place
+            moved = jnp.stack([place, speed, whole], axis=-2)
+            noise = jnp.stack([-rate, rate, -weight * rate], axis=-1)
+            outer = noise[..., :, None] * noise[..., None, :] * variance
+            return moved @ covariance @ jnp.swapaxes(moved, -1, -2) + outer
+
+        start = jnp.zeros((*rate.shape, 3, 3), rate.dtype)
+        covariance = jax.lax.fori_loop(0, self.steps, one, start)
+        deviations = jnp.sqrt(jnp.maximum(directions**2 @ covariance[:, 2, 2], 0))
+        return jnp.broadcast_to(deviations.reshape(-1, *(1,) * (y.ndim - 1)), y.shape).astype(y.dtype)
 
 
-def _start(clip: Any, x: Tree, y: Tree) -> State:
+def _start(update: "_Update", clip: Any, x: Tree, y: Tree) -> State:
     columns = y.shape[0]
-    return {
+    state = {
         "x": x,
         "y": y,
         "velocity": jnp.zeros_like(y),
         "average": jnp.zeros_like(y),
         "clip": jnp.asarray(clip, jnp.float32),
+        "variance": jnp.zeros((), jnp.float32),
+        "moments": jnp.zeros((columns, columns), y.dtype),
         "preconditioner": jnp.zeros((columns, columns), y.dtype),
+        "errors": jnp.zeros_like(y),
+        "factors": jnp.ones(columns, y.dtype),
     }
+    return state if update.rescaling is None else state | {"scale": update.rescaling.start()}
 
 
 def _rows_at(state: State, carry: State, step: jax.Array) -> Tree:
@@ -266,11 +393,15 @@ def _gradients_at(state: State, carry: State, step: jax.Array) -> Tree:
 
 
 def _observe(state: State) -> Tree:
-    return {}
+    return {STANDARD_ERRORS: state["errors"], FACTORS: state["factors"]}
 
 
 def _finish(state: State) -> tuple[Tree, Tree]:
-    return state["x"], state["average"]
+    return state["x"], scaled(state["average"], state["factors"])
+
+
+def _scales_at(state: State, carry: State, step: jax.Array) -> Tree:
+    return at_point(carry["scale"], carry["x"], carry["average"])
 
 
 def _weighted_row(row: Any, weight: Any, point: Tree, record: Tree) -> jax.Array:

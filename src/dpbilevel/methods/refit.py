@@ -20,6 +20,7 @@ from dpbilevel.errors import InvalidArgument
 from dpbilevel.execution.program import Program, Stage, State
 from dpbilevel.foundation.arguments import count, positive
 from dpbilevel.foundation.structure import function, passing
+from dpbilevel.linear_loss import LinearLoss
 from dpbilevel.methods.context import PublicContext
 from dpbilevel.methods.contributions import by_role, shares_by_role
 from dpbilevel.methods.descent import Descent
@@ -30,6 +31,7 @@ from dpbilevel.methods.training_gradients import (
     WITHIN,
     ReleasedGradients,
     gradient_levels,
+    levels_of,
     number_of_records,
     pools,
 )
@@ -45,9 +47,11 @@ Parameters = dict[str, tuple[Any, str]]
 
 TRAINING = "training"
 _SHARES = {GRADIENT: 0.99, WITHIN: 0.01}  # of mu^2
-_STEPS, _LEARNING_RATE = 200, 0.2  # of Adam
+_FEWEST, _MOST = 200, 600  # steps of Adam
+_RECORDS_PER_STEP = 3.0  # mu times records, below which steps are long enough to overshoot
+_LINEAR, _OTHER = 2.0, 1.0  # learning rate times root of steps: for rows of norm one, and for y of unknown scale
 _WITHIN = 0.99  # fraction of records that are not clipped: those above the clip may be a whole class or source
-_NOISY = 0.006  # sqrt(d_y)/(mu n) at which the clip is reduced by a third
+_NOISY = 0.003  # sqrt(d_y)/(mu n) at which the clip is reduced by a third
 _LEAST_SHARE, _MOST_SHARE = 0.1, 0.2
 _PLENTY = 1000.0  # mu times records at which tuning's share lies half-way between the two
 
@@ -58,12 +62,13 @@ class Refit:
 
     Args:
         steps: number of gradient steps. By default as many as a linear model with released second moments needs, and
-            200 for all others.
-        learning_rate: initial learning rate of Adam in units of 1/C; it decreases linearly to zero. If it is given,
-            Adam is used. By default steps are preconditioned by second moments where that pays; otherwise it is 0.2.
+            mu n/3 for all others, at least 200 and at most 600.
+        learning_rate: learning rate of Adam in units of 1/C. If it is given, Adam is used. By default steps are
+            preconditioned by second moments where that pays. Otherwise it is 2/sqrt(steps) for linear models, in
+            units of 1/C or, if it is declared, of one over the norm of rows, and 1/sqrt(steps) for all others.
         clip_norm: C, the initial clip, which then adapts to the norms of per-record gradients. Where the noise over all
             coordinates of y is large relative to the number of records, records are clipped to a smaller norm, by a
-            factor of sqrt(1 + (v/0.006)^2) with v = sqrt(d_y)/(mu n).
+            factor of sqrt(1 + v/0.003) with v = sqrt(d_y)/(mu n).
         share: share of mu^2 for *tuning*. By default between 0.1 and 0.2: larger where there are few records or epsilon
             is small, so that the signal-to-noise ratio is low.
     """
@@ -77,7 +82,7 @@ class Refit:
         if self.steps is not None:
             count("steps", self.steps, "it is the number of gradient steps (try 200)")
         if self.learning_rate is not None:
-            positive("learning_rate", self.learning_rate, "it is the step size of Adam (try 0.2)")
+            positive("learning_rate", self.learning_rate, "it is the step size of Adam (try 0.1)")
         positive("clip_norm", self.clip_norm, "it bounds each record's gradient (try 1.0)")
         if self.share is not None and not 0 < positive("share", self.share, "of mu^2 for tuning (try 0.15)") < 1:
             raise InvalidArgument(
@@ -111,7 +116,8 @@ class Refit:
 
     def descent(self, context: PublicContext) -> tuple[Program, Parameters]:
         """The training program with steps of Adam, also used inside larger programs; reads no record."""
-        steps, learning_rate = self.steps or _STEPS, self.learning_rate or _LEARNING_RATE
+        steps = self.steps or _number_of_steps(context)
+        learning_rate, formula = self._learning_rate(context, steps)
         cut, records = self._cut(context), number_of_records(context)
         contributions = by_role(gradient_levels(context, cut, _SHARES), context)
         release = Release(
@@ -126,7 +132,7 @@ class Refit:
         (release,) = calibrate([with_shares(release, shares[TRAINING], context.budget)], context.budget)
         training = _Training(
             ReleasedGradients.of(context, cut, _WITHIN, _SHARES, release.noise_std, steps),
-            Descent(steps, learning_rate / self.clip_norm, context.problem.lower_domain),
+            Descent(steps, learning_rate, context.problem.lower_domain),
         )
         program = Program(
             rounds=steps,
@@ -136,10 +142,15 @@ class Refit:
             finish=_finish,
         )
         parameters: Parameters = {
-            "training: steps": (steps, "at the final x"),
+            "training: steps": (
+                steps,
+                "at the final x"
+                if self.steps
+                else f"at the final x: mu n/{_RECORDS_PER_STEP:g}, at least {_FEWEST} and at most {_MOST}",
+            ),
             "training: learning rate": (
-                learning_rate / self.clip_norm,
-                f"{learning_rate:g}/C, of Adam, decreasing linearly to zero",
+                learning_rate,
+                f"{formula}, of Adam; the second half of all iterates is averaged",
             ),
             "training: records": (
                 ", ".join(contributions),
@@ -170,7 +181,28 @@ class Refit:
     def _cut(self, context: PublicContext) -> float:
         """Factor on the clip. A smaller clip reduces the noise in proportion, but biases more records' gradients."""
         noise = math.sqrt(context.y_dimension) / (context.budget.mu * number_of_records(context))
-        return 1 / math.sqrt(1 + (noise / _NOISY) ** 2)
+        return 1 / math.sqrt(1 + noise / _NOISY)
+
+    def _learning_rate(self, context: PublicContext, steps: int) -> tuple[float, str]:
+        """The learning rate, and its formula.
+
+        Where noise dominates, it decides the noise in y alone: it adds at most sqrt(2/3) times this rate times the root
+        of the number of steps to a coordinate, whatever epsilon is.
+        """
+        if self.learning_rate is not None:
+            return self.learning_rate / self.clip_norm, f"{self.learning_rate:g}/C"
+        losses = [context.problem.loss(level) for level in levels_of(context)]
+        if not all(isinstance(loss, LinearLoss) for loss in losses):
+            return _OTHER / (self.clip_norm * math.sqrt(steps)), f"{_OTHER:g}/(C sqrt(steps))"
+        bounds = getattr(losses[0], "bounds", None)
+        if bounds is None:
+            return _LINEAR / (self.clip_norm * math.sqrt(steps)), f"{_LINEAR:g}/(C sqrt(steps))"
+        return _LINEAR / (bounds.row_norm * math.sqrt(steps)), f"{_LINEAR:g}/(R sqrt(steps)), with R the norm of rows"
+
+
+def _number_of_steps(context: PublicContext) -> int:
+    """Enough that no step overshoots where curvature is largest; the noise in y does not depend on them."""
+    return math.ceil(max(_FEWEST, min(_MOST, context.budget.mu * number_of_records(context) / _RECORDS_PER_STEP)))
 
 
 @passing("gradients", "descent")

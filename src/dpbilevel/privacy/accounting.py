@@ -21,7 +21,7 @@ from scipy.stats import norm
 from dpbilevel.errors import InvalidArgument
 from dpbilevel.privacy.sampling import Sampling
 
-ROLES: tuple[str, ...] = ("upper", "lower", "both")
+ROLES: tuple[str, ...] = ("upper", "lower", "both", "heldout")
 
 
 class Declared(Protocol):

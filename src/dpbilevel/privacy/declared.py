@@ -99,6 +99,7 @@ class DeclaredRelease:
         event: the cost of one call to each record.
         uses: the number of calls in the run.
         adjacency: the neighbouring relation of the event.
+        condition: what the declared cost rests on, as a sentence; by default that the declaration is true.
 
     >>> release = DeclaredRelease(name="training", roles={"lower": 100}, event=GaussianDP(0.1), uses=25)
     >>> release.charges()[0].mu
@@ -110,6 +111,7 @@ class DeclaredRelease:
     event: Event
     uses: int
     adjacency: Adjacency = "replace-one"
+    condition: str | None = None
 
     def __post_init__(self) -> None:
         count("uses", self.uses, "it is the number of calls in the run")
@@ -123,7 +125,10 @@ class DeclaredRelease:
     @property
     def assumption(self) -> str:
         """The assumption that the guarantee relies on."""
-        return f"{self.name} is a black box: the guarantee holds if each of its calls is {self.event!r}, as declared"
+        black_box = (
+            f"{self.name} is a black box: the guarantee holds if each of its calls is {self.event!r}, as declared"
+        )
+        return black_box if self.condition is None else self.condition
 
     def charges(self) -> tuple[Charge, ...]:
         """The cost of all calls, one charge per role."""

@@ -69,8 +69,8 @@ class Release:
 
     Args:
         name: what the ledger and the report call it.
-        contributions: role ("upper", "lower" or "both") to `Contribution`. Where two roles contribute, the one
-            Gaussian covers both.
+        contributions: role ("upper", "lower", "both" or "heldout") to `Contribution`. Where two roles contribute, the
+            one Gaussian covers both.
         noise_std: standard deviation of the Gaussian on the answer (a mean, not a sum).
         uses: in the whole run.
         sampling: `FullBatch()`, `Poisson(rate)`, `WithoutReplacement(size)` or `WithReplacement(size)`.

@@ -25,6 +25,7 @@ import numpy.typing as npt
 
 from dpbilevel.errors import InvalidArgument, InvalidRecords
 from dpbilevel.foundation.arguments import count, positive
+from dpbilevel.privacy.arrays import check_leading_axis, shape_of
 from dpbilevel.privacy.memory import reserved
 
 Tree = Any
@@ -115,6 +116,28 @@ class Selection(NamedTuple):
     def usable(self, valid: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
         """Which units are valid: those of which every row that is used is."""
         return np.asarray(valid[self.places].all(axis=1))
+
+
+def check_rows_alone(heldout: Tree, *units: Any) -> None:
+    """Raise for held-out records together with arguments of units."""
+    if heldout is not None and any(argument is not None for argument in units):
+        raise InvalidRecords(
+            "heldout: is not supported together with unit, rows_per_unit or mean_rows yet; scores are those of rows. "
+            "Leave these arguments out, which protects rows, or leave heldout out"
+        )
+
+
+def selections(given: Mapping[str, Tree], unit: Any, rows_per_unit: Any, mean_rows: Any) -> dict[str, Selection]:
+    """By role, the rows of each unit; empty without units. Arguments are those of `Records`."""
+    if unit is None and rows_per_unit is None and mean_rows is None:
+        return {}
+    most, _ = check_bounds(rows_per_unit, mean_rows)
+    if unit is None:
+        raise InvalidRecords("unit: must be given with rows_per_unit=...; it says whose row each row is")
+    for role, tree in given.items():
+        check_leading_axis(role, jax.tree.map(lambda leaf: shape_of(role, leaf), tree))  # noqa: B023
+    rows = {role: int(np.shape(jax.tree.leaves(tree)[0])[0]) for role, tree in given.items()}
+    return {role: Selection.of(ids, most) for role, ids in read_units(unit, rows).items()}
 
 
 def read_units(unit: Any, rows: Mapping[str, int]) -> dict[str, npt.NDArray[Any]]:

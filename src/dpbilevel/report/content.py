@@ -40,6 +40,7 @@ def content(review: Review) -> Content:
         "noise_to_signal": [entry for entry in plan if entry["name"].endswith("noise to signal")],
         "plan": plan,
         "facts": {str(name): str(fact) for name, fact in review.facts.items()},
+        "evaluation": None if review.evaluation is None else review.evaluation.to_json(),
         "schema": None if review.schema is None else plain(review.schema),
     }
 

@@ -8,6 +8,9 @@ from typing import Any
 from dpbilevel.foundation.tables import visible
 from dpbilevel.privacy.spend import rounded_up
 
+# What the rows of each role are for, in the words of a report. Code and papers say lower and upper.
+ROWS = {"lower": "training rows", "upper": "validation rows", "both": "rows", "heldout": "held-out rows"}
+
 
 def text(value: Any) -> str:
     """Escape any value as HTML text.

@@ -7,6 +7,7 @@ from dpbilevel.foundation.tables import short
 from dpbilevel.privacy.accounting import Charge
 from dpbilevel.privacy.spend import rounded_up
 from dpbilevel.report.card_parts import privacy_status
+from dpbilevel.report.elements import ROWS
 from dpbilevel.solution.solution import Solution
 
 _GROUPS = (2, 5, 10)  # rows of one person
@@ -198,7 +199,8 @@ def _clipped(solution: Solution) -> Iterator[tuple[str, str]]:
 
 def _assumptions(solution: Solution) -> Iterator[str]:
     if len(solution.sizes) > 1:
-        yield f"No record is in two roles ({', '.join(solution.sizes)}), so the total is the largest spend of a role."
+        uses = ", ".join(ROWS[role] for role in solution.sizes)
+        yield f"No record is in two roles ({uses}), so the total is the largest spend of a role."
     yield "The number of records of each role is public."
     if solution.privacy.rows_per_unit is not None:
         yield "The set of ids does not change: to replace an id may change two units. The number of rows is private."

@@ -6,6 +6,7 @@ from typing import Any
 from dpbilevel.report.card_parts import CAVEATS, NOT_PRIVATE, PRIVATE
 from dpbilevel.report.content import Content, content
 from dpbilevel.report.elements import (
+    ROWS,
     bullets,
     epsilon_text,
     folded,
@@ -20,6 +21,7 @@ from dpbilevel.report.elements import (
 from dpbilevel.report.pictures import spend_picture, trajectory_picture, values_picture
 from dpbilevel.report.review import Review
 from dpbilevel.report.stylesheet import STYLESHEET
+from dpbilevel.report.summary import summary_rows
 from dpbilevel.report.words import (
     declared_rows,
     model_rows,
@@ -45,6 +47,7 @@ def html_report(review: Review) -> str:
         _banner(report["guarantee"]),
         _head(report),
         _guarantee(report["guarantee"], report["spend"]),
+        section("summary", "Summary", terms(summary_rows(report)), _scores(review)),
         _basis(report["guarantee"]),
         section("result", "Outcome", paragraph(report["result"])) if report["result"] else "",
         section("remarks", "Remarks", bullets([f"{remark}." for remark in report["remarks"]]))
@@ -56,8 +59,8 @@ def html_report(review: Review) -> str:
             paragraph(spend_words(report)),
             spend_picture(solution),
             table(
-                "Spend by role and release",
-                ["release", "role", "uses", "sampling", "sensitivity / noise", "mu", "share"],
+                "Spend by use of rows and release",
+                ["release", "rows", "uses", "sampling", "sensitivity / noise", "mu", "share"],
                 release_rows(report),
                 numeric=(2, 4, 5, 6),
                 wide=True,
@@ -105,13 +108,21 @@ def _guarantee(guarantee: Content, spend: Sequence[Content]) -> str:
     spent = "epsilon, if the noise were secret" if guarantee["void"] and guarantee["delta"] else "epsilon"
     figures = {spent: epsilon_text(guarantee["epsilon"]), "delta": number(guarantee["delta"])}
     figures |= {"neighbours": guarantee["adjacency"]}
-    figures |= {f"{role['role']} records": number(role["records"]) for role in spend}
+    figures |= {ROWS[role["role"]]: number(role["records"]) for role in spend}
     shown = "".join(f"<div><dt>{text(name)}</dt><dd>{text(value)}</dd></div>" for name, value in figures.items())
     return (
         f'<section class="guarantee {_TONES[status]}" aria-labelledby="guarantee">\n'
         f'<h2 id="guarantee">The guarantee: {text(_HEADINGS[status])}</h2>\n<dl class="figures">{shown}</dl>\n'
         f"<blockquote>{text(guarantee['sentence'])}</blockquote>\n</section>"
     )
+
+
+def _scores(review: Review) -> str:
+    if review.evaluation is None:
+        return ""
+    rows = [row[:4] for row in review.evaluation.score_rows()]
+    caption = f"Scores on {review.evaluation.records:,} held-out rows; intervals cover noise and sampling"
+    return table(caption, ["metric", "score", "noise", "95% interval"], rows, numeric=(1, 2, 3), wide=True)
 
 
 def _basis(guarantee: Content) -> str:

@@ -7,8 +7,9 @@ from typing import Any
 from dpbilevel.foundation.tables import markdown_table, visible
 from dpbilevel.report.card_parts import CAVEATS, NOT_PRIVATE
 from dpbilevel.report.content import Content, content
-from dpbilevel.report.elements import epsilon_text, number
+from dpbilevel.report.elements import ROWS, epsilon_text, number
 from dpbilevel.report.review import Review
+from dpbilevel.report.summary import summary_rows
 from dpbilevel.report.words import (
     declared_rows,
     model_rows,
@@ -30,20 +31,24 @@ def markdown_report(review: Review) -> str:
     report = content(review)
     guarantee = report["guarantee"]
     made = [f"dpbilevel {report['version']}", str(report["method"]).partition("(")[0], report["created"]]
-    roles = [[role["role"], number(role["records"]), epsilon_text(role["epsilon"])] for role in report["spend"]]
+    roles = [[ROWS[role["role"]], number(role["records"]), epsilon_text(role["epsilon"])] for role in report["spend"]]
     parts = [
         f"# {_text(report['title'])}",
         _text(", ".join(part for part in made if part)),
         f"> **{_HEADINGS[guarantee['status']]}** {_text(guarantee['notice'])}" if guarantee["notice"] else "",
         "## The guarantee",
         f"> {_text(guarantee['sentence'])}",
+        "## Summary",
+        _bullets(f"{question}: {answer}" for question, answer in summary_rows(report)),
+        _scores(review),
+        _titled("## Meaning and assumptions", _text(guarantee["meaning"])),
         *_basis(guarantee),
         _titled("## Outcome", _text(report["result"])),
         _titled("## Remarks", _bullets(f"{remark}." for remark in report["remarks"])),
         "## Privacy spend",
         _text(spend_words(report)),
-        _table(["release", "role", "uses", "sampling", "sensitivity / noise", "mu", "share"], release_rows(report)),
-        _table(["role", "records", "epsilon"], roles),
+        _table(["release", "rows", "uses", "sampling", "sensitivity / noise", "mu", "share"], release_rows(report)),
+        _table(["rows", "number", "epsilon"], roles),
         "## Hyperparameters",
         _text(returned_words(report)),
         _hyperparameters(report["hyperparameters"]),
@@ -61,11 +66,18 @@ def markdown_report(review: Review) -> str:
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
+def _scores(review: Review) -> str:
+    if review.evaluation is None:
+        return ""
+    rows = review.evaluation.score_rows()
+    title = f"Scores on {review.evaluation.records:,} held-out rows; intervals cover noise and sampling:"
+    return _titled(title, _table(["metric", "score", "noise", "95% interval", "what it is"], rows))
+
+
 def _basis(guarantee: Content) -> list[str]:
     groups = [[f"{entry['rows']} rows", epsilon_text(entry["epsilon"])] for entry in guarantee["groups"]]
     return [
         _titled("### Caveats", _bullets(guarantee["caveats"])),
-        _text(guarantee["meaning"]),
         _bullets(f"{entry['term']}: {entry['meaning']}" for entry in guarantee["terms"]),
         _titled("For a person with several rows, at the same delta:", _table(["group", "epsilon"], groups)),
         _titled("### Clipping", _bullets(f"{e['what']}: {e['bound']}" for e in guarantee["clipped"])),

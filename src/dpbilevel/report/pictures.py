@@ -8,7 +8,7 @@ from dpbilevel.plot.dots import dots
 from dpbilevel.plot.spending import spend
 from dpbilevel.plot.svg import inline_svg
 from dpbilevel.plot.trajectories import trajectory
-from dpbilevel.report.elements import epsilon_text, number, text
+from dpbilevel.report.elements import ROWS, epsilon_text, number, text
 from dpbilevel.solution.hyperparameters import Hyperparameters, hyperparameters
 from dpbilevel.solution.solution import Solution
 
@@ -25,9 +25,11 @@ def spend_picture(solution: Solution) -> str:
     for role, charges in privacy.charges.items():
         parts = zip(charges, privacy.shares(role), strict=True)
         shares = ", ".join(f"{share:.0%} by {charge.release}" for charge, share in parts)
-        described.append(f"Records of role {role} spend epsilon {epsilon_text(privacy.epsilon(role=role))}: {shares}.")
+        described.append(
+            f"{ROWS[role].capitalize()} spend epsilon {epsilon_text(privacy.epsilon(role=role))}: {shares}."
+        )
     figure = spend(solution).figure
-    caption = "Cost of each release for the records of each role."
+    caption = "Cost of each release for the rows of each use (lower: training, upper: validation)."
     return _framed(figure, "spend-picture", "Spend by role and release", " ".join(described), caption)
 
 

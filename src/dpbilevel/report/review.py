@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpbilevel.errors import InvalidArgument
+from dpbilevel.evaluation.result import Evaluation
 from dpbilevel.solution.solution import Solution
 
 
@@ -68,6 +69,7 @@ class Review:
         schema: the column declarations, as parsed from TOML.
         command: the command that started the run.
         created: ISO time; None omits it.
+        evaluation: scores on rows that the run set aside, which its guarantee covers.
     """
 
     solution: Solution
@@ -77,6 +79,7 @@ class Review:
     schema: Mapping[str, Any] | None = None
     command: str | None = None
     created: str | None = None
+    evaluation: Evaluation | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.solution, Solution):

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import jax
 
 from dpbilevel.errors import InvalidArgument
+from dpbilevel.evaluation.result import Evaluation
 from dpbilevel.foundation.about import version
 from dpbilevel.foundation.arguments import one_of
 from dpbilevel.foundation.files import write_atomically
@@ -114,6 +115,7 @@ def read_run(path: str | Path) -> Review:
             schema=document["schema"],
             command=document["command"],
             created=document["created"],
+            evaluation=_evaluation(document.get("evaluation")),
         )
     except (
         LookupError,
@@ -148,6 +150,10 @@ def _check_format(document: Any, shown: str) -> None:
     if isinstance(format_name, str) and format_name.startswith("dpbilevel.solution/"):
         raise InvalidArgument(f"{shown}: is a solution, not a run; dpb.Solution.load reads it")
     raise InvalidArgument(f"{shown}: is not a {FORMAT} file; pass the run.json of a run")
+
+
+def _evaluation(document: Mapping[str, Any] | None) -> Evaluation | None:
+    return None if document is None else Evaluation.from_json(document)
 
 
 def _model(document: Mapping[str, Any]) -> LinearModel | None:

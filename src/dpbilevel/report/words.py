@@ -6,7 +6,7 @@ from typing import Any
 
 from dpbilevel.foundation.tables import short
 from dpbilevel.report.content import Content
-from dpbilevel.report.elements import epsilon_text, number
+from dpbilevel.report.elements import ROWS, epsilon_text, number
 
 
 def spend_words(report: Content) -> str:
@@ -16,10 +16,10 @@ def spend_words(report: Content) -> str:
         return "Epsilon is infinite, so the releases share no budget. They are listed for completeness."
     if not spend:
         return "No record was read, so nothing was spent."
-    parts = [f"{epsilon_text(role['epsilon'])} for {role['role']} records" for role in spend]
+    parts = [f"{epsilon_text(role['epsilon'])} for {ROWS[role['role']]}" for role in spend]
     total = f"Epsilon: {', '.join(parts)}."
     if len(spend) > 1:
-        total += " No record is in two roles, so the total is the largest of these."
+        total += " No row has two of these uses, so the total is the largest of these."
     if guarantee["noise"] == "exact":
         return (
             f"{total} Noise is exact, and every use of a release takes all records: rho of zCDP is the sum over "
@@ -36,11 +36,11 @@ def spend_words(report: Content) -> str:
 
 
 def release_rows(report: Content) -> list[list[str]]:
-    """One row per charge: release, role, uses, sampling, sensitivity over noise, mu and share."""
+    """One row per charge: release, rows, uses, sampling, sensitivity over noise, mu and share."""
     return [
         [
             release["release"],
-            role["role"],
+            ROWS[role["role"]],
             number(release["uses"]),
             release["sampling"].removesuffix("()"),
             release["declared"] or number(release["sensitivity_over_noise"]),
@@ -105,6 +105,8 @@ def declared_rows(schema: Mapping[str, Any] | None) -> list[list[str]]:
 
     >>> declared_rows({"age": {"range": [17, 90]}, "sex": {"categories": ["F", "M"]}})
     [['age', 'range: 17 to 90'], ['sex', 'categories: F, M']]
+    >>> declared_rows({"crosses": [["age", "sex"]]})
+    [['crosses', 'age x sex']]
     """
     rows: list[list[str]] = []
 
@@ -125,7 +127,7 @@ def declared_rows(schema: Mapping[str, Any] | None) -> list[list[str]]:
 def _declared(key: str, value: Any) -> str:
     if isinstance(value, list):
         joint = " to " if key in ("range", "bounds") and len(value) == 2 else ", "
-        shown = joint.join(short(item) for item in value)
+        shown = joint.join(" x ".join(map(short, item)) if isinstance(item, list) else short(item) for item in value)
     else:
         shown = short(value)
     return f"{key}: {shown}" if key else shown

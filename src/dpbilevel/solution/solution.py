@@ -12,6 +12,7 @@ import numpy as np
 from dpbilevel.errors import InvalidArgument
 from dpbilevel.foundation.files import write_atomically
 from dpbilevel.foundation.tables import text_table
+from dpbilevel.methods.preconditioned import STANDARD_ERRORS
 from dpbilevel.privacy.spend import Privacy
 from dpbilevel.solution.trees import decoded, encoded
 
@@ -84,6 +85,9 @@ class Solution:
         table = text_table(["role", "records", "release", "uses", "sensitivity/noise", last], rows)
         spends = [f"epsilon of {role} records: {self.privacy.epsilon(role=role):.4g}" for role in self.privacy.charges]
         shapes = f"x: {_shape(self.x)}, y: {_shape(self.y)}"
+        if STANDARD_ERRORS in self.history:
+            errors = np.asarray(self.history[STANDARD_ERRORS])[-1]
+            shapes += f" (standard errors of y by the noise of training: {errors.min():.2g} to {errors.max():.2g})"
         remarks = [f"Remark: {remark}." for remark in self.remarks]
         result = [self.result] if self.result else []
         return "\n".join([self.privacy.sentence(), *result, "", table, "", *spends, shapes, *remarks])

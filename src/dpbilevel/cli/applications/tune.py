@@ -49,18 +49,26 @@ class Tune(FitCommand):
             raise InvalidArgument(
                 "--unit, --rows-per-unit: must be given together (try --unit person --rows-per-unit 8)"
             )
+        if self.unit is not None and self.holdout is not None:
+            raise InvalidArgument(
+                "--holdout: is not supported together with --unit yet, since rows would be set aside one by one, not "
+                "by id; leave --holdout out"
+            )
         if self.unit is None and self.mean_rows is not None:
             raise InvalidArgument("--mean-rows: is for --unit; leave it out, or name the column of ids")
 
     def declared(self, schema: "Schema", encoder: "BoundedEncoder") -> dict[str, Any]:
         """The group of each encoded column."""
-        names = list(encoder.feature_names_in_)
+        from dpbilevel.cli.rows import group_names
+
         if self.groups == "one":
             return {"groups": None}
+        names = group_names(encoder)
         if self.groups == "schema":
-            if all(schema.columns[name].group is None for name in names):
+            groups = {name: schema.columns[name].group for name in encoder.feature_names_in_}
+            if not any(groups.values()):
                 raise InvalidArgument(f'--groups schema: no column of {self.schema} has a group; add group = "name"')
-            names = [schema.columns[name].group or name for name in names]
+            names = [groups.get(name) or name for name in names]
         return {"groups": [names[at] for at in encoder.group_of_column_]}
 
     def facts(self) -> dict[str, str]:

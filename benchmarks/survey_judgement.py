@@ -1,0 +1,117 @@
+"""Tests on the results of `survey.py`: no cell in which tuning costs, and warnings where they are due.
+
+A cell is a problem at one epsilon. Within a repetition, tuned and default have the same rows, split and noise seed. If
+tuning makes no difference, the two losses of a repetition can be exchanged. So the p-value of a difference is the
+fraction of all exchanges that give at least the observed one: all 2^n of them, or 2^16 from a fixed seed where there
+are more. All p-values of a test are adjusted by Holm's method, for a family-wise error rate of 5%.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+from pieces import Cells
+from solver_private_judgement import holm
+from survey import CONSTANT, DEFAULT, RIVAL, TUNED, key_of
+
+MOST_EXCHANGES = 16  # as a power of two
+WORST = 0.1  # fraction of runs
+WORST_MARGIN, CONSTANT_MARGIN, CLEARLY = 1.02, 1.01, 0.95  # factors on losses
+Losses = np.ndarray
+Statistic = Callable[[Losses, Losses], Losses]
+
+
+@dataclass
+class Cell:
+    """A problem at one epsilon: losses of all repetitions by method, and whether each was warned about."""
+
+    losses: dict[str, Losses]
+    warned: np.ndarray
+
+
+@dataclass
+class Judgement:
+    """Results over all cells."""
+
+    cells: dict[str, Cell]
+    worse: list[str] = field(default_factory=list)  # mean tuned loss above the default's
+    better: list[str] = field(default_factory=list)
+    worse_tail: list[str] = field(default_factory=list)  # worst tenth more than 2% above the default's
+    rival_better: list[str] = field(default_factory=list)  # than tuned
+    rival_worse: list[str] = field(default_factory=list)
+    unwarned: float = 0.0  # fraction of runs more than 1% worse than the constant, of those without a warning
+    worse_than_constant: float = 0.0  # the same of all runs
+    false_alarms: float = 0.0  # fraction of runs with a warning, of those clearly better than the constant
+    tail: float = 0.0  # largest ratio of worst tenths, tuned over default
+
+    @property
+    def met(self) -> bool:
+        """Whether all targets are met."""
+        return not self.worse and not self.worse_tail and self.unwarned <= 0.01 and self.false_alarms <= 0.1
+
+
+def gathered(cells: Cells, names: list[str], epsilons: list[float]) -> dict[str, Cell]:
+    """Cells by "problem | epsilon", of all repetitions that there are."""
+    found = {}
+    for name in names:
+        for epsilon in epsilons:
+            prefix = key_of(name, epsilon, 0)[:-1]
+            mine = [cells[key] for key in sorted(cells) if key.startswith(prefix) and key[len(prefix) :].isdigit()]
+            if mine:
+                methods = [method for method in mine[0] if method not in ("warned", "seconds", "commit")]
+                losses = {method: np.array([run[method] for run in mine]) for method in methods}
+                found[f"{name} | {epsilon:g}"] = Cell(losses, np.array([run["warned"] for run in mine]))
+    return found
+
+
+def worst_tenth(losses: Losses) -> Losses:
+    """The mean of the largest tenth along the last axis, at least one."""
+    number = max(1, round(WORST * losses.shape[-1]))
+    return np.sort(losses, axis=-1)[..., -number:].mean(axis=-1)
+
+
+def mean_difference(these: Losses, those: Losses) -> Losses:
+    """The difference of means along the last axis."""
+    return (these - those).mean(axis=-1)
+
+
+def tail_difference(these: Losses, those: Losses) -> Losses:
+    """The difference of worst tenths along the last axis."""
+    return worst_tenth(these) - worst_tenth(those)
+
+
+def exchange_test(these: Losses, those: Losses, statistic: Statistic) -> float:
+    """The p-value of a statistic that is large if the first losses are, over exchanges within repetitions.
+
+    >>> exchange_test(np.array([2.0, 2.0, 2.0]), np.array([1.0, 1.0, 1.0]), mean_difference)
+    0.125
+    """
+    number = len(these)
+    if number <= MOST_EXCHANGES:
+        exchanged = (np.arange(2**number)[:, None] >> np.arange(number)) % 2 == 1
+    else:
+        exchanged = np.random.default_rng(0).random((2**MOST_EXCHANGES, number)) < 0.5
+        exchanged[0] = False  # the observed one
+    found = statistic(np.where(exchanged, those, these), np.where(exchanged, these, those))
+    return float(np.mean(found >= found[0] - 1e-12 * abs(found[0])))
+
+
+def judge(cells: dict[str, Cell]) -> Judgement:
+    """All tests."""
+    made = Judgement(cells)
+    pairs = {key: (cell.losses[TUNED], cell.losses[DEFAULT]) for key, cell in cells.items()}
+    made.worse = holm({key: exchange_test(a, b, mean_difference) for key, (a, b) in pairs.items()})
+    made.better = holm({key: exchange_test(b, a, mean_difference) for key, (a, b) in pairs.items()})
+    allowed = {key: (a, WORST_MARGIN * b) for key, (a, b) in pairs.items()}
+    made.worse_tail = holm({key: exchange_test(a, b, tail_difference) for key, (a, b) in allowed.items()})
+    rivals = {key: (c.losses[TUNED], c.losses[RIVAL]) for key, c in cells.items() if RIVAL in c.losses}
+    made.rival_better = holm({key: exchange_test(a, b, mean_difference) for key, (a, b) in rivals.items()})
+    made.rival_worse = holm({key: exchange_test(b, a, mean_difference) for key, (a, b) in rivals.items()})
+    tuned, constant = (np.concatenate([c.losses[name] for c in cells.values()]) for name in (TUNED, CONSTANT))
+    warned = np.concatenate([cell.warned for cell in cells.values()])
+    worse, clear = tuned > CONSTANT_MARGIN * constant, tuned < CLEARLY * constant
+    made.worse_than_constant = float(worse.mean())
+    made.unwarned = float((worse & ~warned).mean())
+    made.false_alarms = float(warned[clear].mean()) if clear.any() else 0.0
+    made.tail = max(float(worst_tenth(a) / worst_tenth(b)) for a, b in pairs.values())
+    return made

@@ -1,0 +1,191 @@
+"""The page and the figure of the survey: docs/results/survey.{md,svg}."""
+
+from pathlib import Path
+
+import numpy as np
+from pieces import read_cells
+from rates import machine
+from survey import CONSTANT, DEFAULT, EPSILONS, REFERENCE, RIVAL, TUNED
+from survey_judgement import CLEARLY, Cell, Judgement, gathered, judge, worst_tenth
+
+from dpbilevel.foundation.tables import markdown_table
+from dpbilevel.plot.style import COLOURS, INK, SETTINGS
+
+WORST_DRAWN = 1.25  # of what a constant loses
+LOOKS = {TUNED: ("o", COLOURS[0], "tuned"), DEFAULT: ("|", COLOURS[1], "not tuned"), RIVAL: ("x", COLOURS[2], "rival")}
+
+PAGE = """# Survey: small data, few and many columns
+
+Estimators with all defaults on {problems} small problems, at ε = {epsilons} with the default δ. Each cell has {seeds}
+repetitions: other splits of scikit-learn's data sets, other draws of synthetic problems (rows x columns). What is
+declared follows from fixed rules. Losses are test log-losses, or half the squared error over the variance (R² = 1 − 2
+loss).
+
+*Tuned* is the default. *Not tuned* spends the whole budget on training at the estimator's first penalty
+(`method=dpb.Refit()`), with the same rows and noise seeds. *Rival* is `baselines.ObjectivePerturbation` for two classes
+and `baselines.AdaSSP` for numbers. *Constant* predicts frequencies or the mean of the training rows without privacy,
+*no privacy* is scikit-learn's `LogisticRegressionCV` or `RidgeCV`.
+
+{verdicts}
+
+Tests exchange the losses of tuned and not tuned within repetitions, at a family-wise error rate of 5% over the
+{cells} cells of each test (Holm). A rival is significantly better than the default in {rival_better} of
+{rivals} cells, and worse in {rival_worse}.
+{listed}
+![What is lost of what can be learnt, by problem and ε]({figure})
+
+The figure shows (loss − no privacy)/(constant − no privacy): 0 is scikit-learn without privacy, 1 a constant, and what
+is worse than 1.25 is drawn at the edge.
+
+{table}
+
+Mean losses as *tuned / not tuned / rival*; ▼ means significantly better than not tuned, ▲ significantly worse, ! that a
+`UtilityWarning` comes before the charge.
+
+Worst tenths of the runs:
+
+{tails}
+
+Made by `make bench-survey` (commit {commits}); page from {made}.
+Seeds are fixed for reproducibility, so that none of these runs is itself private.
+"""
+
+
+def mean(cell: Cell, method: str) -> str:
+    """A mean loss, or nothing."""
+    return f"{np.mean(cell.losses[method]):.3f}" if method in cell.losses else "–"
+
+
+def in_table(key: str, cell: Cell, judged: Judgement) -> str:
+    """The entry of a cell in the table."""
+    sign = " ▲" if key in judged.worse else " ▼" if key in judged.better else ""
+    warned = " !" if cell.warned.any() else ""
+    return " / ".join(mean(cell, method) for method in (TUNED, DEFAULT, RIVAL)) + sign + warned
+
+
+def tables(judged: Judgement, names: list[str], epsilons: list[float]) -> tuple[str, str]:
+    """The table of means, and that of worst tenths."""
+    rows, tails = [], []
+    for name in names:
+        mine = {epsilon: judged.cells.get(f"{name} | {epsilon:g}") for epsilon in epsilons}
+        there = next(cell for cell in mine.values() if cell is not None)
+        entries = ["" if c is None else in_table(f"{name} | {e:g}", c, judged) for e, c in mine.items()]
+        rows.append([name, mean(there, CONSTANT), mean(there, REFERENCE), *entries])
+        worst = [
+            "" if c is None else " / ".join(f"{worst_tenth(c.losses[m]):.3f}" for m in (TUNED, DEFAULT))
+            for c in mine.values()
+        ]
+        tails.append([name, *worst])
+    heads = [f"ε = {epsilon:g}" for epsilon in epsilons]
+    return markdown_table(["problem", "constant", "no privacy", *heads], rows), markdown_table(
+        ["problem", *heads], tails
+    )
+
+
+def verdicts(judged: Judgement) -> str:
+    """What is asked of the default, and whether it holds."""
+
+    def line(ok: bool, text: str) -> str:
+        return f"- **{'met' if ok else 'missed'}**: {text}"
+
+    worse, tail, number = len(judged.worse), len(judged.worse_tail), len(judged.cells)
+    return "\n".join(
+        [
+            line(
+                not judged.worse,
+                f"mean tuned loss significantly above that of not tuning in {worse} of {number} cells (below it in "
+                f"{len(judged.better)}); in none",
+            ),
+            line(
+                not judged.worse_tail,
+                f"worst tenth of runs significantly more than 2% above that of not tuning in {tail} cells (the largest "
+                f"ratio of two worst tenths is {judged.tail:.3f}); in none",
+            ),
+            line(
+                judged.unwarned <= 0.01,
+                f"{judged.unwarned:.1%} of all runs are more than 1% worse than the constant without a warning before "
+                f"the charge ({judged.worse_than_constant:.1%} with those warned about); at most 1%",
+            ),
+            line(
+                judged.false_alarms <= 0.1,
+                f"a warning before {judged.false_alarms:.1%} of the runs that are at least {1 - CLEARLY:.0%} better "
+                "than the constant; at most 10%",
+            ),
+        ]
+    )
+
+
+def listed(judged: Judgement) -> str:
+    """Names of the cells with unwanted results."""
+    groups = {
+        "Worse than not tuning": judged.worse,
+        "Worse worst tenth": judged.worse_tail,
+        "Rival better": judged.rival_better,
+    }
+    words = {title: [key.replace(" | ", " (ε = ") + ")" for key in sorted(keys)] for title, keys in groups.items()}
+    lines = [f"- {title}: {'; '.join(keys)}.\n" for title, keys in words.items() if keys]
+    return "\n" + "".join(lines) if lines else ""
+
+
+def draw(judged: Judgement, names: list[str], epsilons: list[float], target: Path) -> None:
+    """One panel per epsilon, one line per problem."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context(SETTINGS):
+        figure = Figure(figsize=(2.3 + 1.6 * len(epsilons), 1.0 + 0.22 * len(names)), layout="constrained")
+        panels = figure.subplots(1, len(epsilons), sharey=True, squeeze=False)[0]
+        for axes, epsilon in zip(panels, epsilons, strict=True):
+            for place, name in enumerate(names):
+                cell = judged.cells.get(f"{name} | {epsilon:g}")
+                if cell is None:
+                    continue
+                best, most = (np.mean(cell.losses[method]) for method in (REFERENCE, CONSTANT))
+                for method, (marker, colour, _) in LOOKS.items():
+                    if method in cell.losses:
+                        lost = (np.mean(cell.losses[method]) - best) / (most - best)
+                        axes.plot(
+                            min(lost, WORST_DRAWN), place, marker, color=colour, markersize=6 if marker == "|" else 4
+                        )
+            axes.axvline(1, color=INK, linewidth=0.8, linestyle=":")
+            axes.set_xlim(-0.08, WORST_DRAWN + 0.05)
+            axes.set_ylim(len(names) - 0.4, -0.6)
+            axes.set_yticks(range(len(names)), names)
+            axes.tick_params(axis="y", length=0)
+            axes.set_title(f"ε = {epsilon:g}")
+            axes.set_xlabel("0: no privacy, 1: constant", fontsize=8)
+            axes.grid(alpha=0.3)
+        for marker, colour, label in LOOKS.values():
+            panels[-1].plot([], [], marker, color=colour, label=label, linestyle="")
+        figure.legend(*panels[-1].get_legend_handles_labels(), loc="outside lower center", ncols=3)
+        figure.savefig(target, metadata={"Date": None})
+
+
+def report(out: Path, known: list[str]) -> str:
+    """Write page and figure from the results; returns the verdicts."""
+    cells = read_cells(out)
+    there = {tuple(key.rsplit(" | ", 2)[:2]) for key in cells}
+    names = [name for name in known if any(name == mine for mine, _ in there)]
+    epsilons = sorted({float(epsilon) for name, epsilon in there if name in names} or EPSILONS)
+    judged = judge(gathered(cells, names, epsilons))
+    table, tails = tables(judged, names, epsilons)
+    numbers = sorted({len(cell.warned) for cell in judged.cells.values()})
+    page = PAGE.format(
+        problems=len(names),
+        epsilons=", ".join(f"{epsilon:g}" for epsilon in epsilons),
+        seeds=" or ".join(map(str, numbers)),
+        verdicts=verdicts(judged),
+        cells=len(judged.cells),
+        rivals=sum(RIVAL in cell.losses for cell in judged.cells.values()),
+        rival_better=len(judged.rival_better),
+        rival_worse=len(judged.rival_worse),
+        listed=listed(judged),
+        figure=out.with_suffix(".svg").name,
+        table=table,
+        tails=tails,
+        commits=", ".join(sorted({cell["commit"] for cell in cells.values()})),
+        made=machine(),
+    )
+    out.with_suffix(".md").write_text(page, encoding="utf-8")
+    draw(judged, names, epsilons, out.with_suffix(".svg"))
+    return verdicts(judged)

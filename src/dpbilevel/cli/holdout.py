@@ -1,0 +1,116 @@
+"""Rows that a run sets aside and scores at the end (``--holdout``).
+
+They are chosen by a public permutation of positions, and neither tuning nor training reads them: they are a third role,
+disjoint from the other two. Each record is in one role, so that the run as a whole is as private as its most expensive
+role (parallel composition), and scores with the whole epsilon cost nothing. Their release is declared before the run
+and charged together with it, as one entry of the ledger.
+
+A run that is resumed may compute scores again, with fresh noise. This is no second release: scores leave the process
+only with the finished run, which is written once.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import numpy as np
+
+from dpbilevel.cli.rows import Rows
+from dpbilevel.cli.schema import Column
+from dpbilevel.encoding.encoded_rows import EncodedRows
+from dpbilevel.errors import InvalidArgument
+from dpbilevel.estimators.split import Positions, split, validation_rows
+from dpbilevel.evaluation.evaluating import ScorePlan, plan_scores, warn_if_noisy
+from dpbilevel.evaluation.heldout import check_same_kind, checked_pair
+from dpbilevel.evaluation.result import Evaluation
+from dpbilevel.evaluation.scoring import Declared, chosen_metrics, scored
+from dpbilevel.privacy.budget import Budget
+from dpbilevel.privacy.ledger import Receipt
+from dpbilevel.privacy.noise import KeySchedule
+from dpbilevel.records import Records
+from dpbilevel.solution.solution import Solution
+
+ROLE = "heldout"
+_SEED = 0  # of the public permutation
+
+
+def check_holdout(holdout: float | None) -> None:
+    """Raise unless the option is a fraction."""
+    if holdout is not None and not (math.isfinite(holdout) and 0 < holdout < 1):
+        raise InvalidArgument(
+            f"--holdout {holdout:g}: must lie between 0 and 1; it is a fraction of the rows (try 0.1)"
+        )
+
+
+def held_out_rows(rows: int, holdout: float | None) -> int:
+    """How many of so many rows are set aside."""
+    return 0 if holdout is None or rows < 2 else validation_rows(rows, holdout)
+
+
+def set_aside(rows: Rows, holdout: float) -> tuple[Rows, Rows]:
+    """The rows that remain for the run, and the rows that are set aside, both in the order of the file."""
+    if len(rows.target) < 3:
+        raise InvalidArgument("--holdout: needs at least 3 rows, one to validate, one to train and one to score")
+    held, remaining = split(len(rows.target), holdout, _SEED)
+    return _at(rows, np.sort(remaining)), _at(rows, np.sort(held))
+
+
+@dataclass(frozen=True, eq=False)
+class HeldOut:
+    """Rows that are set aside, and the plan of their scores."""
+
+    features: EncodedRows
+    targets: Any
+    plan: ScorePlan
+    classes: Any
+
+    def score(self, model: Any, receipt: Receipt, seed: int | None) -> Evaluation:
+        """Release the scores of a trained model; the charge of the run has paid for them."""
+        with jax.enable_x64(True):
+            hidden = Records(heldout=scored(self.plan.metrics, model, self.features, self.targets, self.classes, None))
+        return self.plan.release_scores(hidden, KeySchedule(seed), self.features.caveats, receipt=receipt)
+
+
+def planned_scores(rows: Rows, column: Column, estimator: Any, budget: Budget, noise: str) -> HeldOut:
+    """Declare the scores of rows that are set aside: the default ones of `dpbilevel evaluate`.
+
+    Args:
+        rows: the rows that are set aside.
+        column: the declaration of the target.
+        estimator: the estimator, which is not fitted yet.
+        budget, noise: of the run.
+    """
+    number = len(rows.target)
+    classes = None if column.kind == "range" else np.array(column.values)
+    declared = Declared(target_range=column.values) if classes is None else Declared()
+    names = default_metrics(column.kind, len(column.values))
+    metrics = chosen_metrics(names, estimator, classes, budget, number, declared)
+    planned = plan_scores(metrics, number, budget, noise, ROLE)
+    warn_if_noisy(planned, stacklevel=3)
+    _, targets = checked_pair((rows.features, rows.target))
+    if classes is not None:
+        check_same_kind(targets, classes)
+    return HeldOut(rows.features, targets, planned, classes)
+
+
+def default_metrics(kind: str, labels: int) -> tuple[str, ...]:
+    """The metrics for a target of this kind, with this number of classes."""
+    return ("r2", "error_quantiles") if kind == "range" else ("accuracy", "auc") if labels == 2 else ("accuracy",)
+
+
+def with_scores(solution: Solution, evaluation: Evaluation) -> Solution:
+    """The solution of a run whose guarantee covers the scores of its third role too."""
+    charges: Mapping[str, Any] = {**solution.privacy.charges, **evaluation.privacy.charges}
+    return replace(
+        solution,
+        privacy=replace(solution.privacy, charges=charges),
+        sizes={**solution.sizes, ROLE: evaluation.records},
+    )
+
+
+def _at(rows: Rows, positions: Positions) -> Rows:
+    features = rows.features
+    chosen = EncodedRows(np.asarray(features)[positions], data_norm=features.data_norm, caveats=features.caveats)
+    return Rows(chosen, rows.target[positions], {name: cells[positions] for name, cells in rows.places.items()})

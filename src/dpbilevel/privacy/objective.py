@@ -1,0 +1,99 @@
+"""The privacy of objective perturbation, for linear models with bounded rows (Redberg, Koskela and Wang 2023).
+
+    y* = minimiser of  sum over records i of loss_i(a_i . y) + q(y) + (ridge/2) |y|^2 + b . y,   b ~ N(0, noise_std^2 I)
+
+with |a_i| <= R, a loss that is convex in its score with |loss'| <= G and loss'' <= K, and a convex quadratic q that
+reads no record. Released is y~ + N(0, output_std^2 I), where y~ is any point at which the gradient of the objective has
+norm at most ``tolerance``.
+
+**The minimiser.** For given records, b and y* determine each other: b = -(the gradient of all other terms at y*). So y*
+has the density of b at that place, times the determinant of the Hessian H. Compare records with their neighbour's.
+
+*Determinant.* A neighbour has H - k a a' + k' c c' with k, k' <= K, and what remains without a and c is at least
+``ridge``. Either determinant is at most 1 + K R^2/ridge times that of the remainder, and at least once. Its logarithm
+is at most log(1 + K R^2/ridge).
+
+*Density of b.* The neighbour needs b + v at the same y*, with v = s a - s' c and slopes s, s' in [-G, G] that depend on
+y*, hence on b. The loss in the exponent is (2 b . v + |v|^2)/(2 noise_std^2). It is convex in (s, s'), so that it is
+largest at one of four vertices, each of which is a *fixed* vector of norm at most 2 G R. For a fixed v it is the loss
+of a Gaussian mechanism. The hockey-stick divergence of the largest of four losses is at most the sum of four: with mu =
+2 G R/noise_std,
+
+    delta(epsilon) <= 4 delta_mu(epsilon - log(1 + K R^2/ridge)),
+
+delta_mu that of mu-GDP. If a record is set to zero instead, there are two vertices of norm at most G R, and 2 in place
+of 4, which is Theorem 3.1 of the paper. That slopes depend on b is why objective perturbation is no Gaussian release.
+
+**The approximation.** The objective is ridge-strongly convex, so that |y~ - y*| <= tolerance/ridge. Given y*, the
+output is a Gaussian mechanism on y~ - y*, which differs between neighbours by at most 2 tolerance/ridge. It composes
+with the above: mu^2 grows by (2 tolerance/(ridge output_std))^2, in each of the four terms.
+
+The guarantee assumes that the bounds G and K hold, that rows are shortened to R, and that y~ satisfies the tolerance.
+It is one of real arithmetic, like that of all noise in floating point.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Self
+
+from dpbilevel.errors import InvalidArgument
+from dpbilevel.privacy.accounting import gaussian_delta, gaussian_mu
+from dpbilevel.privacy.budget import Budget
+
+_VERTICES = {"replace-one": 4, "zero-out": 2}
+_CHANGES = {"replace-one": 2.0, "zero-out": 1.0}  # gradients of records that a neighbour adds or removes
+_HEADROOM = 1e-9  # relative margin for rounding
+_OUTPUT_SHARE = 1e-3  # of mu^2, for the noise that hides what the solver has left
+
+
+@dataclass(frozen=True)
+class ObjectiveNoise:
+    """The noise with which objective perturbation spends a budget.
+
+    Args:
+        ridge: on the sum of losses.
+        noise_std: of each entry of b.
+        output_std: of each entry of the noise on the output.
+        tolerance: largest norm of the gradient at the output.
+    """
+
+    ridge: float
+    noise_std: float
+    output_std: float
+    tolerance: float
+
+    @classmethod
+    def of(
+        cls, budget: Budget, *, slope: float, curvature: float, row_norm: float, ridge: float, tolerance: float
+    ) -> Self:
+        """For a budget and a ridge, whose determinant must cost less than epsilon.
+
+        >>> noise = ObjectiveNoise.of(
+        ...     Budget(1.0, 1e-6), slope=1.0, curvature=0.25, row_norm=1.0, ridge=2.5, tolerance=1e-9
+        ... )
+        >>> round(noise.noise_std, 2)
+        9.89
+        >>> spent = noise.delta(1.0, slope=1.0, curvature=0.25, row_norm=1.0, adjacency="replace-one")
+        >>> 0.999e-6 < spent <= 1e-6
+        True
+        """
+        assert budget.delta is not None, "without privacy there is no noise"
+        cost = math.log1p(curvature * row_norm**2 / ridge)
+        if not cost < budget.epsilon:
+            raise InvalidArgument(
+                f"ridge={ridge!r}: its determinant costs {cost:.3g}, all of epsilon={budget.epsilon!r} (try more)"
+            )
+        mu = gaussian_mu(budget.epsilon - cost, budget.delta / _VERTICES[budget.adjacency]) * (1 - _HEADROOM)
+        return cls(
+            ridge=ridge,
+            noise_std=_CHANGES[budget.adjacency] * slope * row_norm / (mu * math.sqrt(1 - _OUTPUT_SHARE)),
+            output_std=2 * tolerance / (ridge * mu * math.sqrt(_OUTPUT_SHARE)),
+            tolerance=tolerance,
+        )
+
+    def delta(self, epsilon: float, *, slope: float, curvature: float, row_norm: float, adjacency: str) -> float:
+        """The delta at epsilon, by the bound above."""
+        minimiser = _CHANGES[adjacency] * slope * row_norm / self.noise_std
+        output = 2 * self.tolerance / (self.ridge * self.output_std)
+        left = epsilon - math.log1p(curvature * row_norm**2 / self.ridge)
+        return _VERTICES[adjacency] * gaussian_delta(math.hypot(minimiser, output), left)

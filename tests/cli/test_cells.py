@@ -1,0 +1,29 @@
+"""Dates in a file: what is one, and no cell in any message."""
+
+import datetime
+
+import pyarrow
+import pytest
+
+import dpbilevel as dpb
+from dpbilevel.cli.cells import dates
+
+
+def test_dates_of_text_and_of_types_are_the_same():
+    days = [datetime.datetime(2026, 1, 31, 18, 30), None, datetime.datetime(2020, 2, 29)]
+    texts = pyarrow.array(["2026-01-31T18:30:00.25", "n/a", "2020-02-29"])
+    typed = pyarrow.array(days, pyarrow.timestamp("us"))
+    assert dates("when", texts).tolist() == days
+    assert dates("when", typed.cast(pyarrow.string())).tolist() == days  # as blocks of a Parquet file have them
+    assert dates("when", pyarrow.array([None, ""])).tolist() == [None, None]
+
+
+@pytest.mark.parametrize(
+    "cell", ["31.1.2026", "2026-02-30", "2026-01-31 24:30", "20260131", "soon", "2026-01-31T18:30Z"]
+)
+def test_what_is_no_date_is_refused(cell):
+    with pytest.raises(dpb.InvalidRecords, match="column 'when': the schema declares a date") as raised:
+        dates("when", pyarrow.array(["2026-01-31", cell, None]))
+    assert cell not in str(raised.value)
+    assert raised.value.__cause__ is None
+    assert raised.value.__suppress_context__ or raised.value.__context__ is None
