@@ -111,7 +111,7 @@ def methods(split: Split) -> dict[str, Any]:
     import dpbilevel as dpb
     from dpbilevel.baselines import AdaSSP, ObjectivePerturbation
 
-    known: dict[str, Any] = {TUNED: None, DEFAULT: dpb.Refit()}
+    known: dict[str, Any] = {TUNED: None, DEFAULT: dpb.Refit(rescale=False)}
     if not split.classifies:
         known[RIVAL] = AdaSSP(target_bound=3.0)  # the estimator scales targets to [-3, 3]
     elif len(split.declared["classes"]) == 2:

@@ -22,9 +22,9 @@ declared follows from fixed rules. Losses are test log-losses, or half the squar
 loss).
 
 *Tuned* is the default. *Not tuned* spends the whole budget on training at the estimator's first penalty
-(`method=dpb.Refit()`), with the same rows and noise seeds. *Rival* is `baselines.ObjectivePerturbation` for two classes
-and `baselines.AdaSSP` for numbers. *Constant* predicts frequencies or the mean of the training rows without privacy,
-*no privacy* is scikit-learn's `LogisticRegressionCV` or `RidgeCV`.
+(`method=dpb.Refit(rescale=False)`), with the same rows and noise seeds. *Rival* is `baselines.ObjectivePerturbation`
+for two classes and `baselines.AdaSSP` for numbers. *Constant* predicts frequencies or the mean of the training rows
+without privacy, *no privacy* is scikit-learn's `LogisticRegressionCV` or `RidgeCV`.
 
 {verdicts}
 

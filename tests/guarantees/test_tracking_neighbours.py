@@ -13,6 +13,7 @@ from support.broken_sums import rows_not_zeroed, rows_without_norms
 from support.problems import CASES
 
 import dpbilevel as dpb
+from dpbilevel.methods.rescaling import SCALE
 from dpbilevel.privacy.release import Release
 from dpbilevel.records import isolated_jax_config
 
@@ -96,6 +97,12 @@ def _points(plan, case, release, rng):
         return [(x, y, jnp.float32(1.5))]
     if release.name == "second moments":
         return [(x, y)]
+    if release.name == SCALE:
+        y = y + jnp.asarray(rng.normal(size=y.shape), y.dtype)
+        scales = jnp.asarray(
+            rng.uniform(0, 3, jax.eval_shape(plan.training.start, x, y)["scale"]["scales"].shape), y.dtype
+        )
+        return [(x, y, scales, jnp.asarray(clips, y.dtype)) for clips in ((1.0, 1.0), (1e-6, 1e6), (1e6, 1e-30))]
     points = []
     for step in (0, 3, 20, 39):
         state = plan.program.start(x, y) | {"step": jnp.int32(step)}

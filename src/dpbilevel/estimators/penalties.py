@@ -73,7 +73,7 @@ class PenaltyEstimator(LinearEstimator):
 
         >>> from dpbilevel.estimators import DPLogisticRegressionCV
         >>> DPLogisticRegressionCV(epsilon=1.0, classes=["no", "yes"]).plan(rows=5000, columns=3)
-        Plan(Tracking, 421 releases on RecordShapes(upper=1000 records, lower=4000 records): (1, 8e-05)-DP, ...)
+        Plan(Refit, 25 releases on RecordShapes(upper=1000 records, lower=4000 records): (1, 8e-05)-DP, ...)
         """
         return self._plan(self._prepare(Unread(rows, columns)))
 

@@ -89,6 +89,7 @@ class Preconditioned:
         replaced: whether a neighbour replaces a record, which counts twice.
         outputs: scores per record.
         steps: as given; None for as many as noise is worth.
+        rescale: whether the scale of the model is measured afterwards.
     """
 
     bounds: LinearBounds
@@ -98,9 +99,10 @@ class Preconditioned:
     replaced: bool
     outputs: int
     steps: int | None = None
+    rescale: bool = True
 
     @classmethod
-    def of(cls, context: PublicContext, steps: int | None = None) -> Self | None:
+    def of(cls, context: PublicContext, steps: int | None = None, rescale: bool = True) -> Self | None:
         """The training of a problem; None if its losses do not declare their bounds, or if it does not pay."""
         problem, leaves = context.problem, jax.tree.leaves(context.point[1])
         losses = [problem.loss(level) for level in levels_of(context)]
@@ -119,6 +121,7 @@ class Preconditioned:
             replaced=context.budget.adjacency == "replace-one",
             outputs=math.prod(outputs),
             steps=steps,
+            rescale=rescale,
         )
         # Where damping exceeds every eigenvalue of the second moments, they say nothing.
         informative = training.damping < training.bounds.curvature * training.bounds.row_norm**2
@@ -159,7 +162,7 @@ class Preconditioned:
 
     def program(self, context: PublicContext) -> tuple[Program, Parameters]:
         """The training program; reads no record."""
-        steps, groups = self.number_of_steps, groups_of_columns(context.setting)
+        steps, groups = self.number_of_steps, groups_of_columns(context.setting) if self.rescale else None
         releases = self._releases(context, steps, groups)
         gradients = ReleasedGradients.of(context, 1.0, self.within, _SHARES, releases[TRAINING].noise_std, steps)
         moments_noise, rescaling = releases[MOMENTS].noise_std, None

@@ -71,12 +71,15 @@ class Refit:
             factor of sqrt(1 + v/0.003) with v = sqrt(d_y)/(mu n).
         share: share of mu^2 for *tuning*. By default between 0.1 and 0.2: larger where there are few records or epsilon
             is small, so that the signal-to-noise ratio is low.
+        rescale: whether the scale of a linear model is measured after training, one factor per group of penalties. It
+            needs released second moments. False keeps the model as it was trained.
     """
 
     steps: int | None = None
     learning_rate: float | None = None
     clip_norm: float = 1.0
     share: float | None = None
+    rescale: bool = True
 
     def __post_init__(self) -> None:
         if self.steps is not None:
@@ -111,7 +114,9 @@ class Refit:
         """The training program: noisy gradient steps, or the exact minimiser if epsilon is infinite."""
         if not context.budget.is_private:
             return noiseless_training(context, pools(context))
-        preconditioned = None if self.learning_rate is not None else Preconditioned.of(context, self.steps)
+        preconditioned = (
+            None if self.learning_rate is not None else Preconditioned.of(context, self.steps, self.rescale)
+        )
         return self.descent(context) if preconditioned is None else preconditioned.program(context)
 
     def descent(self, context: PublicContext) -> tuple[Program, Parameters]:
