@@ -1,5 +1,7 @@
 """Rows of one person in an estimator: all of them have one role, and are one record."""
 
+import pickle
+
 import numpy as np
 import pytest
 
@@ -139,3 +141,19 @@ def test_a_fit_of_units_measures_no_second_moments_and_no_scale(groups):
     assert not names & {SCALE, MOMENTS}
     rows_alone = model(rows_per_unit=None, mean_rows=None).plan(rows=PEOPLE, columns=3)
     assert SCALE in {release.name for release in rows_alone.releases}
+
+
+@pytest.mark.parametrize("knots", ["auto", {0: "auto", 1: 3}])
+@pytest.mark.parametrize("derived", [lambda rows: rows, lambda rows: rows[:, :2], lambda rows: np.hstack([rows, rows])])
+def test_rows_whose_columns_follow_from_their_private_number_are_refused(knots, derived):
+    rows, labels, ids = table()
+    ledger, ranges = dpb.Ledger(dpb.Budget(10.0, 1e-3)), dict.fromkeys(range(3), (-1, 1))
+    encoded = derived(dpb.BoundedEncoder(ranges=ranges, knots=knots).fit_transform(rows))
+    for given in (encoded, pickle.loads(pickle.dumps(encoded)), encoded.astype(np.float64)):
+        with pytest.raises(dpb.InvalidRecords, match='knots="auto": encoded these rows'):
+            model(ledger=ledger, data_norm=None).fit(given, labels, units=ids)
+        with pytest.raises(dpb.InvalidRecords, match='knots="auto": encoded these rows'):
+            dpb.Records(lower=(given, labels), unit=ids, rows_per_unit=K)
+    assert ledger.entries == ()
+    declared = derived(dpb.BoundedEncoder(ranges=ranges, knots={0: 3}).fit_transform(rows))
+    model(data_norm=None)._prepare(declared, labels, units=ids)

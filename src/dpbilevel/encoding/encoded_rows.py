@@ -50,6 +50,7 @@ class EncodedRows(np.ndarray[Any, np.dtype[Any]]):
 
     data_norm: float | None
     caveats: tuple[str, ...]
+    counts_rows: bool  # whether the columns follow from the number of rows, which is private for units
 
     def __new__(
         cls, rows: npt.ArrayLike, *, data_norm: float | None = None, caveats: Sequence[str] = ()
@@ -72,6 +73,7 @@ class EncodedRows(np.ndarray[Any, np.dtype[Any]]):
         # NumPy calls this for every new array and view; a transposed array, for example, has different rows.
         self.data_norm = None
         self.caveats = getattr(source, "caveats", ())
+        self.counts_rows = getattr(source, "counts_rows", False)
 
     def __array_wrap__(self, array: Any, context: Any = None, return_scalar: bool = False) -> Any:
         return array[()] if return_scalar else _with_caveats(array, self.caveats)
@@ -95,6 +97,8 @@ class EncodedRows(np.ndarray[Any, np.dtype[Any]]):
         result = _propagate_caveats(result, caveats_of(given), changed, given)
         if norm is not None:
             result.data_norm = norm
+        if function is np.concatenate and isinstance(result, EncodedRows):  # hstack and column_stack call it, too
+            result.counts_rows = any(getattr(part, "counts_rows", False) for part in args[0])
         return result
 
     def __getitem__(self, key: Any) -> Any:
@@ -167,10 +171,10 @@ class EncodedRows(np.ndarray[Any, np.dtype[Any]]):
     def __reduce__(self) -> Any:
         reduced: Any = super().__reduce__()
         rebuild, arguments, state = reduced
-        return rebuild, arguments, (state, self.data_norm, self.caveats)
+        return rebuild, arguments, (state, self.data_norm, self.caveats, self.counts_rows)
 
     def __setstate__(self, state: Any) -> None:
-        array, self.data_norm, self.caveats = state
+        array, self.data_norm, self.caveats, self.counts_rows = state
         super().__setstate__(array)
 
     def _same(self, rows: Any) -> Any:

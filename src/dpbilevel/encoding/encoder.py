@@ -46,7 +46,8 @@ class BoundedEncoder(TransformerMixin, BaseEstimator):
         texts: {column: number of columns} for text: a bag of words, hashed into so many columns.
         scales: {column: "log", "sqrt" or "linear"} for numbers; the logarithm is that of the distance to the low end.
         knots: None (default): a number is one column. A number of knots: it is a curve, linear between knots that are
-            equally far apart on its scale, with one column per knot. "auto": that number from the number of rows.
+            equally far apart on its scale, with one column per knot. "auto": that number from the number of rows,
+            which must be public (estimators of units refuse such rows).
             {column: number, "auto" or list of knots in units of the column} is for these columns alone.
         parts: {column: [part, ...]} adds "year", "month", "weekday" or "hour" of a date.
         missing: columns whose missing cells are indicated by a column of their own. They are then never refused.
@@ -141,6 +142,7 @@ class BoundedEncoder(TransformerMixin, BaseEstimator):
             warnings.warn(caveat, PrivacyLeakWarning, stacklevel=2)
         self._store_columns(X, table)
         self._intercept, self._scale = bool(self.intercept), scale
+        self._counts_rows = feature_maps.counts_rows(self.knots)
         self._blocks, self._crosses, self._missing = blocks, crossed, missing
         self.row_norm_ = norm
         self.caveats_ = known.caveats
@@ -161,7 +163,9 @@ class BoundedEncoder(TransformerMixin, BaseEstimator):
             write(columns, encoded[rows])
         if self._intercept:
             encoded[:, -1] = self._scale
-        return EncodedRows(encoded, data_norm=self.row_norm_, caveats=self.caveats_)
+        result = EncodedRows(encoded, data_norm=self.row_norm_, caveats=self.caveats_)
+        result.counts_rows = self._counts_rows
+        return result
 
     def get_feature_names_out(self, input_features: Any = None) -> npt.NDArray[np.object_]:
         """Names of the output columns: the name of a plain column, column_category or column_knot, and "intercept"."""

@@ -59,6 +59,12 @@ def knots_of(given: Any, known: Declarations, rows: int) -> dict[Any, Any]:
     return chosen
 
 
+def counts_rows(given: Any) -> bool:
+    """Whether the number of knots of a column follows from the number of rows."""
+    listed = given.values() if isinstance(given, Mapping) else [given]
+    return any(isinstance(knots, str) for knots in listed)  # "auto"; other strings are refused
+
+
 def default_knots(rows: int) -> int:
     """The number of knots of ``knots="auto"``, from the public number of rows.
 

@@ -23,6 +23,7 @@ from typing import Any, Self
 import numpy as np
 
 from dpbilevel.applications.regularization import PENALTIES, regularization
+from dpbilevel.encoding.encoded_rows import EncodedRows
 from dpbilevel.estimators.groups import numbered_groups
 from dpbilevel.estimators.linear import LinearEstimator
 from dpbilevel.estimators.owners import Owners, check_no_weights, planned_sizes
@@ -32,6 +33,7 @@ from dpbilevel.execution.notices import PASS_LIMIT
 from dpbilevel.methods.refit import Refit
 from dpbilevel.methods.rescaling import SCALE
 from dpbilevel.planning import Plan
+from dpbilevel.privacy.units import check_columns_are_public
 from dpbilevel.problem import BilevelProblem
 from dpbilevel.records import RecordShapes
 from dpbilevel.solution.solution import Legend
@@ -79,6 +81,8 @@ class PenaltyEstimator(LinearEstimator):
 
     def _prepare(self, X: Any, y: Any = None, sample_weight: Any = None, units: Any = None) -> Prepared:
         check_no_weights(self, sample_weight, units)
+        if units is not None and isinstance(X, EncodedRows):
+            check_columns_are_public([X])
         table = self._rows(X)
         targets = self._targets(y, table)
         weights = Weights.of(sample_weight, self.largest_weight, getattr(self, "class_weight", None), table, targets)

@@ -127,6 +127,15 @@ def check_rows_alone(heldout: Tree, *units: Any) -> None:
         )
 
 
+def check_columns_are_public(rows: Tree) -> None:
+    """Raise for encoded rows whose number of columns follows from the number of rows."""
+    if any(getattr(leaf, "counts_rows", False) for leaf in jax.tree.leaves(rows)):
+        raise InvalidRecords(
+            'knots="auto": encoded these rows, and follows from their number; with units that is private (only the '
+            "number of units is public). Declare a number of knots (try knots=12), or knots=None"
+        )
+
+
 def selections(given: Mapping[str, Tree], unit: Any, rows_per_unit: Any, mean_rows: Any) -> dict[str, Selection]:
     """By role, the rows of each unit; empty without units. Arguments are those of `Records`."""
     if unit is None and rows_per_unit is None and mean_rows is None:
@@ -134,6 +143,7 @@ def selections(given: Mapping[str, Tree], unit: Any, rows_per_unit: Any, mean_ro
     most, _ = check_bounds(rows_per_unit, mean_rows)
     if unit is None:
         raise InvalidRecords("unit: must be given with rows_per_unit=...; it says whose row each row is")
+    check_columns_are_public(given)
     for role, tree in given.items():
         check_leading_axis(role, jax.tree.map(lambda leaf: shape_of(role, leaf), tree))  # noqa: B023
     rows = {role: int(np.shape(jax.tree.leaves(tree)[0])[0]) for role, tree in given.items()}
