@@ -173,7 +173,7 @@ def test_reports_say_that_a_large_epsilon_protects_next_to_nobody():
 
 @pytest.mark.parametrize(
     ("epsilon", "words"),
-    [("25", "--epsilon 25:"), ("inf", "--epsilon inf:"), ("1", "more noise than signal")],
+    [("25", "--epsilon 25:"), ("inf", "--epsilon inf:"), ("0.1", "400 records are few")],
 )
 def test_the_command_line_says_it_once(epsilon, words, command):
     code, _, errors = command("plan", "--rows", "400", "--columns", "3", "--epsilon", epsilon)

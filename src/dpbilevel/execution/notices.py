@@ -16,7 +16,7 @@ from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.release import Release
 from dpbilevel.privacy.spend import Privacy
 
-TRAINING_LIMIT = 0.02  # noise-to-signal ratio of training above which the model is of little use
+TRAINING_LIMIT = 0.07  # noise-to-signal ratio of training above which models may not beat a constant
 PASS_LIMIT = 1.0  # noise-to-signal ratio of a tuning step above which it has more noise than signal
 _RATIO = "noise to signal"
 _TRAINING = f"training: {_RATIO}"

@@ -21,7 +21,6 @@ which for many classes is far below its bound, and takes so many more steps.
 it, a fraction 1 - q, by about C (1 - q). The sum of squares is smallest at a fraction in proportion to v.
 """
 
-import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -36,6 +35,7 @@ from dpbilevel.foundation.structure import function, passing
 from dpbilevel.linear_loss import LinearBounds, LinearLoss
 from dpbilevel.methods.context import PublicContext, gradient
 from dpbilevel.methods.contributions import by_role, shares_by_role
+from dpbilevel.methods.moment_rows import moment_rows
 from dpbilevel.methods.rescaling import (
     PASSES,
     SCALE,
@@ -45,20 +45,19 @@ from dpbilevel.methods.rescaling import (
     groups_of_columns,
     scale_levels,
     scaled,
-    without_noise,
 )
 from dpbilevel.methods.rescaling import SHARE as _SCALE_SHARE
+from dpbilevel.methods.standard_errors import averaged_variances, without_noise
 from dpbilevel.methods.training_gradients import (
     GRADIENT,
     WITHIN,
     ReleasedGradients,
-    fraction,
     gradient_levels,
     levels_of,
     number_of_records,
 )
 from dpbilevel.privacy.calibration import calibrate, with_shares
-from dpbilevel.privacy.release import Contribution, Release
+from dpbilevel.privacy.release import Release
 from dpbilevel.privacy.second_moments import SecondMoments
 from dpbilevel.problem import BilevelProblem
 
@@ -215,7 +214,7 @@ class Preconditioned:
         """The calibrated releases by name; the scale has one where there are penalties to adapt."""
         adjacency = context.budget.adjacency
         contributions = {
-            MOMENTS: self._rows(context),
+            MOMENTS: moment_rows(context, self.bounds.row_norm),
             TRAINING: by_role(gradient_levels(context, 1.0, _SHARES), context),
         }
         weights, uses = {MOMENTS: _SHARE, TRAINING: 1 - _SHARE}, {MOMENTS: 1, TRAINING: steps}
@@ -234,16 +233,6 @@ class Preconditioned:
     @property
     def _first_clip(self) -> float:
         return self.bounds.row_norm * (self.bounds.slope if math.isfinite(self.bounds.slope) else 1.0)
-
-    def _rows(self, context: PublicContext) -> dict[str, Contribution]:
-        """Rows of all roles; the weight of a role is part of its rows."""
-        rows = {}
-        for level in levels_of(context):
-            weight = math.sqrt(fraction(context, level))
-            role = context.sizes.role_of(level) or level
-            row = function(_weighted_row, _row(context.problem, level), weight)
-            rows[role] = Contribution(row, weight * self.bounds.row_norm, context.sizes.count(role))
-        return rows
 
     def _parameters(self, releases: Mapping[str, Release], roles: tuple[str, ...]) -> Parameters:
         moments, training = releases[MOMENTS], releases[TRAINING]
@@ -340,33 +329,14 @@ class _Update:
         return carry | {"factors": factors, "errors": scaled(errors, factors)}
 
     def _standard_errors(self, state: State) -> jax.Array:
-        """Standard deviation of each coefficient of the average, from the noise of all steps.
-
-        Near the minimiser steps are linear in their noise. In every eigenvector of the second moments the covariance of
-        y, velocity and average is carried from step to step, with the noise of a mean step.
-        """
         x, y = state["x"], state["average"]
         scale = self.problem.lower_scale(x)
         sizes, directions = jnp.linalg.eigh(state["moments"])
         own = directions.T**2 @ self._own_curvature(x, y)
-        rate = 1 / (scale * (self.curvature * jnp.maximum(sizes, 0) + self.damping) + own)
-        curvature = scale * self.curvature * without_noise(sizes, self.moments_noise) + own
-        first, variance = self.steps // 2, scale**2 * state["variance"]
-
-        def one(step: jax.Array, covariance: jax.Array) -> jax.Array:
-            weight = jnp.where(step >= first, 1.0 / (self.steps - first), 0.0)
-            zero, unit = jnp.zeros_like(rate), jnp.ones_like(rate)
-            speed = jnp.stack([rate * curvature, _MOMENTUM * unit, zero], axis=-1)
-            place = jnp.stack([unit, zero, zero], axis=-1) - speed
-            whole = jnp.stack([zero, zero, unit], axis=-1) + weight * place
-            moved = jnp.stack([place, speed, whole], axis=-2)
-            noise = jnp.stack([-rate, rate, -weight * rate], axis=-1)
-            outer = noise[..., :, None] * noise[..., None, :] * variance
-            return moved @ covariance @ jnp.swapaxes(moved, -1, -2) + outer
-
-        start = jnp.zeros((*rate.shape, 3, 3), rate.dtype)
-        covariance = jax.lax.fori_loop(0, self.steps, one, start)
-        deviations = jnp.sqrt(jnp.maximum(directions**2 @ covariance[:, 2, 2], 0))
+        rates = 1 / (scale * (self.curvature * jnp.maximum(sizes, 0) + self.damping) + own)
+        curvatures = scale * self.curvature * without_noise(sizes, self.moments_noise) + own
+        variances = averaged_variances(rates, curvatures, scale**2 * state["variance"], self.steps, _MOMENTUM)
+        deviations = jnp.sqrt(jnp.maximum(directions**2 @ variances, 0))
         return jnp.broadcast_to(deviations.reshape(-1, *(1,) * (y.ndim - 1)), y.shape).astype(y.dtype)
 
 
@@ -405,23 +375,3 @@ def _finish(state: State) -> tuple[Tree, Tree]:
 
 def _scales_at(state: State, carry: State, step: jax.Array) -> Tree:
     return at_point(carry["scale"], carry["x"], carry["average"])
-
-
-def _weighted_row(row: Any, weight: Any, point: Tree, record: Tree) -> jax.Array:
-    own = row(*point, record)
-    return (weight * own).astype(own.dtype)
-
-
-@functools.lru_cache(maxsize=64)
-def _row(problem: BilevelProblem, level: str) -> Any:
-    """(x, y, record) -> the row, times the root of its weight relative to a lower record of full weight."""
-    loss = problem.loss(level)
-    assert isinstance(loss, LinearLoss)
-    if level == "upper":
-        return loss.weighted_row
-
-    def lower(x: Tree, y: Tree, record: Tree) -> jax.Array:
-        row = loss.weighted_row(x, y, record)
-        return (row / jnp.sqrt(problem.lower_scale(x))).astype(row.dtype)
-
-    return lower

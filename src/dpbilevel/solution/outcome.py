@@ -55,7 +55,7 @@ def _outcome(planned: Plan, start: Tree, x: Tree, history: Mapping[str, Tree]) -
         return Outcome("Diverged: the returned x is not finite; try smaller steps or a bounded domain.", usable=False)
     moved = distance(start, x) > 0
     if not isinstance(planned.method, Tracking):
-        scaled = f"{SCALE}: passes" in planned.parameters
+        scaled = f"{SCALE}: passes" in planned.parameters and FACTORS in history
         return Outcome(_rescaled(history[FACTORS]) if scaled else _without_diagnostics(planned, moved))
     if not planned.budget.is_private:
         return Outcome(_without_noise(planned, start, x, history["x"]))
