@@ -14,6 +14,7 @@ from dpbilevel.cli.applications.tune import Tune
 from dpbilevel.privacy import noise
 
 TUNE = ("tune", "people.csv", "--target", "paid", "--schema", "schema.toml", "--epsilon", "0.8", "--delta", "1e-5")
+REWEIGHT = ("reweight", *TUNE[1:], "--source", "clinic")
 SECRET = bytes(range(32))
 LEFT = {".checkpoint", ".options.json", "run.json"}
 WRITTEN = {"report.html", "report.md", "run.json"}
@@ -48,8 +49,8 @@ def run(command, monkeypatch):
 
 @pytest.fixture
 def cut_off(folder, run):
-    """A folder in which a run ended after five chunks."""
-    code, _, said = run(*TUNE, chunks=5, fixed=True)
+    """A folder in which a run ended after its charge: training is one round."""
+    code, _, said = run(*TUNE, chunks=0, fixed=True)
     assert code == 4
     assert "resume it, at no further cost, with: dpbilevel tune --resume run" in said
     return folder
@@ -59,8 +60,15 @@ def names(folder):
     return {path.name for path in folder.iterdir()}
 
 
-@pytest.mark.parametrize("chunks", [0, 20], ids=["before the first round", "before the training"])
-@pytest.mark.parametrize("kind", [TUNE, ("reweight", *TUNE[1:], "--source", "clinic")], ids=["tune", "reweight"])
+@pytest.mark.parametrize(
+    ("kind", "chunks"),
+    [
+        pytest.param(TUNE, 0, id="tune, before its round"),
+        pytest.param(REWEIGHT, 0, id="reweight, before the first round"),
+        pytest.param(REWEIGHT, 5, id="reweight, while it tunes"),
+        pytest.param(REWEIGHT, 20, id="reweight, before the training"),
+    ],
+)
 def test_a_run_resumes_to_the_same_file_and_is_charged_once(folder, run, monkeypatch, kind, chunks):
     def ledger():
         return dpb.Ledger.open(f"sqlite:///{folder}/people.db", dataset="people", total=dpb.Budget(3.0, 1e-4))
@@ -222,7 +230,7 @@ def test_a_disk_that_is_full_while_a_run_is_running_does_not_stop_it(folder, run
         return write(path, text, **options)
 
     monkeypatch.setattr(file, "write_atomically", full)
-    code, _, said = run(*TUNE)
+    code, _, said = run(*REWEIGHT)
     assert code == 0, said
     assert len(saves) > 20
     assert names(folder / "run") == WRITTEN
