@@ -168,7 +168,7 @@ def test_steps_and_rate_of_adam_follow_public_numbers():
     assert planned(50_000)[0] == 600
     steps, rate = planned(2000)
     assert steps == math.ceil(4000 * dpb.Budget(1.0, 1e-6).mu / 3)
-    assert rate == pytest.approx(2 / math.sqrt(steps))
+    assert rate == pytest.approx(1 / math.sqrt(steps))
     assert planned(2000, steps=50, learning_rate=0.3, clip_norm=2.0) == (50, pytest.approx(0.15))
     problem = dpb.applications.regularization("logistic", columns=4, row_norm=8.0)
     assert planned(20, epsilon=0.5)[1] == pytest.approx(2 / (8 * math.sqrt(200)))

@@ -197,11 +197,10 @@ class Refit:
         if self.learning_rate is not None:
             return self.learning_rate / self.clip_norm, f"{self.learning_rate:g}/C"
         losses = [context.problem.loss(level) for level in levels_of(context)]
-        if not all(isinstance(loss, LinearLoss) for loss in losses):
+        declared = [loss.bounds for loss in losses if isinstance(loss, LinearLoss) and loss.bounds is not None]
+        if len(declared) < len(losses):  # so that a linear loss without bounds trains like the same function
             return _OTHER / (self.clip_norm * math.sqrt(steps)), f"{_OTHER:g}/(C sqrt(steps))"
-        bounds = getattr(losses[0], "bounds", None)
-        if bounds is None:
-            return _LINEAR / (self.clip_norm * math.sqrt(steps)), f"{_LINEAR:g}/(C sqrt(steps))"
+        bounds = declared[0]
         return _LINEAR / (bounds.row_norm * math.sqrt(steps)), f"{_LINEAR:g}/(R sqrt(steps)), with R the norm of rows"
 
 
