@@ -101,8 +101,7 @@ def test_newton_steps_find_the_factors_that_noise_does_not_hide(noise, expected)
         derivatives = {"slope": curvature * (state["scales"] - best), "curvature": curvature}
         answer = {name: value / parts[name].unit for name, value in derivatives.items()}
         state = rule.step(state, answer, jnp.asarray(step))
-    y = jnp.ones(COLUMNS)
-    factors = rule.factors(state, y, jnp.sqrt(0.1) * y)
+    factors = rule.factors(state, jnp.ones(COLUMNS), 0.1 * jnp.ones(COLUMNS))
     places = [groups.index(group) for group in range(3)]
     np.testing.assert_allclose(np.asarray(factors)[places], expected, rtol=1e-3)
 

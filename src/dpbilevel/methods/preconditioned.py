@@ -322,22 +322,26 @@ class _Update:
 
     def end(self, state: State, carry: State) -> State:
         """The state after the last stage, with the standard errors of the model and the factors of its columns."""
-        errors = self._standard_errors(carry)
+        errors, of_noise, of_model = self._noise(carry)
         if self.rescaling is None:
             return carry | {"errors": errors}
-        factors = self.rescaling.factors(carry["scale"], carry["average"], errors).astype(errors.dtype)
+        factors = self.rescaling.factors(carry["scale"], of_model, of_noise).astype(errors.dtype)
         return carry | {"factors": factors, "errors": scaled(errors, factors)}
 
-    def _standard_errors(self, state: State) -> jax.Array:
+    def _noise(self, state: State) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Standard errors of the model, and by column the mean square of scores due to noise and in all."""
         x, y = state["x"], state["average"]
         scale = self.problem.lower_scale(x)
         sizes, directions = jnp.linalg.eigh(state["moments"])
+        clean = without_noise(sizes, self.moments_noise)
         own = directions.T**2 @ self._own_curvature(x, y)
         rates = 1 / (scale * (self.curvature * jnp.maximum(sizes, 0) + self.damping) + own)
-        curvatures = scale * self.curvature * without_noise(sizes, self.moments_noise) + own
+        curvatures = scale * self.curvature * clean + own
         variances = averaged_variances(rates, curvatures, scale**2 * state["variance"], self.steps, _MOMENTUM)
         deviations = jnp.sqrt(jnp.maximum(directions**2 @ variances, 0))
-        return jnp.broadcast_to(deviations.reshape(-1, *(1,) * (y.ndim - 1)), y.shape).astype(y.dtype)
+        errors = jnp.broadcast_to(deviations.reshape(-1, *(1,) * (y.ndim - 1)), y.shape).astype(y.dtype)
+        scores = (directions * jnp.sqrt(clean)) @ (directions.T @ y.reshape(y.shape[0], -1))
+        return errors, scores.shape[1] * (directions**2 @ (clean * variances)), jnp.sum(scores**2, axis=1)
 
 
 def _start(update: "_Update", clip: Any, x: Tree, y: Tree) -> State:

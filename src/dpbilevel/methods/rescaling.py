@@ -19,9 +19,9 @@ sampling alone explains, E[y . zeta] = phi d_eff/n, with d_eff the number of coe
 phi the dispersion of the loss: one for a log-likelihood.
 
 *Noise.* The noise of every factor is known. Where it hides the factor, the noise of the model itself says what to
-expect: of |y_b|^2, the part that noise does not explain, s = (1 - E|noise|^2/|y_b|^2)+ (James and Stein). The factor is
-s, and moves from it as far as the movement exceeds its noise: not at all up to about two standard deviations, and by
-the whole distance from four on (firm shrinkage; Gao and Bruce 1997).
+expect: s, the part of the mean square of its scores that noise does not explain (James and Stein). The factor is s, and
+moves from it as far as the movement exceeds its noise: not at all up to about two standard deviations, and by the whole
+distance from four on (firm shrinkage; Gao and Bruce 1997).
 """
 
 import functools
@@ -171,14 +171,11 @@ class Rescaling:
         }
         return state | {name: value.astype(jnp.float32) for name, value in new.items()}
 
-    def factors(self, state: State, y: jax.Array, errors: jax.Array) -> jax.Array:
-        """The factor of each column after the last pass, for a model with these standard errors."""
+    def factors(self, state: State, of_model: jax.Array, of_noise: jax.Array) -> jax.Array:
+        """The factor of each column after the last pass; both arguments are mean squares of scores, by column."""
         groups = jnp.asarray(self.groups)
-
-        def energy(values: jax.Array) -> jax.Array:
-            return jax.ops.segment_sum(jnp.sum(values.reshape(len(self.groups), -1) ** 2, axis=1), groups, self.number)
-
-        prior = jnp.maximum(1 - energy(errors) / jnp.maximum(energy(y), _TINY), 0.0)
+        whole, noise = (jax.ops.segment_sum(part, groups, self.number) for part in (of_model, of_noise))
+        prior = jnp.maximum(1 - noise / jnp.maximum(whole, _TINY), 0.0)
         moved = state["sum"] - prior
         evidence = 1 - _DOUBT * state["variance"] / jnp.maximum(moved**2, _TINY)
         return (prior + jnp.clip(evidence / (1 - _PLAIN), 0.0, 1.0) * moved)[groups]
