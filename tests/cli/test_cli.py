@@ -329,7 +329,7 @@ def test_a_run_that_fails_after_its_charge_is_marked(folder, command, monkeypatc
 
 
 def test_an_error_before_the_charge_leaves_nothing(folder, command, monkeypatch):
-    monkeypatch.setattr(dpb.Ledger, "charge", lambda *_: (_ for _ in ()).throw(RuntimeError(SECRET)))
+    monkeypatch.setattr(dpb.Ledger, "charge", lambda *_, **__: (_ for _ in ()).throw(RuntimeError(SECRET)))
     code, _, said = command(*TUNE, "--delta", "1e-4")
     assert code == 1
     assert SECRET not in said

@@ -60,7 +60,7 @@ class Charged(Exception):
 def stopped(monkeypatch):
     """Runs end where they would charge, and long before they compile."""
 
-    def charge(*_):
+    def charge(*_, **__):
         raise Charged
 
     monkeypatch.setattr(dpb.Ledger, "charge", charge)

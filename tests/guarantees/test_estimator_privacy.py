@@ -54,7 +54,7 @@ def test_a_ledger_counts_every_fit_and_refuses_the_last(case):
 def test_the_charge_comes_before_the_data_and_stands(case, monkeypatch):
     order = []
     charge = dpb.Ledger.charge
-    monkeypatch.setattr(dpb.Ledger, "charge", lambda *given: order.append("charge") or charge(*given))
+    monkeypatch.setattr(dpb.Ledger, "charge", lambda *given, **more: order.append("charge") or charge(*given, **more))
 
     def execute(*given):
         order.append("data")
