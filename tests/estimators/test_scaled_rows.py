@@ -8,7 +8,7 @@ import dpbilevel as dpb
 from dpbilevel.encoding import columns
 from dpbilevel.encoding.columns import read_table
 from dpbilevel.errors import InvalidRecords
-from dpbilevel.estimators.prepared import levels
+from dpbilevel.estimators.prepared import split_levels
 from dpbilevel.estimators.rows import norm_scaling, with_intercept
 from dpbilevel.estimators.scaled_rows import ScaledRows, whole
 from dpbilevel.estimators.split import split
@@ -38,7 +38,7 @@ def test_levels_read_the_table_once_and_split_every_column_alike():
     reads = []
     true = made.table.read
     object.__setattr__(made.table, "read", lambda rows: reads.append(rows) or true(rows))
-    found = levels((made, labels), (made, labels), 0.2, 0)
+    found = split_levels((made, labels), (made, labels), 0.2, 0)
     assert len(reads) == 1
     for role, selection in zip(("upper", "lower"), split(50, 0.2, 0), strict=True):
         np.testing.assert_array_equal(found[role][1], selection)
@@ -62,4 +62,4 @@ def test_missing_cells_are_refused_when_rows_are_read():
 
 def test_a_plan_needs_shapes_only():
     shape = jax.ShapeDtypeStruct((10, 4), np.float32)
-    assert levels((shape,), (shape,), 0.2, 0)["lower"][0].shape == (8, 4)
+    assert split_levels((shape,), (shape,), 0.2, 0)["lower"][0].shape == (8, 4)
