@@ -1,4 +1,4 @@
-"""The demonstration: tunes penalties on private flights within one budget. Will a flight from New York be late?"""
+"""The demonstration: training with and without tuning on private flights. Will a flight from New York be late?"""
 
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from dpbilevel.cli.wording import for_command_line
 from dpbilevel.encoding.encoder import BoundedEncoder
 from dpbilevel.errors import InvalidArgument
 from dpbilevel.estimators.split import split
+from dpbilevel.methods.preconditioned import FACTORS
 from dpbilevel.methods.refit import Refit
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.ledger import Ledger
@@ -42,7 +43,7 @@ def demonstrate(out: Path, *, rows: int, force: bool, console: Console, command:
     names = list(flights.X)
     groups = [names[at] for at in encoder.group_of_column_]
     console.print(
-        f"{len(private):,} private flights, {features.shape[1]} columns, one penalty for each of {len(names)} inputs; "
+        f"{len(private):,} private flights, {features.shape[1]} columns, one scale for each of {len(names)} inputs; "
         f"epsilon {BUDGET.epsilon:g}, delta {BUDGET.delta:g}, including tuning."
     )
 
@@ -98,10 +99,11 @@ def demonstrate(out: Path, *, rows: int, force: bool, console: Console, command:
             for (name, (loss, accuracy)), model in zip(scores.items(), (untuned, tuned), strict=True)
         ],
     )
+    factors = tuned.solution_.history[FACTORS][-1]
     console.table(
-        f"Penalties (released), from {prepared.planned.parameters['first penalty'][0]:.2g} each",
-        ["input", "penalty"],
-        [[str(name), f"{value:.2g}"] for name, value in zip(tuned.groups_, tuned.penalties_, strict=True)],
+        "Scale of the coefficients of each input, as measured after training",
+        ["input", "factor"],
+        [[name, f"{factors[groups.index(name)]:.2f}"] for name in names],
     )
     console.print(f"\n{for_command_line(tuned.solution_.result)}")
     console.print(f"\nReport: {out / PAGE}")
