@@ -40,7 +40,7 @@ from dpbilevel.methods.context import PublicContext, Setting
 from dpbilevel.methods.contributions import Levels
 from dpbilevel.methods.joint import Part, joined, separated, shared
 from dpbilevel.methods.standard_errors import without_noise
-from dpbilevel.methods.training_gradients import fraction, levels_of
+from dpbilevel.methods.training_gradients import fraction, levels_of, weighted
 from dpbilevel.problem import BilevelProblem
 
 Tree = Any
@@ -91,7 +91,7 @@ def scale_levels(context: PublicContext, groups: tuple[int, ...]) -> Levels:
     for level in levels_of(context):
         mine = fraction(context, level)
         contribution = joined(_parts(context.problem, level, groups), clipped=context.budget.is_private)
-        levels[level] = function(_weighted, mine, contribution), mine
+        levels[level] = function(weighted, mine, contribution), mine
     return levels
 
 
@@ -216,10 +216,6 @@ def _derivatives(problem: BilevelProblem, level: str, groups: tuple[int, ...]) -
         return second / point[3][1]
 
     return slope, curvature
-
-
-def _weighted(weight: Any, contribution: Any, point: Tree, record: Tree) -> Tree:
-    return jax.tree.map(lambda leaf: (weight * leaf).astype(leaf.dtype), contribution(point, record))
 
 
 def fitted_columns(

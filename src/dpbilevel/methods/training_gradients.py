@@ -58,7 +58,7 @@ def gradient_levels(context: PublicContext, cut: float, shares: Mapping[str, flo
     for level in levels_of(context):
         contribution = joined(_parts(_gradient(context, level), cut, shares), clipped=context.budget.is_private)
         mine = fraction(context, level)
-        levels[level] = function(_weighted, mine, contribution), mine
+        levels[level] = function(weighted, mine, contribution), mine
     return levels
 
 
@@ -130,7 +130,8 @@ def _within(loss_gradient: Callable[[Tree, Tree, Tree], Tree], cut: Any, point: 
     return jnp.where(cut * norm(_in_units(loss_gradient, cut, point, record)) <= 1, 0.5, -0.5)
 
 
-def _weighted(weight: Any, contribution: Callable[[Tree, Tree], Tree], point: Tree, record: Tree) -> Tree:
+def weighted(weight: Any, contribution: Callable[[Tree, Tree], Tree], point: Tree, record: Tree) -> Tree:
+    """The contribution of a record, times the weight of its level."""
     return optax.tree.scale(weight, contribution(point, record))
 
 
