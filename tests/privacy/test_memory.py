@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from support.memory import largest_intermediate
 
-from dpbilevel.privacy import memory
+from dpbilevel.privacy import buffer, memory
 from dpbilevel.privacy.clipping import clipped_sum
 from dpbilevel.privacy.memory import CHUNK, Memory, reserved, room
 from dpbilevel.privacy.outer import Outer
@@ -25,11 +25,9 @@ def records(number, columns=5, seed=0):
     return draws.normal(size=(number, columns)).astype(np.float32), draws.normal(size=number).astype(np.float32)
 
 
-def total(source, present, clip=0.5):
+def total(source, present, clip=0.5, contribution=lambda record: Outer(*record)):
     with isolated_jax_config():
-        return np.asarray(
-            jax.jit(lambda *given: clipped_sum(lambda record: Outer(*record), *given, clip))(source, present)
-        )
+        return np.asarray(jax.jit(lambda *given: clipped_sum(contribution, *given, clip))(source, present))
 
 
 # ---- arrays
@@ -152,3 +150,27 @@ def test_one_block_holds_nothing_as_large_as_the_rows():
         analysis = jax.jit(summed).lower(arrays, present).compile().memory_analysis()
     assert analysis.temp_size_in_bytes < 4 * number * columns / 2
     assert largest_intermediate(summed, arrays, present) <= number * columns
+
+
+def test_a_single_coefficient_has_a_line_of_zeros_beside_it_on_accelerators(monkeypatch):
+    """Their compilers make no matrix product of one coefficient. The sum, and which records are usable, stay."""
+    rows, targets = records(1000)
+    rows[3] *= 1e30
+    targets[3] = 1e30
+    present = np.arange(1000) % 7 > 0
+
+    def contribution(record):
+        return {"outer": Outer(*record), "other": record[1]}
+
+    expected = total((rows, targets), present, contribution=contribution)
+    lines = []
+
+    def stored_once(parts):
+        lines.extend(parts)
+        return buffer.stored_once(parts)
+
+    monkeypatch.setattr(memory, "stored_once", stored_once)
+    monkeypatch.setattr(memory.jax, "default_backend", lambda: "gpu")
+    found = total((rows, targets), present, contribution=contribution)
+    assert len(lines) == 3
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)

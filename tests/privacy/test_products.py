@@ -147,7 +147,7 @@ def longest_over_clip(rows, targets, clip, clipped=_clipped_numbers):
         @jax.jit
         def numbers(rows, targets):
             given = jnp.stack([targets**2, 1 - targets, targets, targets, targets])
-            block = Products(given, rows, row_norms(rows), found)
+            block = Products(given, rows, row_norms(rows), found.coefficients, found)
             return clipped(block, jnp.ones(len(rows), bool), clip)
 
         scaled = np.asarray(numbers(*records)).astype(np.longdouble)

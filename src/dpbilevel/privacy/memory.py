@@ -80,13 +80,11 @@ class Memory(NamedTuple):
         """Fold a sum over blocks of records; a block is a whole number of chunks.
 
         The numbers of a block are computed once: the values that ``total.add`` measures are the values that it adds.
-        Contributions that are outer products are added as such, all others as vectors. So is a single record or column,
-        and on accelerators a single coefficient: compilers make no matrix product of it, and tests of compiled programs
-        look for one.
+        Contributions that are outer products are added as such, all others as vectors. So is a single record or column:
+        compilers make no matrix product of it, and tests of compiled programs look for one.
         """
         found = layout(vector, _one(self.arrays))
-        fewest = 1 if jax.default_backend() == "cpu" else 2
-        if found is None or min(found.columns, present.shape[0]) < 2 or found.coefficients < fewest:
+        if found is None or min(found.columns, present.shape[0]) < 2:
             return self._vectors(vector, total, present)
         return self._products(found, vector, total, present)
 
@@ -123,7 +121,12 @@ class Memory(NamedTuple):
             lines = [part.reshape(taken.shape[0], -1).T.astype(found.dtype) for part in parts]
             if found.numbers <= _LINES:
                 lines = [part[line : line + 1] for part in lines for line in range(part.shape[0])]
-            return total.add(carry, Products(stored_once(lines), own, norms, found), taken)
+            factors = found.coefficients
+            if factors == 1 and jax.default_backend() != "cpu":
+                # Compilers for accelerators make a matrix product of two coefficients, but not of one.
+                lines.insert(1, jnp.zeros_like(lines[0]))
+                factors = 2
+            return total.add(carry, Products(stored_once(lines), own, norms, factors, found), taken)
 
         start = total.start(sum(size for size, _ in found.leaves))
         if self._is_one_block(found):

@@ -46,12 +46,14 @@ class Products(NamedTuple):
         numbers: coefficients, then other numbers, one line each, with an entry for each record; stored once.
         rows: the rows that coefficients multiply, all of them finite: the records' own, or stored once.
         norms: at least the norms of the rows, in float64.
+        factors: how many lines multiply the rows: all coefficients, and perhaps a line of zeros after them.
         layout: which number is what.
     """
 
     numbers: jax.Array
     rows: jax.Array
     norms: jax.Array
+    factors: int
     layout: Layout
 
 
@@ -100,7 +102,7 @@ def _zeroed(rows: jax.Array, finite: jax.Array) -> jax.Array:
 
 def products_total(block: Products, taken: jax.Array, clip: float, chunk: int) -> jax.Array:
     """Sum of the clipped contributions of a block, raveled, in float64; chunks are summed in the numbers' dtype."""
-    count = block.layout.coefficients
+    count = block.factors
     numbers = _clipped_numbers(block, _usable(block, taken), clip)
     chunks = numbers.reshape(numbers.shape[0], -1, chunk)
     products = jax.lax.dot_general(
@@ -117,7 +119,7 @@ def products_total(block: Products, taken: jax.Array, clip: float, chunk: int) -
 
 def _usable(block: Products, taken: jax.Array) -> jax.Array:
     """Which records are summed; comparisons are false for NaN, too."""
-    sizes, count = jnp.abs(block.numbers), block.layout.coefficients
+    sizes, count = jnp.abs(block.numbers), block.factors
     finite = _along_lines(jnp.logical_and, sizes <= _OVERFLOW)
     # An infinite row is not usable with any coefficient, not even with zero.
     largest = jnp.maximum(_along_lines(jnp.maximum, sizes[:count]), _UNDERFLOW)
@@ -130,7 +132,7 @@ def _clipped_numbers(block: Products, usable: jax.Array, clip: float) -> jax.Arr
     Scales may be computed several times, in copies that differ by a few units of float64. Whichever copy decides, the
     norm of the result exceeds the clip by no more than that, as in `clipping.clipped`.
     """
-    squares, count = jnp.square(block.numbers.astype(jnp.float64)), block.layout.coefficients
+    squares, count = jnp.square(block.numbers.astype(jnp.float64)), block.factors
     outer, others = _along_lines(jnp.add, squares[:count]), _along_lines(jnp.add, squares[count:])
     lengths = jnp.sqrt(outer * block.norms**2 + others) * (1 + (squares.shape[0] + 8) * 2.0**-52)
     # Division comes last, because compilers compute it once: clip/clip for a short record, zero for an unusable one.
