@@ -135,22 +135,23 @@ class Loop:
         released = (means[CURVATURE], by_term, noise[CURVATURE], bound)
         curvatures = lower_steps.curvature(state["curvature"], power, u, *released)
         curvatures = _select(searching, state["curvature"], curvatures)
-        preconditioner = lower_steps.preconditioner(
+        size, length = gradient.size, jnp.sqrt(jnp.sum(state["d"]["point"] ** 2))
+        difference = length * curved + pull
+        # All at once: a loop costs more than its few vectors. Random signs measure the preconditioner.
+        direction_y, direction_d, measured = lower_steps.preconditioned(
             curvatures,
             lambda v: flat(jax.jvp(lambda y: term(x, y), (y,), (self.to_y(v),))[1]),
-            _signs(state["step"], gradient.size),
+            jnp.stack([gradient, difference, _signs(state["step"], size).astype(gradient.dtype)]),
         )
-        size, length = gradient.size, jnp.sqrt(jnp.sum(state["d"]["point"] ** 2))
+        square = jnp.mean(measured**2)
         moving = (state["step"] >= 2 * phase) & ~validating
         variance = size * noise[MODEL] ** 2
         new_y = lower_steps.step(
-            state["y"], gradient, variance, curvatures, preconditioner, moving, self._project_lower
+            state["y"], gradient, direction_y, variance, curvatures, square, moving, self._project_lower
         )
         variance = size * ((length * noise[CURVATURE]) ** 2 + (noise[PULL] ** 2 if PULL in noise else 0.0))
-        new_d = lower_steps.step(
-            state["d"], length * curved + pull, variance, curvatures, preconditioner, moving & ~power
-        )
-        new_d = new_d | {"point": self._tangent(state, preconditioner.apply(gradient), new_d["point"])}
+        new_d = lower_steps.step(state["d"], difference, direction_d, variance, curvatures, square, moving & ~power)
+        new_d = new_d | {"point": self._tangent(state, direction_y, new_d["point"])}
 
         hypergradient = jnp.where(power, state["rules"]["last"], direct + length * cross)
         # The scale of y: its norm, or its distance from the start, whichever is larger.

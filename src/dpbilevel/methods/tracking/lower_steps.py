@@ -21,7 +21,7 @@ with adaptive restart (O'Donoghue and Candes 2015), times the same factor.
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -112,32 +112,17 @@ def rate(state: State) -> jax.Array:
     return jnp.sqrt(along / of_steps)
 
 
-class Preconditioner(NamedTuple):
-    """The inverse of L + T: the records' largest curvature plus the Hessian of the data-free term.
+def preconditioned(state: State, term: Callable[[jax.Array], jax.Array], gradients: jax.Array) -> jax.Array:
+    """(L + T)^-1 g for each row g, with L the records' largest curvature and T the Hessian of the data-free term.
 
-    Args:
-        apply: v -> (L + T)^-1 v.
-        square: the mean squared eigenvalue of the inverse, by which a step multiplies the noise variance.
-    """
-
-    apply: Callable[[jax.Array], jax.Array]
-    square: jax.Array
-
-
-def preconditioner(state: State, term: Callable[[jax.Array], jax.Array], signs: jax.Array) -> Preconditioner:
-    """The preconditioner for a data-free term with Hessian-vector products ``term``, by conjugate gradients.
-
-    It reads no records. After any number of iterations, the solution s for a gradient g satisfies g s = s (L + T) s, so
-    that -s is a descent direction.
+    ``term`` multiplies by T. It reads no records. After any number of iterations of conjugate gradients, the solution s
+    for a gradient g satisfies g s = s (L + T) s, so that -s is a descent direction.
     """
     known = state["largest"] > 0
     largest = jnp.where(known, state["largest"], 1.0)
-
-    def apply(vector: jax.Array) -> jax.Array:
-        # No step is made before a curvature is known.
-        return jnp.where(known, _conjugate_gradients(lambda v: v + term(v) / largest, vector / largest), 0.0)
-
-    return Preconditioner(apply, jnp.mean(apply(signs) ** 2))
+    solve = jax.vmap(lambda right: _conjugate_gradients(lambda v: v + term(v) / largest, right))
+    # No step is made before a curvature is known.
+    return jnp.where(known, solve(gradients / largest), 0.0)
 
 
 def _conjugate_gradients(matrix: Callable[[jax.Array], jax.Array], right: jax.Array) -> jax.Array:
@@ -172,19 +157,28 @@ def start_steps(point: jax.Array) -> State:
 def step(
     state: State,
     gradient: jax.Array,
+    direction: jax.Array,
     variance: jax.Array,
     curvatures: State,
-    preconditioner: Preconditioner,
+    square: jax.Array,
     moving: Any,
     project: Callable[[jax.Array], jax.Array] = lambda point: point,
 ) -> State:
-    """One step along a released gradient whose noise has the given variance, summed over coordinates."""
+    """One step along a released gradient.
+
+    Args:
+        gradient, direction: before and after preconditioning.
+        variance: of the noise of the gradient, summed over coordinates.
+        square: the mean squared eigenvalue of the preconditioner, by which a step multiplies this variance.
+        moving: whether the step is made.
+        project: onto the domain.
+    """
     along, of_steps = along_difference(curvatures)
     passes = state["passes"] + 1
     mean = _LONG * state["mean"] + (1 - _LONG) * gradient
-    square = _SHORT * state["square"] + (1 - _SHORT) * jnp.sum(gradient**2)
+    recent = _SHORT * state["square"] + (1 - _SHORT) * jnp.sum(gradient**2)
     signal = jnp.maximum(
-        _excess(square / (1 - _SHORT**passes), variance, gradient.shape[0] * (1 + _SHORT) / (1 - _SHORT)),
+        _excess(recent / (1 - _SHORT**passes), variance, gradient.shape[0] * (1 + _SHORT) / (1 - _SHORT)),
         _excess(
             jnp.sum(mean**2) / (1 - _LONG**passes) ** 2,
             variance * (1 - _LONG) / (1 + _LONG) * (1 + _LONG**passes) / (1 - _LONG**passes),
@@ -192,7 +186,7 @@ def step(
         ),
     )
     shrinkage = signal / jnp.maximum(signal + variance, _TINY)
-    main = project(state["point"] - shrinkage * preconditioner.apply(gradient))
+    main = project(state["point"] - shrinkage * direction)
     change = main - state["main"]
     restart = jnp.vdot(gradient, change) > 0
     momentum = jnp.where(restart, 0.0, shrinkage * state["run"] / (state["run"] + 3))
@@ -202,10 +196,9 @@ def step(
         "mean": mean,
         "run": jnp.where(restart, 0.0, state["run"] + 1),
         "passes": passes,
-        "square": square,
+        "square": recent,
         "signal": signal,
-        "error": (1 - shrinkage * along / of_steps) ** 2 * state["error"]
-        + shrinkage**2 * preconditioner.square * variance,
+        "error": (1 - shrinkage * along / of_steps) ** 2 * state["error"] + shrinkage**2 * square * variance,
     }
     return {name: jnp.where(moving, value, state[name]).astype(state[name].dtype) for name, value in new.items()}
 
