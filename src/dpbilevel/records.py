@@ -259,7 +259,7 @@ def _means(arrays: Mapping[str, Any]) -> Means:
 
     def means(level: str, function: Callable[..., Any]) -> Callable[..., Any]:
         memory, present = arrays["both" if "both" in arrays else level]
-        return mean_over_records(function, memory.arrays, present)
+        return mean_over_records(function, memory.arrays, present, stored=memory.norms is not None)
 
     return means
 

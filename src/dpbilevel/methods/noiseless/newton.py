@@ -15,10 +15,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
-from jax.scipy.sparse.linalg import bicgstab, cg
+from jax.scipy.sparse.linalg import bicgstab
 
 from dpbilevel.constraints import Domain, Unconstrained, project
-from dpbilevel.methods.noiseless import spectral
+from dpbilevel.methods.noiseless import conjugate_gradients, spectral
 
 Tree = Any
 Function = Callable[[Tree], jax.Array]
@@ -68,7 +68,7 @@ def adjoint(loss: Function, domain: Domain, y: Tree, pull: Tree, start: Tree, sc
     right, guess = ravel_pytree(pull)[0], ravel_pytree(start)[0]
     limit = min(10 * flat.size, _PRODUCTS)
     if domain == Unconstrained():
-        return unravel(cg(along, right, x0=guess, tol=_PRECISE, maxiter=limit, M=lambda v: scales * v)[0])
+        return unravel(conjugate_gradients.solve(along, right, scales, _PRECISE, limit, guess))
     # y = P(v), v = y - eta grad g(y). With J the derivative of P, which is symmetric: w = pull + (1 - eta H) J w, and
     # u = eta J w.
     steepness = jnp.vdot(right, along(right)) / jnp.maximum(jnp.vdot(right, right), jnp.finfo(right.dtype).tiny)
@@ -98,33 +98,51 @@ def _products(loss: Function, y: jax.Array) -> Callable[[jax.Array], jax.Array]:
 
 
 def _newton(loss: Function, start: jax.Array, scales: jax.Array) -> jax.Array:
+    """Newton's method, with directions as precise as its convergence makes use of.
+
+    Where the gradient shrank by a factor r in the last step, it would shrink by r^2 in the next one with an exact
+    direction (Eisenstat and Walker 1996). It is not made smaller than convergence needs: the distance to the minimiser
+    that is left after a step is estimated by its length times r. Only a short direction ends the search, not this
+    estimate.
+    """
     value_and_gradient = jax.value_and_grad(loss)
     limit = min(10 * start.size, _PRODUCTS)
+
+    def length(gradient: jax.Array) -> jax.Array:
+        return jnp.sqrt(jnp.vdot(gradient, scales * gradient))
 
     def unfinished(carry: Any) -> jax.Array:
         *_, taken, converged = carry
         return ~converged & (taken < _NEWTON_STEPS)
 
     def step(carry: Any) -> Any:
-        y, value, gradient, taken, _ = carry
-        direction = cg(_products(loss, y), -gradient, tol=_INEXACT, maxiter=limit, M=lambda v: scales * v)[0]
-        downhill = jnp.vdot(direction, gradient) < 0
-        direction = jnp.where(downhill & jnp.all(jnp.isfinite(direction)), direction, -gradient)
-        new, new_value, new_gradient = _line_search(value_and_gradient, y, value, gradient, direction)
-        moved = jnp.linalg.norm(new - y)
-        small = moved <= _PRECISE * jnp.maximum(jnp.linalg.norm(new), jnp.linalg.norm(new - start))
-        better = jnp.linalg.norm(new_gradient) < 0.5 * jnp.linalg.norm(gradient)
-        # At the limit of floating-point precision, neither the value nor the gradient improves.
-        converged = small | (~better & ~(new_value < value))
-        keep = jnp.isfinite(new_value) & (better | (new_value < value))
+        y, value, gradient, tolerance, taken, _ = carry
+        direction = conjugate_gradients.solve(_products(loss, y), -gradient, scales, tolerance, limit)
+        downhill = (jnp.vdot(direction, gradient) < 0) & jnp.all(jnp.isfinite(direction))
+        direction = jnp.where(downhill, direction, -gradient)
+        near = y + direction
+        size = jnp.maximum(jnp.linalg.norm(near), jnp.linalg.norm(near - start))
+        small = downhill & (jnp.linalg.norm(direction) <= _PRECISE * size)
+
+        def search() -> Any:
+            return _line_search(value_and_gradient, y, value, gradient, direction)
+
+        # A step that is small ends the search: nobody needs the value and the gradient after it.
+        new, new_value, new_gradient = jax.lax.cond(small, lambda: (near, value, gradient), search)
+        shrunk = length(new_gradient) / length(gradient)
+        better = (shrunk < 0.5) | (new_value < value)
+        converged = small | ~better  # at the limit of floating-point precision, neither improves
+        keep = small | (jnp.isfinite(new_value) & better)
+        left = jnp.linalg.norm(new - y) * shrunk
+        useful = jnp.clip(shrunk**2, 0.1 * _PRECISE * size / left, _INEXACT)
         y, value, gradient = (
             jnp.where(keep, a, b) for a, b in zip((new, new_value, new_gradient), (y, value, gradient), strict=True)
         )
-        return y, value, gradient, taken + 1, converged
+        return y, value, gradient, useful, taken + 1, converged
 
     value, gradient = value_and_gradient(start)
-    none = jnp.zeros((), jnp.int32)
-    return jax.lax.while_loop(unfinished, step, (start, value, gradient, none, jnp.zeros((), bool)))[0]
+    begin = (start, value, gradient, jnp.asarray(_INEXACT, value.dtype), jnp.zeros((), jnp.int32), jnp.zeros((), bool))
+    return jax.lax.while_loop(unfinished, step, begin)[0]
 
 
 def _line_search(
