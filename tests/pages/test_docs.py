@@ -64,6 +64,22 @@ def test_pages_of_the_documentation_run(page, tmp_path, monkeypatch, capsys):
         runner.run(test, out=(reported := []).append, clear_globs=False)
         assert not runner.failures, "".join(reported)
         names = test.globs
+    for picture in tmp_path.glob("*.svg"):
+        committed = (ROOT / page).parent / picture.name
+        assert f"]({picture.name})" in (ROOT / page).read_text(encoding="utf-8")
+        assert words(picture) == words(committed), f"python benchmarks/gallery.py draws {committed.name} again"
+
+
+def words(picture):
+    """Text of a picture. Its lines may differ in the last bits between machines."""
+    return re.findall(r"<text[^>]*>(.*?)</text>", picture.read_text(encoding="utf-8"), flags=re.DOTALL)
+
+
+def test_every_page_of_the_gallery_draws_the_picture_that_it_shows():
+    for page in (ROOT / "docs/gallery").glob("*.md"):
+        shown = re.findall(r"!\[[^\]]*\]\(([^)]+)\)", page.read_text(encoding="utf-8"))
+        drawn = re.findall(r'savefig\("([^"]+)"', page.read_text(encoding="utf-8"))
+        assert shown == drawn == [f"{page.stem}.svg"] or page.stem == "index"
 
 
 @pytest.mark.parametrize("page", [*PAGES, "README.md", "CONTRIBUTING.md"])
