@@ -134,13 +134,14 @@ def test_a_plan_of_units_has_no_weights(settings):
 
 
 @pytest.mark.parametrize("groups", [None, [0, 1, 2]])
-def test_a_fit_of_units_measures_no_second_moments_and_no_scale(groups):
-    """Both are for losses of a single row; the loss of a unit is none."""
-    planned = model(groups=groups, rows_per_unit=K).plan(rows=PEOPLE, columns=3)
-    names = {release.name for release in planned.releases}
-    assert not names & {SCALE, MOMENTS}
-    rows_alone = model(rows_per_unit=None, mean_rows=None).plan(rows=PEOPLE, columns=3)
-    assert SCALE in {release.name for release in rows_alone.releases}
+def test_a_fit_of_units_takes_the_same_releases_as_one_of_rows(groups):
+    of_units = model(groups=groups, rows_per_unit=K).plan(rows=PEOPLE, columns=3)
+    of_rows = model(groups=groups, rows_per_unit=None, mean_rows=None).plan(rows=PEOPLE, columns=3)
+    names = [[release.name for release in planned.releases] for planned in (of_units, of_rows)]
+    assert names[0] == names[1]
+    assert {SCALE, MOMENTS} <= set(names[0])
+    assert "second moments: clip" in of_units.parameters
+    assert "second moments: clip" not in of_rows.parameters
 
 
 @pytest.mark.parametrize("knots", ["auto", {0: "auto", 1: 3}])

@@ -3,6 +3,7 @@
 import dataclasses
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from support import unit_neighbours as units
@@ -11,8 +12,12 @@ from support.every_method import BUDGET, PROBLEM, START, data, solved
 import dpbilevel as dpb
 from dpbilevel.audit import Case, audit, standard_cases
 from dpbilevel.baselines import ScreenSources
+from dpbilevel.methods.preconditioned import MOMENTS
+from dpbilevel.methods.rescaling import SCALE
 from dpbilevel.methods.unit_losses import problem_of_units
 from dpbilevel.privacy import release as release_module
+from dpbilevel.privacy import second_moments
+from dpbilevel.privacy.clipping import clipped
 from dpbilevel.privacy.units import Bundle
 
 
@@ -27,6 +32,32 @@ def test_rows_that_are_clipped_one_by_one_are_noticed(name, monkeypatch):
     monkeypatch.setattr(release_module, "clipped_sum", units.clipped_row_by_row)
     with pytest.raises(AssertionError):
         units.check_units([name])
+
+
+@pytest.mark.parametrize("kind", ["logistic", "squared"])
+def test_no_unit_moves_an_answer_of_the_training_of_a_linear_model(kind):
+    """Second moments, gradients and the scale of the model: all rows of a unit count once."""
+    found = units.check_plan(*units.linear_plan(kind), np.random.default_rng(0))
+    assert set(found) == {MOMENTS, "training", SCALE}
+    assert min(found.values()) > 0.3, "the search is weak"
+
+
+def _row_by_row(bundles, present, clip):
+    _, most, columns = bundles.shape
+    return clipped(bundles.reshape(-1, columns), jnp.repeat(present, most), clip).reshape(bundles.shape)
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "broken"),
+    [
+        (second_moments, "clipped_bundles", _row_by_row),
+        (release_module, "clipped_sum", units.clipped_row_by_row),
+    ],
+)
+def test_rows_of_a_linear_model_that_are_clipped_one_by_one_are_noticed(module, name, broken, monkeypatch):
+    monkeypatch.setattr(module, name, broken)
+    with pytest.raises(AssertionError):
+        units.check_plan(*units.linear_plan("logistic"), np.random.default_rng(0))
 
 
 @pytest.mark.parametrize("name", ["Tracking", "DPBilevel, without replacement", "PrivateRandomSearch"])

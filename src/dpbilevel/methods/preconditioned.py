@@ -32,10 +32,10 @@ import jax.numpy as jnp
 from dpbilevel.constraints import Unconstrained
 from dpbilevel.execution.program import Program, Stage, State
 from dpbilevel.foundation.structure import function, passing
-from dpbilevel.linear_loss import LinearBounds, LinearLoss
+from dpbilevel.linear_loss import LinearBounds
 from dpbilevel.methods.context import PublicContext, gradient
 from dpbilevel.methods.contributions import by_role, shares_by_role
-from dpbilevel.methods.moment_rows import moment_rows
+from dpbilevel.methods.moment_rows import moment_rows, moments_clip
 from dpbilevel.methods.rescaling import (
     PASSES,
     SCALE,
@@ -56,9 +56,11 @@ from dpbilevel.methods.training_gradients import (
     levels_of,
     number_of_records,
 )
+from dpbilevel.methods.unit_losses import linear_loss, rows_of_units
 from dpbilevel.privacy.calibration import calibrate, with_shares
 from dpbilevel.privacy.release import Release
 from dpbilevel.privacy.second_moments import SecondMoments
+from dpbilevel.privacy.unit_moments import MOST_ROWS
 from dpbilevel.problem import BilevelProblem
 
 Tree = Any
@@ -89,6 +91,8 @@ class Preconditioned:
         outputs: scores per record.
         steps: as given; None for as many as noise is worth.
         rescale: whether the scale of the model is measured afterwards.
+        rows_per_unit: k, the most rows of a record that is a unit.
+        mean_rows: m, by which the sum of losses of its rows is divided.
     """
 
     bounds: LinearBounds
@@ -99,21 +103,23 @@ class Preconditioned:
     outputs: int
     steps: int | None = None
     rescale: bool = True
+    rows_per_unit: int = 1
+    mean_rows: float = 1.0
 
     @classmethod
     def of(cls, context: PublicContext, steps: int | None = None, rescale: bool = True) -> Self | None:
         """The training of a problem; None if its losses do not declare their bounds, or if it does not pay."""
         problem, leaves = context.problem, jax.tree.leaves(context.point[1])
-        losses = [problem.loss(level) for level in levels_of(context)]
-        if not all(isinstance(loss, LinearLoss) and loss.bounds is not None for loss in losses):
+        losses = [linear_loss(problem.loss(level)) for level in levels_of(context)]
+        bounds = [None if loss is None else loss.bounds for loss in losses]
+        if bounds[0] is None or None in bounds or not isinstance(problem.lower_domain, Unconstrained):
             return None
-        if not isinstance(problem.lower_domain, Unconstrained) or leaves[0].shape[0] > _MOST_COLUMNS:
+        most, mean = rows_of_units(problem, context.sizes)
+        if leaves[0].shape[0] > _MOST_COLUMNS or most > MOST_ROWS:
             return None
-        assert isinstance(losses[0], LinearLoss)
-        assert losses[0].bounds is not None
         columns, *outputs = leaves[0].shape
         training = cls(
-            bounds=losses[0].bounds,
+            bounds=bounds[0],
             records=number_of_records(context),
             columns=columns,
             mu=context.budget.mu,
@@ -121,16 +127,24 @@ class Preconditioned:
             outputs=math.prod(outputs),
             steps=steps,
             rescale=rescale,
+            rows_per_unit=most,
+            mean_rows=mean,
         )
         # Where damping exceeds every eigenvalue of the second moments, they say nothing.
         informative = training.damping < training.bounds.curvature * training.bounds.row_norm**2
         return training if informative and (steps is not None or training.number_of_steps <= _MOST) else None
 
     @property
+    def moments_clip(self) -> float:
+        """c, the clip of a record's second moments in units of R^2."""
+        return moments_clip(self.rows_per_unit, self.mean_rows, _MOMENTUM)
+
+    @property
     def damping(self) -> float:
         """Added to the curvature of all directions."""
         deviation = (math.sqrt(2) if self.replaced else 1.0) / (self.records * self.mu * math.sqrt(_SHARE))
-        return _DAMPING * self.bounds.curvature * self.bounds.row_norm**2 * deviation * math.sqrt(self.columns)
+        largest = self.bounds.curvature * self.bounds.row_norm**2 * self.moments_clip
+        return _DAMPING * largest * deviation * math.sqrt(self.columns)
 
     @property
     def ridge(self) -> float:
@@ -176,6 +190,7 @@ class Preconditioned:
                 row_norm=bounds.row_norm,
                 curvature=bounds.curvature,
                 likelihood=math.isfinite(bounds.slope),
+                mean_rows=self.mean_rows,
             )
         noise = gradients.parts[GRADIENT].unit * releases[TRAINING].noise_std
         update = _Update(
@@ -214,7 +229,7 @@ class Preconditioned:
         """The calibrated releases by name; the scale has one where there are penalties to adapt."""
         adjacency = context.budget.adjacency
         contributions = {
-            MOMENTS: moment_rows(context, self.bounds.row_norm),
+            MOMENTS: moment_rows(context, self.bounds.row_norm * math.sqrt(self.moments_clip)),
             TRAINING: by_role(gradient_levels(context, 1.0, _SHARES), context),
         }
         weights, uses = {MOMENTS: _SHARE, TRAINING: 1 - _SHARE}, {MOMENTS: 1, TRAINING: steps}
@@ -253,6 +268,9 @@ class Preconditioned:
             ),
             "training: clip": (self._first_clip, f"initially; it then adapts until {self.within:.0%} are within it"),
         }
+        if self.rows_per_unit > 1:
+            reason = "of a unit, in squared norms of rows: sqrt(k/m), and at least k/(3 m), for which steps are stable"
+            parameters["second moments: clip"] = (self.moments_clip, reason)
         if SCALE in releases:
             parameters[f"{SCALE}: share"] = (_SCALE_SHARE, "of the training's mu^2")
             parameters[f"{SCALE}: passes"] = (

@@ -20,7 +20,6 @@ from dpbilevel.errors import InvalidArgument
 from dpbilevel.execution.program import Program, Stage, State
 from dpbilevel.foundation.arguments import count, positive
 from dpbilevel.foundation.structure import function, passing
-from dpbilevel.linear_loss import LinearLoss
 from dpbilevel.methods.context import PublicContext
 from dpbilevel.methods.contributions import by_role, shares_by_role
 from dpbilevel.methods.descent import Descent
@@ -35,6 +34,7 @@ from dpbilevel.methods.training_gradients import (
     number_of_records,
     pools,
 )
+from dpbilevel.methods.unit_losses import linear_loss
 from dpbilevel.privacy.accounting import gaussian_epsilon
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.calibration import calibrate, with_shares
@@ -196,8 +196,8 @@ class Refit:
         """
         if self.learning_rate is not None:
             return self.learning_rate / self.clip_norm, f"{self.learning_rate:g}/C"
-        losses = [context.problem.loss(level) for level in levels_of(context)]
-        declared = [loss.bounds for loss in losses if isinstance(loss, LinearLoss) and loss.bounds is not None]
+        losses = [linear_loss(context.problem.loss(level)) for level in levels_of(context)]
+        declared = [loss.bounds for loss in losses if loss is not None and loss.bounds is not None]
         if len(declared) < len(losses):  # so that a linear loss without bounds trains like the same function
             return _OTHER / (self.clip_norm * math.sqrt(steps)), f"{_OTHER:g}/(C sqrt(steps))"
         bounds = declared[0]

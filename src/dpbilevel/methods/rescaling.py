@@ -16,7 +16,9 @@ more. A problem without penalties in x has no groups, and nothing is spent.
 
 *Sampling.* Records that have trained the model are fitted better than others. The slope of F is corrected by what
 sampling alone explains, E[y . zeta] = phi d_eff/n, with d_eff the number of coefficients that training has fitted and
-phi the dispersion of the loss: one for a log-likelihood.
+phi the dispersion of the loss: one for a log-likelihood. For units n is their number, and phi depends on how alike the
+rows of one are: 1/m for independent rows, one for equal ones. The clip of training, which units' gradients have set,
+says where in between.
 
 *Noise.* The noise of every factor is known. Where it hides the factor, the noise of the model itself says what to
 expect: s, the part of the mean square of its scores that noise does not explain (James and Stein). The factor is s, and
@@ -95,7 +97,10 @@ def scale_levels(context: PublicContext, groups: tuple[int, ...]) -> Levels:
     return levels
 
 
-@passing("parts", "noise_std", "moments_noise", "records", "row_norm", "curvature", structure=("groups", "likelihood"))
+@passing(
+    *("parts", "noise_std", "moments_noise", "records", "row_norm", "curvature"),
+    structure=("groups", "likelihood", "mean_rows"),
+)
 @dataclass(frozen=True, eq=False)
 class Rescaling:
     """Newton steps of the factors.
@@ -108,6 +113,7 @@ class Rescaling:
         records: number of training records.
         row_norm, curvature: declared bounds.
         likelihood: whether slopes are bounded, as those of a log-likelihood of classes.
+        mean_rows: m, the mean number of rows of a record.
     """
 
     groups: tuple[int, ...]
@@ -118,6 +124,7 @@ class Rescaling:
     row_norm: float
     curvature: float
     likelihood: bool
+    mean_rows: float = 1.0
 
     @classmethod
     def of(cls, context: PublicContext, groups: tuple[int, ...], noise_std: float, **numbers: Any) -> "Rescaling":
@@ -149,10 +156,16 @@ class Rescaling:
         size = jnp.sqrt(jnp.minimum(jnp.maximum(square, 0) + noise, self.row_norm**2 * jnp.sum(flat**2)))
         slope = clip / self.row_norm
         clips = jnp.stack([_TAIL * slope * size, self.curvature * (_TAIL * size) ** 2])
-        dispersion = 1.0 if self.likelihood else (slope / _TAIL) ** 2
+        dispersion = self._dispersion((slope / _TAIL) ** 2)
         of_groups = jax.ops.segment_sum(fitted, jnp.asarray(self.groups), self.number) * flat.shape[1]
         more = {"clips": jnp.maximum(clips, _TINY), "fitted": dispersion * of_groups / self.records}
         return state | {name: value.astype(jnp.float32) for name, value in more.items()}
+
+    def _dispersion(self, square: jax.Array) -> Any:
+        """phi, from the mean square of slopes."""
+        if not self.likelihood:
+            return square
+        return 1.0 if self.mean_rows == 1 else jnp.clip(square / self.curvature, 1 / self.mean_rows, 1.0)
 
     def step(self, state: State, answer: Tree, step: jax.Array) -> State:
         """The factors after a pass."""

@@ -18,6 +18,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from dpbilevel.linear_loss import LinearLoss
 from dpbilevel.privacy.units import Bundle
 from dpbilevel.problem import BilevelProblem, Loss
 from dpbilevel.records import RecordShapes
@@ -73,3 +74,16 @@ def _of_units(loss: Loss, mean_rows: float) -> UnitLoss:
 def loss_for_records(loss: Loss, sizes: RecordShapes) -> Loss:
     """A loss of rows as a loss of the records, for functions that are no part of the problem."""
     return _of_units(loss, float(sizes.mean_rows or 1.0)) if has_bundles(sizes) else loss
+
+
+def rows_of_units(problem: BilevelProblem, sizes: RecordShapes) -> tuple[int, float]:
+    """k and m, by which the losses of a problem divide the sum over rows; one and one if records are rows."""
+    if not isinstance(problem.lower_loss, UnitLoss):
+        return 1, 1.0
+    return int(sizes.record("lower").present.shape[-1]), problem.lower_loss.mean_rows
+
+
+def linear_loss(loss: Loss | None) -> LinearLoss | None:
+    """The linear loss of a row, of a loss of rows or of units; None if it is not known to be linear."""
+    of_row = loss.loss if isinstance(loss, UnitLoss) else loss
+    return of_row if isinstance(of_row, LinearLoss) else None

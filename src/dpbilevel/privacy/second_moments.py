@@ -13,7 +13,8 @@ matrix is Euclidean: entries of the diagonal, and sqrt(2) times the entries abov
 since the inner product of a a' and b b' is (a . b)^2 >= 0. So a mean over n records changes by at most sqrt(2) R^2/n,
 not by 2 R^2/n, and by R^2/n if a record is set to zero. The bound needs matrices with non-negative inner products. No
 declaration is trusted with that: the release multiplies the row by itself, and clipping scales the product by a
-positive number, which is the product of a shorter row.
+positive number, which is the product of a shorter row. A record may also be a unit with several rows, whose products
+are added and clipped whole; `unit_moments` has the same bounds for it.
 
 **Rounding.** Rows are computed once and clipped, so that a factor of a product exceeds R by less than 2^-18 R, and two
 copies of it differ by less. A chunk of 128 rows is multiplied in float32 as in `products`, where both factors have norm
@@ -24,8 +25,9 @@ negative. By the triangle inequality two records differ by at most sqrt(2) R^2 +
 zero by (1 + 2^-9) R^2; `ROUNDING` adds more to both.
 """
 
+import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -42,6 +44,7 @@ from dpbilevel.privacy.outer import dense
 from dpbilevel.privacy.products import PRECISION
 from dpbilevel.privacy.release import Contribution, Release, at_point
 from dpbilevel.privacy.sums import Sum, compensated, exact
+from dpbilevel.privacy.unit_moments import MOST_ROWS, clipped_bundles, sum_of_bundles
 
 Tree = Any
 
@@ -53,7 +56,8 @@ class SecondMoments(Release):
 
     Args:
         contributions: role to `Contribution`. Its function maps (point, record) to a row a, one vector; its clip is R,
-            the largest norm of the row. Longer rows are shortened.
+            the largest norm of the row. Longer rows are shortened. For a unit it returns a matrix with a line for each
+            of its rows; R^2 is then the largest Frobenius norm of the sum of their products.
 
     The other arguments are those of `Release`.
 
@@ -91,7 +95,7 @@ class SecondMoments(Release):
     ) -> jax.Array:
         totals = []
         for role, part in self.contributions.items():
-            summed = self._folded(records[role], part, point, precise, _sum_of_products(part.clip))
+            summed = self._folded(records[role], part, point, precise, functools.partial(_sum_of_products, part.clip))
             totals.append(coordinates(summed) / part.count)
         return sum(totals, start=jnp.zeros(totals[0].size, jnp.float64))
 
@@ -99,54 +103,69 @@ class SecondMoments(Release):
         self, grid: Grid, records: Mapping[str, tuple[Tree, jax.Array]], point: Tree, precise: bool
     ) -> jax.Array:
         totals = [
-            self._folded(records[role], part, point, precise, _sum_of_integers(grid, part))
+            self._folded(records[role], part, point, precise, functools.partial(_sum_of_integers, grid, part))
             for role, part in self.contributions.items()
         ]
         return sum(totals, start=jnp.zeros(totals[0].size, jnp.int64))
 
     @staticmethod
     def _folded(
-        records: tuple[Tree, jax.Array], part: Contribution, point: Tree, precise: bool, total: Sum
+        records: tuple[Tree, jax.Array], part: Contribution, point: Tree, precise: bool, total: Callable[[int], Sum]
     ) -> jax.Array:
         arrays, present = records
         source = arrays if isinstance(arrays, Memory) else Memory(arrays)
         row = at_point(part.per_record, point, precise)
-        return total.value(source.fold(lambda record: dense(row(record)), total, present))
+        one = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), source.arrays)
+        shape = jax.eval_shape(lambda record: dense(row(record)), one).shape
+        own = total(shape[0] if len(shape) == 2 else 0)
+        return own.value(source.fold(lambda record: dense(row(record)), own, present))
 
     def _example(self, records: Mapping[str, tuple[Tree, jax.Array]], point: Tree) -> tuple[Any, Any]:
-        example, _ = super()._example(records, point)
-        return jnp.zeros(example.size * (example.size + 1) // 2, example.dtype), matrix
+        example, restored = super()._example(records, point)
+        shape = jnp.shape(restored(example))
+        if len(shape) not in (1, 2) or shape[:-1] > (MOST_ROWS,):
+            raise InvalidArgument(
+                f"release {self.name!r}: a record must have one row, a vector, or a matrix of at most {MOST_ROWS} rows"
+            )
+        return jnp.zeros(shape[-1] * (shape[-1] + 1) // 2, example.dtype), matrix
 
 
-def _sum_of_products(clip: float) -> Sum:
-    """The sum of a a' over rows with |a| at most ``clip``, raveled, in float64."""
+def _sum_of_products(clip: float, most: int) -> Sum:
+    """The sum of products of rows, clipped by record, raveled, in float64; records have ``most`` rows, or 0 for one."""
 
     def block_total(rows: jax.Array, taken: jax.Array) -> jax.Array:
-        block, columns = rows.shape
-        chunks = clipped(rows, taken, clip).reshape(-1, min(block, CHUNK), columns)
+        block, numbers = rows.shape
+        if most:
+            return sum_of_bundles(clipped_bundles(rows.reshape(block, most, numbers // most), taken, clip))
+        chunks = clipped(rows, taken, clip).reshape(-1, min(block, CHUNK), numbers)
         products = jax.lax.dot_general(
             chunks, chunks, (((1,), (1,)), ((0,), (0,))), precision=PRECISION, preferred_element_type=rows.dtype
         )
         return jnp.sum(products.astype(jnp.float64), axis=0).ravel()
 
-    return compensated(block_total, lambda columns: jnp.zeros(columns**2, jnp.float64))
+    return compensated(block_total, lambda numbers: jnp.zeros((numbers // max(most, 1)) ** 2, jnp.float64))
 
 
-def _sum_of_integers(grid: Grid, part: Contribution) -> Sum:
-    """The sum of the coordinates of a a' in units of the grid, in int64."""
+def _sum_of_integers(grid: Grid, part: Contribution, most: int) -> Sum:
+    """The sum of the coordinates of products of rows in units of the grid, in int64; ``most`` as above."""
     spacing, longest = part.count * grid.unit, grid.longest(part.clip**2, part.count)
 
     def block_total(rows: jax.Array, taken: jax.Array) -> jax.Array:
         def add(total: jax.Array, row_and_taken: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
             row, mine = row_and_taken
-            entries = coordinates(jnp.outer(row, row).ravel())[None]
+            product = jnp.matmul(row.T, row, precision=PRECISION) if most else jnp.outer(row, row)
+            entries = coordinates(product.ravel())[None]
             return total + integers(entries, mine[None], part.clip**2, spacing, longest)[0], None
 
         # One record after the other: the integers of a block would take columns times the memory of its rows.
-        shortened = clipped(rows.astype(jnp.float64), taken, part.clip)
+        wide = rows.astype(jnp.float64)
+        if most:
+            shortened = clipped_bundles(wide.reshape(rows.shape[0], most, -1), taken, part.clip)
+        else:
+            shortened = clipped(wide, taken, part.clip)
         return jax.lax.scan(add, jnp.zeros(grid.dimension, jnp.int64), (shortened, taken))[0]
 
-    return exact(block_total, lambda columns: jnp.zeros(grid.dimension, jnp.int64))
+    return exact(block_total, lambda numbers: jnp.zeros(grid.dimension, jnp.int64))
 
 
 def coordinates(product: jax.Array) -> jax.Array:
