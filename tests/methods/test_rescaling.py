@@ -89,10 +89,13 @@ def test_the_release_is_charged_and_the_factors_are_those_of_groups():
     assert "scale of the model" in solution.result
 
 
-@pytest.mark.parametrize(("noise", "expected"), [(0.0, [0.4, 2.0, 1.0]), (5.0, [0.9, 0.9, 0.9])])
+@pytest.mark.parametrize(("noise", "expected"), [(0.0, [0.4, 2.0, 0.9]), (5.0, [0.9, 0.9, 0.9])])
 def test_newton_steps_find_the_factors_that_noise_does_not_hide(noise, expected):
-    """The loss is quadratic in the factors; where their noise is large, the noise of the model itself decides."""
-    best, curvature = jnp.array([0.4, 2.0, 1.0]), jnp.array([0.1, 0.2, 0.3])
+    """The loss is quadratic in the factors; where their error is larger, the noise of the model itself decides.
+
+    That is so for all factors if noise is large, and without noise for one within a twentieth of what is expected.
+    """
+    best, curvature = jnp.array([0.4, 2.0, 0.95]), jnp.array([0.1, 0.2, 0.3])
     problem, groups = problem_of(), groups_of_columns(setting_of(problem_of()))
     parts = rescaling._parts(problem, "lower", groups)
     rule = Rescaling(groups, parts, noise, 0.0, 1000, 1.0, 0.25, True)
@@ -101,9 +104,19 @@ def test_newton_steps_find_the_factors_that_noise_does_not_hide(noise, expected)
         derivatives = {"slope": curvature * (state["scales"] - best), "curvature": curvature}
         answer = {name: value / parts[name].unit for name, value in derivatives.items()}
         state = rule.step(state, answer, jnp.asarray(step))
-    factors = rule.factors(state, jnp.ones(COLUMNS), 0.1 * jnp.ones(COLUMNS))
+    factors = rule.factors(state, jnp.ones(COLUMNS), 0.1 * jnp.ones(COLUMNS), (jnp.ones(COLUMNS), jnp.ones(COLUMNS)))
     places = [groups.index(group) for group in range(3)]
     np.testing.assert_allclose(np.asarray(factors)[places], expected, rtol=1e-3)
+
+
+@pytest.mark.parametrize(("noise", "reached", "expected"), [(0.6, 0.5, 0.8), (0.1, 0.5, 1.0), (0.1, 1.0, 0.9)])
+def test_a_model_that_stopped_early_is_shrunk_less_and_never_lengthened_unmeasured(noise, reached, expected):
+    problem, groups = problem_of(), groups_of_columns(setting_of(problem_of()))
+    rule = Rescaling(groups, rescaling._parts(problem, "lower", groups), 5.0, 0.0, 1000, 1.0, 0.25, True)
+    ones = jnp.ones(COLUMNS)
+    state = rule.start() | {"sum": jnp.ones(3), "variance": 100 * jnp.ones(3)}
+    factors = rule.factors(state, ones, noise * ones, (reached * ones, reached**2 * ones))
+    np.testing.assert_allclose(np.asarray(factors), expected, rtol=1e-5)
 
 
 def test_a_model_that_is_noise_is_shrunk():

@@ -2,7 +2,7 @@
 
 All of it follows from public numbers only. The smallest penalty is a hundredth of 1/n, for rows of norm one: 1/n is
 scikit-learn's C = 1. A search starts there, or at what the noise of training is worth if that is more. Without a search
-the penalty is what noise is worth: training that stops before noise is fitted needs no more.
+that is the penalty: the one of a model that is not tuned at all.
 
 *Is tuning worth it?* A search for penalties costs a share of mu^2 that the training then misses. Where training is
 followed by a measurement of the model's scale (`rescaling`: one factor per group of penalties, for the model with its
@@ -119,11 +119,10 @@ class PenaltyEstimator(LinearEstimator):
         problem = problem_of(penalties=(smallest, PENALTIES[1]))
         limits = {"first penalty": (first, "1/n, or what the noise of training is worth if that is more")}
         if self.method is None and self._budget(rows).is_private:
-            worth = self._first_penalty(rows, _SMALLEST)
-            trained = self._planned(problem, sizes, math.log(worth), Refit())
+            trained = self._planned(problem, sizes, math.log(first), Refit())
             reason = self._not_searched(trained, problem, sizes, first)
             if reason is not None:
-                return replace(trained, parameters={**trained.parameters, "penalties": (worth, reason)})
+                return replace(trained, parameters={**trained.parameters, "penalties": (first, reason)})
         planned = self._planned(problem, sizes, math.log(first))
         reason = "the end of the range, where the model is close to zero"
         if _is_noisy(planned):
@@ -145,11 +144,11 @@ class PenaltyEstimator(LinearEstimator):
             return "not searched for: a validation pass would have more noise than signal"
         return None
 
-    def _first_penalty(self, rows: int, least: float = 1.0) -> float:
-        """What the noise of training is worth, and at least so many times 1/n."""
+    def _first_penalty(self, rows: int) -> float:
+        """What the noise of training is worth, and at least 1/n."""
         budget = self._budget(rows)
         changed = 2.0 if budget.adjacency == "replace-one" else 1.0
-        return min(max(least, _NOISE * changed / budget.mu if budget.is_private else 0.0) / rows, PENALTIES[1])
+        return min(max(1.0, _NOISE * changed / budget.mu if budget.is_private else 0.0) / rows, PENALTIES[1])
 
 
 def _is_noisy(planned: Plan) -> bool:

@@ -43,6 +43,7 @@ from dpbilevel.methods.rescaling import (
     at_point,
     fitted_columns,
     groups_of_columns,
+    reached_columns,
     scale_levels,
     scaled,
 )
@@ -303,7 +304,8 @@ class _Update:
         damping = self.problem.lower_scale(x) * self.damping
         inverse = jnp.linalg.inv(of_data + jnp.diag(self._own_curvature(x, y) + damping))
         preconditioner = ((inverse + inverse.T) / 2).astype(y.dtype)
-        return carry | {"preconditioner": preconditioner, "moments": moments.astype(y.dtype)}
+        kept = {"sizes": sizes, "directions": directions}
+        return carry | {"preconditioner": preconditioner} | {name: part.astype(y.dtype) for name, part in kept.items()}
 
     def _own_curvature(self, x: Tree, y: jax.Array) -> jax.Array:
         """The curvature of separate penalties; the product with ones is that of a diagonal matrix."""
@@ -328,8 +330,8 @@ class _Update:
     def begin_scale(self, state: State) -> State:
         """The state at the trained model, before its scale is measured."""
         assert self.rescaling is not None
-        moments = state["moments"]
-        fitted = fitted_columns(jnp.linalg.eigh(moments), self.moments_noise, self.curvature, self.damping, self.steps)
+        moments = state["sizes"], state["directions"]
+        fitted = fitted_columns(moments, self.moments_noise, self.curvature, self.damping, self.steps)
         scale = self.rescaling.begin(state["scale"], state["average"], moments, fitted, state["clip"])
         return state | {"scale": scale}
 
@@ -343,14 +345,16 @@ class _Update:
         errors, of_noise, of_model = self._noise(carry)
         if self.rescaling is None:
             return carry | {"errors": errors}
-        factors = self.rescaling.factors(carry["scale"], of_model, of_noise).astype(errors.dtype)
+        moments = carry["sizes"], carry["directions"]
+        reached = reached_columns(moments, self.moments_noise, self.curvature, self.damping, self.steps)
+        factors = self.rescaling.factors(carry["scale"], of_model, of_noise, reached).astype(errors.dtype)
         return carry | {"factors": factors, "errors": scaled(errors, factors)}
 
     def _noise(self, state: State) -> tuple[jax.Array, jax.Array, jax.Array]:
         """Standard errors of the model, and by column the mean square of scores due to noise and in all."""
         x, y = state["x"], state["average"]
         scale = self.problem.lower_scale(x)
-        sizes, directions = jnp.linalg.eigh(state["moments"])
+        sizes, directions = state["sizes"], state["directions"]
         clean = without_noise(sizes, self.moments_noise)
         own = directions.T**2 @ self._own_curvature(x, y)
         rates = 1 / (scale * (self.curvature * jnp.maximum(sizes, 0) + self.damping) + own)
@@ -371,7 +375,8 @@ def _start(update: "_Update", clip: Any, x: Tree, y: Tree) -> State:
         "average": jnp.zeros_like(y),
         "clip": jnp.asarray(clip, jnp.float32),
         "variance": jnp.zeros((), jnp.float32),
-        "moments": jnp.zeros((columns, columns), y.dtype),
+        "sizes": jnp.zeros(columns, y.dtype),  # eigenvalues and eigenvectors of the released second moments
+        "directions": jnp.zeros((columns, columns), y.dtype),
         "preconditioner": jnp.zeros((columns, columns), y.dtype),
         "errors": jnp.zeros_like(y),
         "factors": jnp.ones(columns, y.dtype),
