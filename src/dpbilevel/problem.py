@@ -55,6 +55,9 @@ class BilevelProblem:
         upper_trains: whether f_i is a training loss for y as well, such as the same loss on cleaner records. The final
             training may then use upper records too.
         start: (x0, y0), public: the default starting point.
+        readout: a public matrix with one column per row of y, for a training that knows the noise of its model: the
+            standard errors of ``readout @ y`` are then part of the history. Those of differences of coefficients do not
+            follow from those of the coefficients.
 
     >>> import dpbilevel as dpb
     >>> problem = dpb.BilevelProblem(
@@ -76,6 +79,7 @@ class BilevelProblem:
     lower_scale: Callable[[Tree], Any] = _one
     upper_trains: bool = False
     start: tuple[Tree, Tree] | None = None
+    readout: Any = None
 
     def __post_init__(self) -> None:
         check_domain("domain", self.domain)
@@ -93,6 +97,8 @@ class BilevelProblem:
                 raise InvalidProblem(f"{name}: must be a function, or None to leave it out")
         if not isinstance(self.public, list | tuple) or not all(np.ndim(array) > 0 for array in self.public):
             raise InvalidProblem("public: must be a list of arrays, as in public=[group_of_column]")
+        if self.readout is not None and np.ndim(self.readout) != 2:
+            raise InvalidProblem("readout: must be a public matrix with one column per row of y, or None")
         if self.constants is not None and not isinstance(self.constants, Constants):
             raise InvalidProblem("constants: must be dpb.Constants(...), or None where no certified bounds are known")
 

@@ -47,6 +47,7 @@ ORDER = (
     "solution.trees",
     "solution.solution",
     "solution.hyperparameters",
+    "solution.shapes",
     "solution.remarks",
     "solution.diagnostics",
     "solution.outcome",

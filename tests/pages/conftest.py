@@ -1,4 +1,4 @@
-"""Pages and examples draw secret noise, as their readers do; here its seed is fixed, so that a test fails or does not."""
+"""Pages and examples draw secret noise, as their readers do; here its seed is fixed, so that no run differs."""
 
 import random
 import secrets

@@ -33,6 +33,7 @@ def regularization(
     *,
     columns: int,
     groups: Sequence[int] | None = None,
+    weights: Sequence[float] | None = None,
     classes: int | None = None,
     penalties: tuple[float, float] = PENALTIES,
     row_norm: float | None = None,
@@ -46,6 +47,7 @@ def regularization(
         columns: length of a row.
         groups: the group number of each column, starting at 0; ``range(columns)`` gives each column its own penalty,
             None gives all the same. A column in group -1, such as an intercept, keeps the smallest penalty.
+        weights: a public factor of each column on its penalty; one by default.
         classes: number of classes, for "softmax".
         penalties: (smallest, largest), public; tuning starts half-way between their logarithms.
         row_norm, target_bound, threshold: declared bounds, for the constants; that on rows for training, too.
@@ -71,15 +73,19 @@ def regularization(
     low, high = (positive("penalties", bound, "it bounds every penalty (try 1e-5 and 10)") for bound in penalties)
     if low >= high:
         raise InvalidArgument(f"penalties={penalties!r}: the smallest must be below the largest; swap the two bounds")
-    return _regularization(model, group_of, low, high)
+    return _regularization(model, group_of, _checked_weights(weights, columns), low, high)
 
 
 @functools.lru_cache(maxsize=64)
-def _regularization(model: LinearModel, group_of: tuple[int, ...], low: float, high: float) -> BilevelProblem:
+def _regularization(
+    model: LinearModel, group_of: tuple[int, ...], factors: tuple[float, ...] | None, low: float, high: float
+) -> BilevelProblem:
     of_score = model.of_score()
     number, least = max(group_of) + 1, math.log(low)
     # The penalty of untuned columns follows those of the groups.
     group_of_column = np.array([number if group == UNTUNED else group for group in group_of], np.int32)
+    of_column = None if factors is None else np.array(factors, np.float32)
+    ends = (low, high) if factors is None else (low * min(factors), high * max(factors))
 
     loss = LinearLoss(
         row=lambda record: record[0],
@@ -89,6 +95,7 @@ def _regularization(model: LinearModel, group_of: tuple[int, ...], low: float, h
 
     def penalty(x, y):  # type: ignore[no-untyped-def]
         weights = jnp.exp(jnp.append(x, least))[group_of_column]
+        weights = weights if of_column is None else weights * of_column
         return 0.5 * jnp.sum(weights * jnp.sum(y.reshape(len(group_of), -1) ** 2, axis=1))
 
     return BilevelProblem(
@@ -96,8 +103,8 @@ def _regularization(model: LinearModel, group_of: tuple[int, ...], low: float, h
         lower_loss=loss,
         lower_term=penalty,
         domain=Box(least, math.log(high)),
-        constants=model.certified(glm_constants, penalty=(low, high), coordinates="log", fixed=low),
-        public=[group_of_column],
+        constants=model.certified(glm_constants, penalty=ends, coordinates="log", fixed=ends[0]),
+        public=[group_of_column, *([] if of_column is None else [of_column])],
         upper_trains=True,
         start=(np.full(number, (least + math.log(high)) / 2, np.float32), model.start()),
     )
@@ -121,3 +128,12 @@ def _checked_groups(groups: Sequence[int], columns: int) -> tuple[int, ...]:
             f"the numbers {tuned}"
         )
     return tuple(int(number) for number in numbers)
+
+
+def _checked_weights(weights: Sequence[float] | None, columns: int) -> tuple[float, ...] | None:
+    """Factors of penalties; raises if they are not one positive number for each column."""
+    if weights is None:
+        return None
+    if not isinstance(weights, list | tuple | np.ndarray) or len(weights) != columns:
+        raise InvalidArgument(f"weights: must give one number for each of the {columns} columns")
+    return tuple(positive("weights", weight, "it multiplies the penalty of a column (try 1.0)") for weight in weights)

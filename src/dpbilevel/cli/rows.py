@@ -148,4 +148,6 @@ def _joined(blocks: list[EncodedRows]) -> EncodedRows:
         block = blocks.pop()
         rows[start : start + len(block)] = block
         start += len(block)
-    return EncodedRows(rows, data_norm=first.data_norm, caveats=first.caveats)
+    joined = EncodedRows(rows, data_norm=first.data_norm, caveats=first.caveats)
+    joined.terms = first.terms
+    return joined

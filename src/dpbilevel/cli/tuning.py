@@ -19,6 +19,7 @@ from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.ledger import Ledger
 from dpbilevel.report.review import LinearModel, Review
 from dpbilevel.report.run_file import run_file_space
+from dpbilevel.solution.shapes import shapes_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,4 +162,6 @@ def _linear_model(job: Job, model: Any) -> LinearModel:
         columns=column_names(job.encoder),
         coefficients=np.atleast_2d(model.coef_),
         intercepts=np.atleast_1d(model.intercept_),
+        noise=np.atleast_2d(model.coef_noise_) if hasattr(model, "coef_noise_") else None,
+        shapes=getattr(model, "shapes_", None) or shapes_of(job.encoder.terms_, model.coef_),
     )

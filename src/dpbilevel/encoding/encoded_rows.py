@@ -50,6 +50,7 @@ class EncodedRows(np.ndarray[Any, np.dtype[Any]]):
 
     data_norm: float | None
     caveats: tuple[str, ...]
+    terms: tuple[Any, ...] = ()  # of `dpbilevel.encoding.terms`; dropped where columns may have changed
     counts_rows: bool  # whether the columns follow from the number of rows, which is private for units
 
     def __new__(
@@ -72,6 +73,7 @@ class EncodedRows(np.ndarray[Any, np.dtype[Any]]):
     def __array_finalize__(self, source: Any) -> None:
         # NumPy calls this for every new array and view; a transposed array, for example, has different rows.
         self.data_norm = None
+        self.terms = ()
         self.caveats = getattr(source, "caveats", ())
         self.counts_rows = getattr(source, "counts_rows", False)
 
@@ -105,6 +107,7 @@ class EncodedRows(np.ndarray[Any, np.dtype[Any]]):
         chosen = super().__getitem__(key)
         if isinstance(chosen, EncodedRows):
             is_matrix = self.ndim == 2 >= chosen.ndim
+            chosen.terms = self.terms if is_matrix and not isinstance(key, tuple) and chosen.ndim == 2 else ()
             chosen.data_norm = self.data_norm if is_matrix and _gives_parts_of_rows(key) else None
         return chosen
 
@@ -116,7 +119,7 @@ class EncodedRows(np.ndarray[Any, np.dtype[Any]]):
         """`numpy.ndarray.take`; whole rows keep the norm."""
         taken = _propagate_caveats(super().take(indices, axis, out, mode), caveats_of((self, out)), (out,))
         if out is None and self.ndim == taken.ndim == 2 and axis in (0, -2):
-            taken.data_norm = self.data_norm
+            taken.data_norm, taken.terms = self.data_norm, self.terms
         return taken
 
     def copy(self, order: Any = "C") -> "EncodedRows":
@@ -171,19 +174,19 @@ class EncodedRows(np.ndarray[Any, np.dtype[Any]]):
     def __reduce__(self) -> Any:
         reduced: Any = super().__reduce__()
         rebuild, arguments, state = reduced
-        return rebuild, arguments, (state, self.data_norm, self.caveats, self.counts_rows)
+        return rebuild, arguments, (state, self.data_norm, self.caveats, self.counts_rows, self.terms)
 
     def __setstate__(self, state: Any) -> None:
-        array, self.data_norm, self.caveats, self.counts_rows = state
+        array, self.data_norm, self.caveats, self.counts_rows, self.terms = state
         super().__setstate__(array)
 
     def _same(self, rows: Any) -> Any:
-        rows.data_norm = self.data_norm
+        rows.data_norm, rows.terms = self.data_norm, self.terms
         return rows
 
     def _change(self, caveats: tuple[str, ...] = ()) -> None:
         """Drop the norm and add caveats, after cells were written."""
-        self.data_norm = None
+        self.data_norm, self.terms = None, ()
         self.caveats = tuple(dict.fromkeys((*self.caveats, *caveats)))
 
 
@@ -213,7 +216,7 @@ def _plain(value: Any) -> Any:
 def _with_caveats(array: Array, caveats: tuple[str, ...]) -> EncodedRows:
     """A view of the array as encoded rows without a norm."""
     encoded = array.view(EncodedRows)
-    encoded.data_norm, encoded.caveats = None, caveats
+    encoded.data_norm, encoded.terms, encoded.caveats = None, (), caveats
     return encoded
 
 

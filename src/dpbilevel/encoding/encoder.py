@@ -20,6 +20,7 @@ from dpbilevel.encoding.crosses import Cross, crosses
 from dpbilevel.encoding.dates import moments
 from dpbilevel.encoding.declarations import check_finite, completed, declared
 from dpbilevel.encoding.encoded_rows import EncodedRows
+from dpbilevel.encoding.terms import terms_of
 from dpbilevel.errors import InvalidArgument, InvalidRecords, PrivacyLeakWarning
 from dpbilevel.foundation.arguments import one_of, positive
 
@@ -63,6 +64,7 @@ class BoundedEncoder(TransformerMixin, BaseEstimator):
         caveats_: one sentence per undeclared column (more than ten share one); empty if everything was declared.
         knots_: the knots of every column that is a curve, in units of the column (dates: days after the first).
         curves_: which output columns are values of one curve, in order: (name, columns, knots) for each.
+        terms_: the points at which the effect of each input column is shown, with the encoded cells there.
         group_of_column_: the position of the input column of every output column. Crosses have the next numbers,
             and the intercept the last.
         row_norm_, n_features_in_, feature_names_in_: as usual in scikit-learn.
@@ -151,6 +153,7 @@ class BoundedEncoder(TransformerMixin, BaseEstimator):
         widths = [len(block.names) for block in made] + [1] * self._intercept
         self.group_of_column_ = np.repeat(np.arange(len(widths)), widths)
         self._store_curves(widths)
+        self.terms_ = terms_of(list(map(str, self._labels)), blocks, scale)
         return self
 
     def transform(self, X: Any) -> EncodedRows:
@@ -165,6 +168,7 @@ class BoundedEncoder(TransformerMixin, BaseEstimator):
             encoded[:, -1] = self._scale
         result = EncodedRows(encoded, data_norm=self.row_norm_, caveats=self.caveats_)
         result.counts_rows = self._counts_rows
+        result.terms = self.terms_
         return result
 
     def get_feature_names_out(self, input_features: Any = None) -> npt.NDArray[np.object_]:

@@ -147,7 +147,7 @@ class PrivateEstimator(CountedCopies):
             warn_afterwards(result.sentence, stacklevel=3)
         attributes = dict(prepared.finish(solution.x, solution.y))
         if prepared.errors is not None and STANDARD_ERRORS in solution.history:
-            attributes |= prepared.errors(solution.history[STANDARD_ERRORS][-1])
+            attributes |= prepared.errors(attributes, solution.history)
         return self._fitted(solution, attributes)
 
     def _fitted(self, solution: Solution, attributes: Mapping[str, Any]) -> Self:
@@ -166,7 +166,7 @@ class PrivateEstimator(CountedCopies):
         self,
         problem: BilevelProblem,
         records: Mapping[str, Tree] | RecordShapes,
-        first: float | None = None,
+        first: Any = None,
         default: Method = DEFAULT_METHOD,
     ) -> Plan:
         """The plan of a fit to records, or to their shapes.
@@ -174,7 +174,7 @@ class PrivateEstimator(CountedCopies):
         Args:
             problem: the bilevel problem.
             records: arrays or shapes by role.
-            first: where all hyperparameters start.
+            first: where all hyperparameters start, or where each does.
             default: the method, unless the estimator has one.
         """
         sizes = records if isinstance(records, RecordShapes) else RecordShapes(**records)

@@ -17,6 +17,8 @@ class DPLogisticRegressionCV(PenaltyEstimator, PrivateClassifier):
         groups: one label per column; columns with the same label share a penalty (``range(columns)``: one penalty per
             column, `BoundedEncoder.group_of_column_`: one per column before encoding). None: one penalty for all. The
             intercept is not penalised.
+        smooth: whether wiggles of the curves of a `BoundedEncoder` are penalised: True for one penalty of smoothness
+            for each curve, "shared" for one for all, False (default) for none (docs/additive.md).
         largest_weight: declared bound of ``sample_weight``; None reads it from the data, with the same warning.
         class_weight: {class: weight} for every class, declared. "balanced" is refused: it reads private counts.
         rows_per_unit: k, for ``fit(X, y, units=ids)``: a record is all rows of one id, at most k of them used. None:
@@ -28,6 +30,8 @@ class DPLogisticRegressionCV(PenaltyEstimator, PrivateClassifier):
     Attributes:
         coef_, intercept_, classes_: as in scikit-learn.
         penalties_: released, one for each of ``groups_``, relative to the mean loss on rows scaled to norm one.
+        coef_noise_: one standard deviation of each coefficient by the noise of training, where it is known.
+        shapes_: the effect of each column before encoding, if rows are the output of a `BoundedEncoder`.
         privacy_: the privacy spend. solution_: everything that was released, with `report` and `save`.
 
     >>> import numpy as np

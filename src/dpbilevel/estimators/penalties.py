@@ -25,12 +25,14 @@ import numpy as np
 
 from dpbilevel.applications.regularization import PENALTIES, regularization
 from dpbilevel.encoding.encoded_rows import EncodedRows
+from dpbilevel.estimators.additive import Additive
 from dpbilevel.estimators.groups import numbered_groups
 from dpbilevel.estimators.linear import LinearEstimator
 from dpbilevel.estimators.owners import Owners, check_no_weights, planned_sizes
 from dpbilevel.estimators.prepared import Prepared, Unread
 from dpbilevel.estimators.weights import Weights
 from dpbilevel.execution.notices import PASS_LIMIT
+from dpbilevel.linear_loss import LinearLoss
 from dpbilevel.methods.refit import Refit
 from dpbilevel.methods.rescaling import SCALE
 from dpbilevel.planning import Plan
@@ -49,6 +51,7 @@ class PenaltyEstimator(LinearEstimator):
     """An estimator that tunes penalties."""
 
     groups: Any = None
+    smooth: bool | str = False
     largest_weight: float | None = None
     rows_per_unit: int | None = None
     mean_rows: float | None = None
@@ -88,7 +91,12 @@ class PenaltyEstimator(LinearEstimator):
         targets = self._targets(y, table)
         weights = Weights.of(sample_weight, self.largest_weight, getattr(self, "class_weight", None), table, targets)
         groups, group_of = numbered_groups(self.groups, table.shape[1])
+        additive, factors = Additive.of(X, self.smooth, table), {}
         rows = table.with_intercept()
+        if additive.basis is not None:
+            rows = table.in_basis(additive.basis.matrix).with_intercept()
+            groups, group_of = additive.basis.groups(groups, group_of)
+            factors = {"weights": (*additive.basis.weights, 1.0)}
         columns = rows.values, targets.values, *weights.columns
         owners = None if isinstance(X, Unread) else Owners.of(units, table.shape[0], self)
         bundled: dict[str, Any] = {}
@@ -97,9 +105,14 @@ class PenaltyEstimator(LinearEstimator):
             sizes = planned_sizes(records, self)
         else:
             records, sizes, bundled = owners.records(columns)
-        model = {**targets.model, "columns": rows.shape[1], "groups": group_of, "row_norm": 1.0}
+        model = {**targets.model, "columns": rows.shape[1], "groups": group_of, "row_norm": 1.0, **factors}
+        units_of_y = additive.units(lambda y: self._model(rows, targets, y)["coef_"])
+
+        def problem_of(**limits: Any) -> BilevelProblem:
+            return additive.problem(weights.problem(regularization(**model, **limits)), units_of_y)
+
         return Prepared(
-            planned=self._in_reach(lambda **limits: weights.problem(regularization(**model, **limits)), sizes),
+            planned=self._in_reach(problem_of, sizes, additive),
             records=records,
             units=bundled,
             caveats=(*rows.caveats, *targets.caveats, *weights.caveats),
@@ -107,26 +120,30 @@ class PenaltyEstimator(LinearEstimator):
             facts={"columns": self._columns(), "rows": rows.scaling, "targets": targets.known, "groups": groups}
             | ({"weights": weights.known} if weights.columns else {}),
             finish=lambda x, y: (
-                self._model(rows, targets, y) | {"groups_": groups, "penalties_": np.exp(np.asarray(x, np.float64))}
+                additive.attributes(self._model(rows, targets, additive.encoded(y)))
+                | {"groups_": groups, "penalties_": np.exp(np.asarray(x, np.float64))}
             ),
-            errors=lambda errors: {"coef_noise_": np.abs(self._model(rows, targets, errors)["coef_"])},
+            errors=lambda made, history: additive.errors(
+                made["coef_"], history, lambda errors: self._model(rows, targets, errors)["coef_"]
+            ),
         )
 
-    def _in_reach(self, problem_of: Callable[..., BilevelProblem], sizes: RecordShapes) -> Plan:
+    def _in_reach(self, problem_of: Callable[..., BilevelProblem], sizes: RecordShapes, additive: Additive) -> Plan:
         """The plan: penalties as they start where a search for them is not worth its cost, or tuned."""
         rows = sum(map(sizes.count, sizes.roles))
         smallest, first = _SMALLEST / rows, self._first_penalty(rows)
         problem = problem_of(penalties=(smallest, PENALTIES[1]))
         limits = {"first penalty": (first, "1/n, or what the noise of training is worth if that is more")}
+        start = self._start(problem, first, rows, additive)
         if self.method is None and self._budget(rows).is_private:
-            trained = self._planned(problem, sizes, math.log(first), Refit())
+            trained = self._planned(problem, sizes, start, Refit())
             reason = self._not_searched(trained, problem, sizes, first)
             if reason is not None:
                 return replace(trained, parameters={**trained.parameters, "penalties": (first, reason)})
-        planned = self._planned(problem, sizes, math.log(first))
+        planned = self._planned(problem, sizes, start)
         reason = "the end of the range, where the model is close to zero"
         if _is_noisy(planned):
-            planned = self._planned(problem_of(penalties=(smallest, max(_MIDDLE, first))), sizes, math.log(first))
+            planned = self._planned(problem_of(penalties=(smallest, max(_MIDDLE, first))), sizes, start)
             reason = (
                 "the middle of the range: a validation pass has more noise than signal, so that larger ones are risky"
             )
@@ -143,6 +160,20 @@ class PenaltyEstimator(LinearEstimator):
         if _is_noisy(self._planned(problem, sizes, math.log(first))):
             return "not searched for: a validation pass would have more noise than signal"
         return None
+
+    def _start(self, problem: BilevelProblem, first: float, rows: int, additive: Additive) -> Any:
+        """Logarithms of penalties at the start: all of them ``first``, but what noise is worth for curves."""
+        if additive.basis is None:
+            return math.log(first)
+        budget, loss = self._budget(rows), problem.lower_loss
+        assert isinstance(loss, LinearLoss)
+        assert loss.bounds is not None
+        changed = 2.0 if budget.adjacency == "replace-one" else 1.0
+        noise = changed / (budget.mu * rows) if budget.is_private else 0.0
+        smooth = additive.basis.first_penalties(noise, rows, loss.bounds.curvature)
+        assert problem.start is not None
+        others = np.size(problem.start[0]) - len(smooth)
+        return np.log(np.clip([*([first] * others), *smooth], _SMALLEST / rows, PENALTIES[1]))
 
     def _first_penalty(self, rows: int) -> float:
         """What the noise of training is worth, and at least 1/n."""

@@ -60,6 +60,10 @@ class Rows:
         """The shape of an array of this type with one number per row."""
         return jax.ShapeDtypeStruct(self.shape[:1], kind)
 
+    def in_basis(self, basis: Any) -> "Rows":
+        """The same rows in another basis."""
+        return Rows(self.values.in_basis(basis), self.caveats, self.scaling)
+
     def with_intercept(self) -> "Rows":
         """The same rows with an additional constant column."""
         if self.scaling is None:
@@ -78,7 +82,7 @@ class Prepared:
         legend: the meaning of the entries of x.
         facts: what was declared about rows or read from them: columns, scaling, classes, ranges, names.
         finish: (x, y) -> attributes of the fitted estimator, from released values and ``facts`` alone.
-        errors: (standard errors of y) -> the attribute that has them; None for a model without.
+        errors: (attributes, history) -> attributes with standard errors; None for a model without.
         units: arguments of `dpb.Records` that bundle rows into units; empty if rows are records.
     """
 
@@ -88,7 +92,7 @@ class Prepared:
     legend: Legend
     facts: Mapping[str, Any]
     finish: Callable[[Tree, Tree], Mapping[str, Any]]
-    errors: Callable[[Tree], Mapping[str, Any]] | None = None
+    errors: Callable[[Mapping[str, Any], Mapping[str, Tree]], Mapping[str, Any]] | None = None
     units: Mapping[str, Any] = field(default_factory=dict)
 
     def facts_as_text(self) -> str:

@@ -23,12 +23,14 @@ class ScaledRows:
         scaling, table: what is scaled, and how.
         refuse: whether missing cells raise when rows are read.
         intercept: whether rows have an additional constant column.
+        basis: (columns, new columns), orthonormal; the columns are replaced by these combinations of them.
     """
 
     scaling: Scaling
     table: Table
     refuse: bool = False
     intercept: bool = False
+    basis: npt.NDArray[np.float64] | None = None
 
     dtype = np.dtype(np.float32)
 
@@ -36,11 +38,15 @@ class ScaledRows:
     def shape(self) -> tuple[int, int]:
         """The number of rows and of columns."""
         rows, columns = self.table.shape
-        return rows, columns + int(self.intercept)
+        return rows, (columns if self.basis is None else self.basis.shape[1]) + int(self.intercept)
 
     def with_intercept(self) -> "ScaledRows":
         """The same rows with an additional constant column."""
         return replace(self, intercept=True)
+
+    def in_basis(self, basis: npt.NDArray[np.float64]) -> "ScaledRows":
+        """The same rows in another basis; none is longer than before, up to rounding."""
+        return replace(self, basis=basis)
 
     def parts(self, selections: Sequence[npt.NDArray[np.intp]]) -> list[npt.NDArray[np.float32]]:
         """Selected rows, one array for each of some disjoint selections, in its order; the table is read once."""
@@ -50,7 +56,8 @@ class ScaledRows:
         for number, selection in enumerate(selections):
             part_of[selection], place[selection] = number, np.arange(len(selection))
         for chosen, chunk in self.scaling.chunks(self.table, refuse=self.refuse):
-            scaled = with_intercept(chunk) if self.intercept else chunk
+            own = chunk if self.basis is None else (chunk @ self.basis).astype(self.dtype)
+            scaled = with_intercept(own) if self.intercept else own
             for number, part in enumerate(parts):
                 mine = part_of[chosen] == number
                 part[place[chosen][mine]] = scaled[mine]

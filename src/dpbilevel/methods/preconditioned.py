@@ -28,6 +28,7 @@ from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from dpbilevel.constraints import Unconstrained
 from dpbilevel.execution.program import Program, Stage, State
@@ -68,7 +69,7 @@ Tree = Any
 Parameters = dict[str, tuple[Any, str]]
 
 TRAINING, MOMENTS = "training", "second moments"
-STANDARD_ERRORS, FACTORS = "y standard error", "y factors"  # entries of the history
+STANDARD_ERRORS, FACTORS, READOUT = "y standard error", "y factors", "readout standard error"  # of the history
 _SHARE = 0.05  # of mu^2 for second moments: costs as much accuracy as 2.5% fewer records
 _SHARES = {GRADIENT: 0.98, WITHIN: 0.02}  # of the mu^2 of steps
 _DAMPING = 3.0  # twice the largest eigenvalue of the noise, which is sqrt(2 d) times its deviation on the diagonal
@@ -194,9 +195,9 @@ class Preconditioned:
                 mean_rows=self.mean_rows,
             )
         noise = gradients.parts[GRADIENT].unit * releases[TRAINING].noise_std
-        update = _Update(
-            gradients, context.problem, self.damping, self.bounds.curvature, steps, noise, moments_noise, rescaling
-        )
+        readout = None if context.problem.readout is None else np.asarray(context.problem.readout, np.float32)
+        numbers = self.damping, self.bounds.curvature, steps, noise, moments_noise
+        update = _Update(gradients, context.problem, *numbers, rescaling, readout)
         stages = [
             Stage(release=releases[MOMENTS], query=_rows_at, update=function(_Update.precondition, update)),
             Stage(
@@ -281,7 +282,10 @@ class Preconditioned:
         return parameters
 
 
-@passing(*("gradients", "damping", "curvature", "steps", "noise", "moments_noise", "rescaling"), structure=("problem",))
+@passing(
+    *("gradients", "damping", "curvature", "steps", "noise", "moments_noise", "rescaling", "readout"),
+    structure=("problem",),
+)
 @dataclass(frozen=True, eq=False)
 class _Update:
     """How released values move the model."""
@@ -294,6 +298,7 @@ class _Update:
     noise: float  # on a coordinate of the mean gradient, in units of the clip
     moments_noise: float
     rescaling: Rescaling | None
+    readout: Any  # a public matrix, or None
 
     def precondition(self, state: State, carry: State, moments: jax.Array, step: jax.Array) -> State:
         """The preconditioner at the final x, from released second moments."""
@@ -342,16 +347,23 @@ class _Update:
 
     def end(self, state: State, carry: State) -> State:
         """The state after the last stage, with the standard errors of the model and the factors of its columns."""
-        errors, of_noise, of_model = self._noise(carry)
-        if self.rescaling is None:
-            return carry | {"errors": errors}
-        moments = carry["sizes"], carry["directions"]
-        reached = reached_columns(moments, self.moments_noise, self.curvature, self.damping, self.steps)
-        factors = self.rescaling.factors(carry["scale"], of_model, of_noise, reached).astype(errors.dtype)
-        return carry | {"factors": factors, "errors": scaled(errors, factors)}
+        directions, variances, of_noise, of_model = self._noise(carry)
+        y, factors = carry["average"], carry["factors"]
+        deviations = jnp.sqrt(jnp.maximum(directions**2 @ variances, 0))
+        errors = jnp.broadcast_to(deviations.reshape(-1, *(1,) * (y.ndim - 1)), y.shape).astype(y.dtype)
+        if self.rescaling is not None:
+            moments = carry["sizes"], carry["directions"]
+            reached = reached_columns(moments, self.moments_noise, self.curvature, self.damping, self.steps)
+            factors = self.rescaling.factors(carry["scale"], of_model, of_noise, reached).astype(errors.dtype)
+            errors = scaled(errors, factors)
+        more = {"factors": factors, "errors": errors}
+        if self.readout is not None:
+            read = ((self.readout * factors) @ directions) ** 2 @ variances
+            more["readout"] = jnp.sqrt(jnp.maximum(read, 0)).astype(y.dtype)
+        return carry | more
 
-    def _noise(self, state: State) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Standard errors of the model, and by column the mean square of scores due to noise and in all."""
+    def _noise(self, state: State) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+        """Directions with the variance of the model along each; by column the mean square of noise and of scores."""
         x, y = state["x"], state["average"]
         scale = self.problem.lower_scale(x)
         sizes, directions = state["sizes"], state["directions"]
@@ -360,10 +372,9 @@ class _Update:
         rates = 1 / (scale * (self.curvature * jnp.maximum(sizes, 0) + self.damping) + own)
         curvatures = scale * self.curvature * clean + own
         variances = averaged_variances(rates, curvatures, scale**2 * state["variance"], self.steps, _MOMENTUM)
-        deviations = jnp.sqrt(jnp.maximum(directions**2 @ variances, 0))
-        errors = jnp.broadcast_to(deviations.reshape(-1, *(1,) * (y.ndim - 1)), y.shape).astype(y.dtype)
         scores = (directions * jnp.sqrt(clean)) @ (directions.T @ y.reshape(y.shape[0], -1))
-        return errors, scores.shape[1] * (directions**2 @ (clean * variances)), jnp.sum(scores**2, axis=1)
+        of_noise = scores.shape[1] * (directions**2 @ (clean * variances))
+        return directions, variances, of_noise, jnp.sum(scores**2, axis=1)
 
 
 def _start(update: "_Update", clip: Any, x: Tree, y: Tree) -> State:
@@ -381,6 +392,8 @@ def _start(update: "_Update", clip: Any, x: Tree, y: Tree) -> State:
         "errors": jnp.zeros_like(y),
         "factors": jnp.ones(columns, y.dtype),
     }
+    if update.readout is not None:
+        state["readout"] = jnp.zeros(update.readout.shape[0], y.dtype)
     return state if update.rescaling is None else state | {"scale": update.rescaling.start()}
 
 
@@ -393,7 +406,8 @@ def _gradients_at(state: State, carry: State, step: jax.Array) -> Tree:
 
 
 def _observe(state: State) -> Tree:
-    return {STANDARD_ERRORS: state["errors"], FACTORS: state["factors"]}
+    read = {READOUT: state["readout"]} if "readout" in state else {}
+    return {STANDARD_ERRORS: state["errors"], FACTORS: state["factors"]} | read
 
 
 def _finish(state: State) -> tuple[Tree, Tree]:

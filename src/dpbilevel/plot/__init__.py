@@ -1,10 +1,11 @@
-"""Plots of solutions with matplotlib. Every function returns the Axes.
+"""Plots of solutions with matplotlib. Every function returns the Axes; `shapes`, which draws several, the figure.
 
 >>> import dpbilevel as dpb
 >>> dpb.plot.trajectory(solution).figure.savefig("trajectory.svg")  # doctest: +SKIP
 """
 
+from dpbilevel.plot.shapes import shape, shapes
 from dpbilevel.plot.spending import spend
 from dpbilevel.plot.trajectories import trajectory
 
-__all__ = ["spend", "trajectory"]
+__all__ = ["shape", "shapes", "spend", "trajectory"]

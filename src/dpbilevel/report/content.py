@@ -139,6 +139,8 @@ def _linear(model: LinearModel) -> Content:
         "columns": list(model.columns),
         "coefficients": model.coefficients.tolist(),
         "intercepts": model.intercepts.tolist(),
+        "noise": None if model.noise is None else model.noise.tolist(),
+        "effects": [shape.to_json() for shape in model.shapes],
     }
 
 

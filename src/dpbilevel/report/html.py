@@ -18,7 +18,7 @@ from dpbilevel.report.elements import (
     terms,
     text,
 )
-from dpbilevel.report.pictures import spend_picture, trajectory_picture, values_picture
+from dpbilevel.report.pictures import shape_pictures, spend_picture, trajectory_picture, values_picture
 from dpbilevel.report.review import Review
 from dpbilevel.report.stylesheet import STYLESHEET
 from dpbilevel.report.summary import summary_rows
@@ -30,11 +30,13 @@ from dpbilevel.report.words import (
     release_rows,
     reproduction,
     returned_words,
+    shape_words,
     spend_words,
 )
 
 _TONES = {PRIVATE: "good", CAVEATS: "fair", NOT_PRIVATE: "bad"}
 _HEADINGS = {PRIVATE: "Private", CAVEATS: "Private, with caveats", NOT_PRIVATE: "NOT PRIVATE"}
+_SHAPES = 12  # small plots that are visible at once
 _SHOWN = 20  # coefficients and hyperparameters that are visible at once
 _LISTED = 1000  # at most, including the expandable ones; run.json has all
 
@@ -74,6 +76,7 @@ def html_report(review: Review) -> str:
             values_picture(solution),
             _hyperparameters(report["hyperparameters"]),
         ),
+        section("shapes", "The effect of every column", paragraph(shape_words(report["model"])), _shapes(review)),
         section("model", "Model", paragraph(model_words(report["model"])), _model(report["model"])),
         _plan(report),
         section("facts", "Public facts", terms(list(report["facts"].items())), _schema(report)),
@@ -150,32 +153,52 @@ def _hyperparameters(report: Content) -> str:
     return _with_folded_rest(rows, made)
 
 
+def _shapes(review: Review) -> str:
+    model = review.model
+    if model is None or not model.shapes:
+        return ""
+    pictures = shape_pictures(model)
+    rest = pictures[_SHAPES:]
+    shown = f'<div class="shapes">{"".join(pictures[:_SHAPES])}</div>'
+    return shown + (folded(f"{len(rest):,} more", f'<div class="shapes">{"".join(rest)}</div>') if rest else "")
+
+
 def _model(model: Content) -> str:
     rows = model_rows(model)
     if not rows:
         return ""
-    columns = ["column", *(model["outputs"] if len(model["outputs"]) > 1 else ["coefficient"])]
-    largest = max((abs(value) for _, values in rows for value in values), default=0.0)
+    noisy = ["noise"] if model["noise"] is not None else []
+    columns = ["column", *(model["outputs"] if len(model["outputs"]) > 1 else ["coefficient"]), *noisy]
+    largest = max((abs(value) for _, values, _ in rows for value in values), default=0.0)
 
-    def made(part: Sequence[tuple[str, list[float]]]) -> str:
+    def made(part: Sequence[tuple[str, list[float], list[float] | None]]) -> str:
         caption = f"Coefficients for {', '.join(model['outputs'])}, the largest first"
+        cells = [
+            [name, *map(number, values), *([] if noise is None else [_noise(noise)])] for name, values, noise in part
+        ]
         if len(model["outputs"]) == 1:
-            return _with_bars(caption, columns, [(name, values[0]) for name, values in part], largest)
-        cells = [[name, *map(number, values)] for name, values in part]
+            return _with_bars(caption, columns, cells, [values[0] for _, values, _ in part], largest)
         return table("Coefficients, the largest first", columns, cells, numeric=range(1, len(columns)), wide=True)
 
     return _with_folded_rest(rows, made)
 
 
-def _with_bars(caption: str, header: Sequence[str], rows: Sequence[tuple[str, float]], largest: float) -> str:
+def _noise(values: Sequence[float]) -> str:
+    return "±" + number(max(values), 2)
+
+
+def _with_bars(
+    caption: str, header: Sequence[str], rows: Sequence[Sequence[str]], values: Sequence[float], largest: float
+) -> str:
     """A table with a bar beside every number: to the right for positive numbers, to the left for negative ones."""
-    heads = f'<th scope="col">{text(header[0])}</th><th scope="col" class="number">{text(header[1])}</th><td></td>'
+    heads = f'<th scope="col">{text(header[0])}</th>'
+    heads += "".join(f'<th scope="col" class="number">{text(name)}</th>' for name in header[1:]) + "<td></td>"
     lines = []
-    for name, value in rows:
+    for (name, *numbers), value in zip(rows, values, strict=True):
         long = 50 * min(1.0, abs(value) / largest) if largest > 0 else 0.0
         kind, start = (' class="down"', 50 - long) if value < 0 else ("", 50.0)
         bar = f'<span{kind} style="--from: {start:.1f}%; --long: {long:.1f}%"></span>'
-        cells = f'<td class="number">{text(number(value))}</td><td class="size">{bar}</td>'
+        cells = "".join(f'<td class="number">{text(cell)}</td>' for cell in numbers) + f'<td class="size">{bar}</td>'
         lines.append(f'<tr><th scope="row">{text(name)}</th>{cells}</tr>')
     return table_element(caption, heads, lines)
 

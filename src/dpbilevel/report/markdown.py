@@ -90,8 +90,13 @@ def _hyperparameters(report: Content) -> str:
 
 
 def _model(model: Content) -> str:
-    rows = [[name, *(number(value, 6) for value in values)] for name, values in model_rows(model)]
-    return _long(["column", *model["outputs"]], rows) if rows else ""
+    rows = [
+        [name, *(number(value, 6) for value in values), *([] if noise is None else [number(max(noise), 2)])]
+        for name, values, noise in model_rows(model)
+    ]
+    return (
+        _long(["column", *model["outputs"], *([] if model.get("noise") is None else ["noise"])], rows) if rows else ""
+    )
 
 
 def _plan(report: Content) -> list[str]:

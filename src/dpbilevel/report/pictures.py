@@ -5,10 +5,13 @@ from typing import Any
 import numpy as np
 
 from dpbilevel.plot.dots import dots
+from dpbilevel.plot.shapes import shape
 from dpbilevel.plot.spending import spend
+from dpbilevel.plot.style import shortened
 from dpbilevel.plot.svg import inline_svg
 from dpbilevel.plot.trajectories import trajectory
 from dpbilevel.report.elements import ROWS, epsilon_text, number, text
+from dpbilevel.report.review import LinearModel
 from dpbilevel.solution.hyperparameters import Hyperparameters, hyperparameters
 from dpbilevel.solution.solution import Solution
 
@@ -64,6 +67,20 @@ def values_picture(solution: Solution) -> str:
     if len(parameters.names) > len(dots(parameters).get_yticks()):
         caption = f"The largest and the smallest of {len(parameters.names):,} returned values."
     return _framed(dots(parameters).figure, "values-picture", title, _in_words(parameters), caption)
+
+
+def shape_pictures(model: LinearModel) -> list[str]:
+    """A small plot for each column before encoding, those of the largest effect first."""
+    unit = "log-odds" if "Classifier" in model.estimator or "Logistic" in model.estimator else shortened(model.target)
+    pictures = []
+    for place, own in enumerate(sorted(model.shapes, key=lambda one: -one.size)):
+        low, high = float(own.effect.min()), float(own.effect.max())
+        noise = "" if own.error is None else f", with a standard deviation of up to {number(float(own.error.max()), 2)}"
+        title, described = f"Effect of {own.name}", f"From {number(low, 3)} to {number(high, 3)} {unit}{noise}."
+        figure = shape(own, outputs=model.outputs, unit=unit).figure
+        picture = inline_svg(figure, name=f"shape-{place}", title=title, description=described)
+        pictures.append(f"<figure>\n{picture}\n</figure>")
+    return pictures
 
 
 def _in_words(parameters: Hyperparameters) -> str:

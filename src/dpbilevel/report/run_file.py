@@ -21,6 +21,7 @@ from dpbilevel.planning import Plan
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.report.content import content, plain
 from dpbilevel.report.review import LinearModel, Review
+from dpbilevel.solution.shapes import Shape
 from dpbilevel.solution.solution import Solution
 
 FORMAT = "dpbilevel.run/1"
@@ -159,6 +160,7 @@ def _evaluation(document: Mapping[str, Any] | None) -> Evaluation | None:
 def _model(document: Mapping[str, Any]) -> LinearModel | None:
     if document["kind"] != "linear":
         return None
+    noise = document.get("noise")  # older runs have neither noise nor shapes
     return LinearModel(
         estimator=document["estimator"],
         target=document["target"],
@@ -166,6 +168,8 @@ def _model(document: Mapping[str, Any]) -> LinearModel | None:
         columns=tuple(document["columns"]),
         coefficients=[[float(number) for number in row] for row in document["coefficients"]],  # type: ignore[arg-type]
         intercepts=[float(number) for number in document["intercepts"]],  # type: ignore[arg-type]
+        noise=None if noise is None else [[float(number) for number in row] for row in noise],  # type: ignore[arg-type]
+        shapes=tuple(map(Shape.from_json, document.get("effects", ()))),
     )
 
 

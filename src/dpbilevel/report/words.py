@@ -76,11 +76,18 @@ def model_words(model: Content) -> str:
     if model["kind"] == "linear":
         pairs = zip(model["outputs"], model["intercepts"], strict=True)
         intercepts = ", ".join(f"{name}: {number(value)}" for name, value in pairs)
-        scale = "log-odds of " if "Classifier" in model["estimator"] or "Logistic" in model["estimator"] else ""
+        scale = "log-odds of " if predicts_classes(model) else ""
+        known = (
+            ""
+            if model["noise"] is None
+            else " Noise is one standard deviation by the noise of training; sampling error is not part of it. Where "
+            "columns sum to a constant, such as those of a curve, how they and the intercept share the level is not "
+            "either: read the effects of columns instead."
+        )
         return (
             f"{model['estimator']} for {model['target']} with {len(model['columns']):,} columns, all of it released. "
             f"Coefficients refer to encoded columns and predict {scale}{', '.join(model['outputs'])}. "
-            f"Intercept: {intercepts}."
+            f"Intercept: {intercepts}.{known}"
         )
     shapes = "; ".join(
         f"{name}: {' × '.join(map(str, shape))}" if shape else f"{name}: one number"
@@ -91,12 +98,32 @@ def model_words(model: Content) -> str:
     )
 
 
-def model_rows(model: Content) -> list[tuple[str, list[float]]]:
-    """Columns with one coefficient per output, in descending order of the largest absolute coefficient."""
+def predicts_classes(model: Content) -> bool:
+    """Whether scores are log-odds."""
+    return "Classifier" in model["estimator"] or "Logistic" in model["estimator"]
+
+
+def shape_words(model: Content) -> str:
+    """Describe the effects of columns; empty if the model has none."""
+    if not model.get("effects"):
+        return ""
+    unit = "log-odds" if predicts_classes(model) else f"units of {model['target']}"
+    known = any(shape["error"] is not None for shape in model["effects"])
+    bands = "Bands are two standard deviations of the noise of training." if known else "Their noise is not known."
+    return (
+        f"What each column adds to the score, in {unit}, minus its mean over the declared points. {bands} Sampling "
+        "error is not part of it. Crosses and text are not shown."
+    )
+
+
+def model_rows(model: Content) -> list[tuple[str, list[float], list[float] | None]]:
+    """Columns with coefficients, one per output, and their noise, in descending order of the largest coefficient."""
     if model["kind"] != "linear":
         return []
-    columns = zip(model["columns"], zip(*model["coefficients"], strict=True), strict=True)
-    rows = [(name, list(values)) for name, values in columns]
+    noise = model["noise"]
+    noises = [None] * len(model["columns"]) if noise is None else list(map(list, zip(*noise, strict=True)))
+    columns = zip(model["columns"], zip(*model["coefficients"], strict=True), noises, strict=True)
+    rows = [(name, list(values), own) for name, values, own in columns]
     return sorted(rows, key=lambda row: -max(map(abs, row[1]), default=0.0))
 
 
