@@ -14,7 +14,7 @@ from dpbilevel.cli.wording import for_command_line
 from dpbilevel.encoding.encoder import BoundedEncoder
 from dpbilevel.errors import InvalidArgument
 from dpbilevel.estimators.split import split
-from dpbilevel.methods.preconditioned import FACTORS
+from dpbilevel.methods.preconditioned_steps import FACTORS
 from dpbilevel.methods.refit import Refit
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.ledger import Ledger

@@ -162,6 +162,6 @@ def _linear_model(job: Job, model: Any) -> LinearModel:
         columns=column_names(job.encoder),
         coefficients=np.atleast_2d(model.coef_),
         intercepts=np.atleast_1d(model.intercept_),
-        noise=np.atleast_2d(model.coef_noise_) if hasattr(model, "coef_noise_") else None,
+        standard_errors=np.atleast_2d(model.coef_noise_) if hasattr(model, "coef_noise_") else None,
         shapes=getattr(model, "shapes_", None) or shapes_of(job.encoder.terms_, model.coef_),
     )

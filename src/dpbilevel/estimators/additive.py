@@ -32,7 +32,7 @@ from dpbilevel.encoding.encoded_rows import EncodedRows
 from dpbilevel.encoding.terms import NAMES, Term, readout
 from dpbilevel.errors import InvalidArgument
 from dpbilevel.estimators.prepared import Rows
-from dpbilevel.methods.preconditioned import READOUT, STANDARD_ERRORS
+from dpbilevel.methods.preconditioned_steps import READOUT, STANDARD_ERRORS
 from dpbilevel.problem import BilevelProblem
 from dpbilevel.solution.shapes import shapes_of
 

@@ -27,7 +27,7 @@ from dpbilevel.estimators.settings import with_inherited_settings
 from dpbilevel.execution.notices import warn_afterwards, warn_beforehand
 from dpbilevel.execution.running import check_ledger
 from dpbilevel.foundation.arguments import one_of, positive
-from dpbilevel.methods.preconditioned import STANDARD_ERRORS
+from dpbilevel.methods.preconditioned_steps import STANDARD_ERRORS
 from dpbilevel.methods.refit import Refit
 from dpbilevel.planning import DEFAULT_METHOD, Method, Plan, prepare, with_caveats
 from dpbilevel.privacy.budget import Budget

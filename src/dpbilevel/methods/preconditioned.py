@@ -27,29 +27,27 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from dpbilevel.constraints import Unconstrained
-from dpbilevel.execution.program import Program, Stage, State
-from dpbilevel.foundation.structure import function, passing
+from dpbilevel.execution.program import Program, Stage
+from dpbilevel.foundation.structure import function
 from dpbilevel.linear_loss import LinearBounds
-from dpbilevel.methods.context import PublicContext, gradient
+from dpbilevel.methods.context import PublicContext
 from dpbilevel.methods.contributions import by_role, shares_by_role
 from dpbilevel.methods.moment_rows import moment_rows, moments_clip
-from dpbilevel.methods.rescaling import (
-    PASSES,
-    SCALE,
-    Rescaling,
-    at_point,
-    fitted_columns,
-    groups_of_columns,
-    reached_columns,
-    scale_levels,
-    scaled,
+from dpbilevel.methods.preconditioned_steps import (
+    MOMENTUM,
+    Steps,
+    finish,
+    gradients_at,
+    observe,
+    rows_at,
+    scales_at,
+    start,
 )
+from dpbilevel.methods.rescaling import PASSES, SCALE, Rescaling, groups_of_columns, scale_levels
 from dpbilevel.methods.rescaling import SHARE as _SCALE_SHARE
-from dpbilevel.methods.standard_errors import averaged_variances, without_noise
 from dpbilevel.methods.training_gradients import (
     GRADIENT,
     WITHIN,
@@ -63,17 +61,14 @@ from dpbilevel.privacy.calibration import calibrate, with_shares
 from dpbilevel.privacy.release import Release
 from dpbilevel.privacy.second_moments import SecondMoments
 from dpbilevel.privacy.unit_moments import MOST_ROWS
-from dpbilevel.problem import BilevelProblem
 
 Tree = Any
 Parameters = dict[str, tuple[Any, str]]
 
 TRAINING, MOMENTS = "training", "second moments"
-STANDARD_ERRORS, FACTORS, READOUT = "y standard error", "y factors", "readout standard error"  # of the history
 _SHARE = 0.05  # of mu^2 for second moments: costs as much accuracy as 2.5% fewer records
 _SHARES = {GRADIENT: 0.98, WITHIN: 0.02}  # of the mu^2 of steps
 _DAMPING = 3.0  # twice the largest eigenvalue of the noise, which is sqrt(2 d) times its deviation on the diagonal
-_MOMENTUM = 0.5  # doubles the rate of convergence
 _FEWEST, _MOST = 20, 400  # steps; where more are needed, first-order steps do as well
 _LITTLE_NOISE = 0.003  # v below which training is longer than noise is worth
 _CLIPPED, _MOST_CLIPPED = 30.0, 0.25  # fraction of records beyond the clip, per v, and at most
@@ -139,7 +134,7 @@ class Preconditioned:
     @property
     def moments_clip(self) -> float:
         """c, the clip of a record's second moments in units of R^2."""
-        return moments_clip(self.rows_per_unit, self.mean_rows, _MOMENTUM)
+        return moments_clip(self.rows_per_unit, self.mean_rows, MOMENTUM)
 
     @property
     def damping(self) -> float:
@@ -197,13 +192,13 @@ class Preconditioned:
         noise = gradients.parts[GRADIENT].unit * releases[TRAINING].noise_std
         readout = None if context.problem.readout is None else np.asarray(context.problem.readout, np.float32)
         numbers = self.damping, self.bounds.curvature, steps, noise, moments_noise
-        update = _Update(gradients, context.problem, *numbers, rescaling, readout)
+        update = Steps(gradients, context.problem, *numbers, rescaling, readout)
         stages = [
-            Stage(release=releases[MOMENTS], query=_rows_at, update=function(_Update.precondition, update)),
+            Stage(release=releases[MOMENTS], query=rows_at, update=function(Steps.precondition, update)),
             Stage(
                 release=releases[TRAINING],
-                query=_gradients_at,
-                update=function(_Update.step, update),
+                query=gradients_at,
+                update=function(Steps.step, update),
                 uses_per_round=steps,
             ),
         ]
@@ -211,19 +206,19 @@ class Preconditioned:
             stages.append(
                 Stage(
                     release=releases[SCALE],
-                    query=_scales_at,
-                    begin=function(_Update.begin_scale, update),
-                    update=function(_Update.rescale, update),
+                    query=scales_at,
+                    begin=function(Steps.begin_scale, update),
+                    update=function(Steps.rescale, update),
                     uses_per_round=PASSES,
                 )
             )
-        stages[-1] = replace(stages[-1], end=function(_Update.end, update))
+        stages[-1] = replace(stages[-1], end=function(Steps.end, update))
         program = Program(
             rounds=1,
             stages=stages,
-            start=function(_start, update, self._first_clip),
-            observe=_observe,
-            finish=_finish,
+            start=function(start, update, self._first_clip),
+            observe=observe,
+            finish=finish,
         )
         return program, self._parameters(releases, tuple(releases[TRAINING].contributions))
 
@@ -280,139 +275,3 @@ class Preconditioned:
                 "Newton steps after training, a factor per group of coefficients",
             )
         return parameters
-
-
-@passing(
-    *("gradients", "damping", "curvature", "steps", "noise", "moments_noise", "rescaling", "readout"),
-    structure=("problem",),
-)
-@dataclass(frozen=True, eq=False)
-class _Update:
-    """How released values move the model."""
-
-    gradients: ReleasedGradients
-    problem: BilevelProblem
-    damping: float
-    curvature: float
-    steps: int
-    noise: float  # on a coordinate of the mean gradient, in units of the clip
-    moments_noise: float
-    rescaling: Rescaling | None
-    readout: Any  # a public matrix, or None
-
-    def precondition(self, state: State, carry: State, moments: jax.Array, step: jax.Array) -> State:
-        """The preconditioner at the final x, from released second moments."""
-        x, y = carry["x"], carry["y"]
-        sizes, directions = jnp.linalg.eigh(moments)
-        positive = (directions * jnp.maximum(sizes, 0)) @ directions.T
-        of_data = self.problem.lower_scale(x) * self.curvature * positive
-        damping = self.problem.lower_scale(x) * self.damping
-        inverse = jnp.linalg.inv(of_data + jnp.diag(self._own_curvature(x, y) + damping))
-        preconditioner = ((inverse + inverse.T) / 2).astype(y.dtype)
-        kept = {"sizes": sizes, "directions": directions}
-        return carry | {"preconditioner": preconditioner} | {name: part.astype(y.dtype) for name, part in kept.items()}
-
-    def _own_curvature(self, x: Tree, y: jax.Array) -> jax.Array:
-        """The curvature of separate penalties; the product with ones is that of a diagonal matrix."""
-        term = gradient(self.problem, "lower_term", 1)
-        _, along_ones = jax.jvp(lambda y: term(x, y), (y,), (jnp.ones_like(y),))
-        return jnp.maximum(jnp.mean(along_ones.reshape(y.shape[0], -1), axis=1), 0)
-
-    def step(self, state: State, carry: State, answer: Tree, step: jax.Array) -> State:
-        """One gradient step, and its part of the average."""
-        y = carry["y"]
-        direction, clip = self.gradients.read(carry["x"], y, carry["clip"], answer)
-        moved = (carry["preconditioner"] @ direction.reshape(y.shape[0], -1)).reshape(y.shape)
-        velocity = (_MOMENTUM * carry["velocity"] + moved).astype(y.dtype)
-        y = y - velocity
-        first = self.steps // 2
-        weight = jnp.where(step >= first, 1.0 / (self.steps - first), 0.0)
-        average = (carry["average"] + weight * y).astype(y.dtype)
-        variance = carry["variance"] + (self.noise * carry["clip"]) ** 2 / self.steps
-        more = {"y": y, "velocity": velocity, "average": average, "clip": clip}
-        return carry | more | {"variance": variance.astype(jnp.float32)}
-
-    def begin_scale(self, state: State) -> State:
-        """The state at the trained model, before its scale is measured."""
-        assert self.rescaling is not None
-        moments = state["sizes"], state["directions"]
-        fitted = fitted_columns(moments, self.moments_noise, self.curvature, self.damping, self.steps)
-        scale = self.rescaling.begin(state["scale"], state["average"], moments, fitted, state["clip"])
-        return state | {"scale": scale}
-
-    def rescale(self, state: State, carry: State, answer: Tree, step: jax.Array) -> State:
-        """One step of the scale."""
-        assert self.rescaling is not None
-        return carry | {"scale": self.rescaling.step(carry["scale"], answer, step)}
-
-    def end(self, state: State, carry: State) -> State:
-        """The state after the last stage, with the standard errors of the model and the factors of its columns."""
-        directions, variances, of_noise, of_model = self._noise(carry)
-        y, factors = carry["average"], carry["factors"]
-        deviations = jnp.sqrt(jnp.maximum(directions**2 @ variances, 0))
-        errors = jnp.broadcast_to(deviations.reshape(-1, *(1,) * (y.ndim - 1)), y.shape).astype(y.dtype)
-        if self.rescaling is not None:
-            moments = carry["sizes"], carry["directions"]
-            reached = reached_columns(moments, self.moments_noise, self.curvature, self.damping, self.steps)
-            factors = self.rescaling.factors(carry["scale"], of_model, of_noise, reached).astype(errors.dtype)
-            errors = scaled(errors, factors)
-        more = {"factors": factors, "errors": errors}
-        if self.readout is not None:
-            read = ((self.readout * factors) @ directions) ** 2 @ variances
-            more["readout"] = jnp.sqrt(jnp.maximum(read, 0)).astype(y.dtype)
-        return carry | more
-
-    def _noise(self, state: State) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
-        """Directions with the variance of the model along each; by column the mean square of noise and of scores."""
-        x, y = state["x"], state["average"]
-        scale = self.problem.lower_scale(x)
-        sizes, directions = state["sizes"], state["directions"]
-        clean = without_noise(sizes, self.moments_noise)
-        own = directions.T**2 @ self._own_curvature(x, y)
-        rates = 1 / (scale * (self.curvature * jnp.maximum(sizes, 0) + self.damping) + own)
-        curvatures = scale * self.curvature * clean + own
-        variances = averaged_variances(rates, curvatures, scale**2 * state["variance"], self.steps, _MOMENTUM)
-        scores = (directions * jnp.sqrt(clean)) @ (directions.T @ y.reshape(y.shape[0], -1))
-        of_noise = scores.shape[1] * (directions**2 @ (clean * variances))
-        return directions, variances, of_noise, jnp.sum(scores**2, axis=1)
-
-
-def _start(update: "_Update", clip: Any, x: Tree, y: Tree) -> State:
-    columns = y.shape[0]
-    state = {
-        "x": x,
-        "y": y,
-        "velocity": jnp.zeros_like(y),
-        "average": jnp.zeros_like(y),
-        "clip": jnp.asarray(clip, jnp.float32),
-        "variance": jnp.zeros((), jnp.float32),
-        "sizes": jnp.zeros(columns, y.dtype),  # eigenvalues and eigenvectors of the released second moments
-        "directions": jnp.zeros((columns, columns), y.dtype),
-        "preconditioner": jnp.zeros((columns, columns), y.dtype),
-        "errors": jnp.zeros_like(y),
-        "factors": jnp.ones(columns, y.dtype),
-    }
-    if update.readout is not None:
-        state["readout"] = jnp.zeros(update.readout.shape[0], y.dtype)
-    return state if update.rescaling is None else state | {"scale": update.rescaling.start()}
-
-
-def _rows_at(state: State, carry: State, step: jax.Array) -> Tree:
-    return carry["x"], carry["y"]
-
-
-def _gradients_at(state: State, carry: State, step: jax.Array) -> Tree:
-    return carry["x"], carry["y"], carry["clip"]
-
-
-def _observe(state: State) -> Tree:
-    read = {READOUT: state["readout"]} if "readout" in state else {}
-    return {STANDARD_ERRORS: state["errors"], FACTORS: state["factors"]} | read
-
-
-def _finish(state: State) -> tuple[Tree, Tree]:
-    return state["x"], scaled(state["average"], state["factors"])
-
-
-def _scales_at(state: State, carry: State, step: jax.Array) -> Tree:
-    return at_point(carry["scale"], carry["x"], carry["average"])

@@ -139,7 +139,7 @@ def _linear(model: LinearModel) -> Content:
         "columns": list(model.columns),
         "coefficients": model.coefficients.tolist(),
         "intercepts": model.intercepts.tolist(),
-        "noise": None if model.noise is None else model.noise.tolist(),
+        "noise": None if model.standard_errors is None else model.standard_errors.tolist(),
         "effects": [shape.to_json() for shape in model.shapes],
     }
 

@@ -25,7 +25,7 @@ class LinearModel:
         columns: names of the encoded columns.
         coefficients: (outputs, columns).
         intercepts: (outputs,).
-        noise: (outputs, columns), one standard deviation of each coefficient by the noise of training, if it is known.
+        standard_errors: (outputs, columns), of the coefficients by the noise of training, if it is known.
         shapes: the effects of the columns before encoding.
 
     >>> LinearModel(
@@ -45,15 +45,15 @@ class LinearModel:
     columns: tuple[str, ...]
     coefficients: npt.NDArray[np.float64]
     intercepts: npt.NDArray[np.float64]
-    noise: npt.NDArray[np.float64] | None = None
+    standard_errors: npt.NDArray[np.float64] | None = None
     shapes: tuple[Shape, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "outputs", tuple(self.outputs))
         object.__setattr__(self, "columns", tuple(self.columns))
         expected = {"coefficients": (len(self.outputs), len(self.columns)), "intercepts": (len(self.outputs),)}
-        if self.noise is not None:
-            expected["noise"] = expected["coefficients"]
+        if self.standard_errors is not None:
+            expected["standard_errors"] = expected["coefficients"]
         for name, shape in expected.items():
             array = np.array(getattr(self, name), dtype=np.float64)
             if array.shape != shape:

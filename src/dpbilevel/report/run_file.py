@@ -168,7 +168,7 @@ def _model(document: Mapping[str, Any]) -> LinearModel | None:
         columns=tuple(document["columns"]),
         coefficients=[[float(number) for number in row] for row in document["coefficients"]],  # type: ignore[arg-type]
         intercepts=[float(number) for number in document["intercepts"]],  # type: ignore[arg-type]
-        noise=None if noise is None else [[float(number) for number in row] for row in noise],  # type: ignore[arg-type]
+        standard_errors=None if noise is None else [[float(number) for number in row] for row in noise],  # type: ignore[arg-type]
         shapes=tuple(map(Shape.from_json, document.get("effects", ()))),
     )
 

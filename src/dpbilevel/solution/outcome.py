@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from dpbilevel.methods.preconditioned import FACTORS
+from dpbilevel.methods.preconditioned_steps import FACTORS
 from dpbilevel.methods.rescaling import SCALE
 from dpbilevel.methods.tracking.tracking import Tracking
 from dpbilevel.planning import Plan

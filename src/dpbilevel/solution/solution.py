@@ -12,7 +12,7 @@ import numpy as np
 from dpbilevel.errors import InvalidArgument
 from dpbilevel.foundation.files import write_atomically
 from dpbilevel.foundation.tables import text_table
-from dpbilevel.methods.preconditioned import STANDARD_ERRORS
+from dpbilevel.methods.preconditioned_steps import STANDARD_ERRORS
 from dpbilevel.privacy.spend import Privacy
 from dpbilevel.solution.trees import decoded, encoded
 

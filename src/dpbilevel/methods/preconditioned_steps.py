@@ -1,0 +1,166 @@
+"""The steps of preconditioned training: how released values move the model (`preconditioned` has their numbers).
+
+Second moments give the preconditioner, gradients the model and its average, and a few passes its scale (`rescaling`).
+All of it is post-processing of released values.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from dpbilevel.execution.program import State
+from dpbilevel.foundation.structure import passing
+from dpbilevel.methods.context import gradient
+from dpbilevel.methods.rescaling import Rescaling, at_point, fitted_columns, reached_columns, scaled
+from dpbilevel.methods.standard_errors import averaged_variances, without_noise
+from dpbilevel.methods.training_gradients import ReleasedGradients
+from dpbilevel.problem import BilevelProblem
+
+Tree = Any
+
+STANDARD_ERRORS, FACTORS, READOUT = "y standard error", "y factors", "readout standard error"  # of the history
+MOMENTUM = 0.5  # doubles the rate of convergence
+
+
+@passing(
+    *("gradients", "damping", "curvature", "steps", "noise", "moments_noise", "rescaling", "readout"),
+    structure=("problem",),
+)
+@dataclass(frozen=True, eq=False)
+class Steps:
+    """How released values move the model."""
+
+    gradients: ReleasedGradients
+    problem: BilevelProblem
+    damping: float
+    curvature: float
+    steps: int
+    noise: float  # on a coordinate of the mean gradient, in units of the clip
+    moments_noise: float
+    rescaling: Rescaling | None
+    readout: Any  # a public matrix, or None
+
+    def precondition(self, state: State, carry: State, moments: jax.Array, step: jax.Array) -> State:
+        """The preconditioner at the final x, from released second moments."""
+        x, y = carry["x"], carry["y"]
+        sizes, directions = jnp.linalg.eigh(moments)
+        positive = (directions * jnp.maximum(sizes, 0)) @ directions.T
+        of_data = self.problem.lower_scale(x) * self.curvature * positive
+        damping = self.problem.lower_scale(x) * self.damping
+        inverse = jnp.linalg.inv(of_data + jnp.diag(self._own_curvature(x, y) + damping))
+        preconditioner = ((inverse + inverse.T) / 2).astype(y.dtype)
+        kept = {"sizes": sizes, "directions": directions}
+        return carry | {"preconditioner": preconditioner} | {name: part.astype(y.dtype) for name, part in kept.items()}
+
+    def _own_curvature(self, x: Tree, y: jax.Array) -> jax.Array:
+        """The curvature of separate penalties; the product with ones is that of a diagonal matrix."""
+        term = gradient(self.problem, "lower_term", 1)
+        _, along_ones = jax.jvp(lambda y: term(x, y), (y,), (jnp.ones_like(y),))
+        return jnp.maximum(jnp.mean(along_ones.reshape(y.shape[0], -1), axis=1), 0)
+
+    def step(self, state: State, carry: State, answer: Tree, step: jax.Array) -> State:
+        """One gradient step, and its part of the average."""
+        y = carry["y"]
+        direction, clip = self.gradients.read(carry["x"], y, carry["clip"], answer)
+        moved = (carry["preconditioner"] @ direction.reshape(y.shape[0], -1)).reshape(y.shape)
+        velocity = (MOMENTUM * carry["velocity"] + moved).astype(y.dtype)
+        y = y - velocity
+        first = self.steps // 2
+        weight = jnp.where(step >= first, 1.0 / (self.steps - first), 0.0)
+        average = (carry["average"] + weight * y).astype(y.dtype)
+        variance = carry["variance"] + (self.noise * carry["clip"]) ** 2 / self.steps
+        more = {"y": y, "velocity": velocity, "average": average, "clip": clip}
+        return carry | more | {"variance": variance.astype(jnp.float32)}
+
+    def begin_scale(self, state: State) -> State:
+        """The state at the trained model, before its scale is measured."""
+        assert self.rescaling is not None
+        moments = state["sizes"], state["directions"]
+        fitted = fitted_columns(moments, self.moments_noise, self.curvature, self.damping, self.steps)
+        scale = self.rescaling.begin(state["scale"], state["average"], moments, fitted, state["clip"])
+        return state | {"scale": scale}
+
+    def rescale(self, state: State, carry: State, answer: Tree, step: jax.Array) -> State:
+        """One step of the scale."""
+        assert self.rescaling is not None
+        return carry | {"scale": self.rescaling.step(carry["scale"], answer, step)}
+
+    def end(self, state: State, carry: State) -> State:
+        """The state after the last stage, with the standard errors of the model and the factors of its columns."""
+        directions, variances, of_noise, of_model = self._noise(carry)
+        y, factors = carry["average"], carry["factors"]
+        deviations = jnp.sqrt(jnp.maximum(directions**2 @ variances, 0))
+        errors = jnp.broadcast_to(deviations.reshape(-1, *(1,) * (y.ndim - 1)), y.shape).astype(y.dtype)
+        if self.rescaling is not None:
+            moments = carry["sizes"], carry["directions"]
+            reached = reached_columns(moments, self.moments_noise, self.curvature, self.damping, self.steps)
+            factors = self.rescaling.factors(carry["scale"], of_model, of_noise, reached).astype(errors.dtype)
+            errors = scaled(errors, factors)
+        more = {"factors": factors, "errors": errors}
+        if self.readout is not None:
+            read = ((self.readout * factors) @ directions) ** 2 @ variances
+            more["readout"] = jnp.sqrt(jnp.maximum(read, 0)).astype(y.dtype)
+        return carry | more
+
+    def _noise(self, state: State) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+        """Directions with the variance of the model along each; by column the mean square of noise and of scores."""
+        x, y = state["x"], state["average"]
+        scale = self.problem.lower_scale(x)
+        sizes, directions = state["sizes"], state["directions"]
+        clean = without_noise(sizes, self.moments_noise)
+        own = directions.T**2 @ self._own_curvature(x, y)
+        rates = 1 / (scale * (self.curvature * jnp.maximum(sizes, 0) + self.damping) + own)
+        curvatures = scale * self.curvature * clean + own
+        variances = averaged_variances(rates, curvatures, scale**2 * state["variance"], self.steps, MOMENTUM)
+        scores = (directions * jnp.sqrt(clean)) @ (directions.T @ y.reshape(y.shape[0], -1))
+        of_noise = scores.shape[1] * (directions**2 @ (clean * variances))
+        return directions, variances, of_noise, jnp.sum(scores**2, axis=1)
+
+
+def start(steps: Steps, clip: Any, x: Tree, y: Tree) -> State:
+    """The state before the first release."""
+    columns = y.shape[0]
+    state = {
+        "x": x,
+        "y": y,
+        "velocity": jnp.zeros_like(y),
+        "average": jnp.zeros_like(y),
+        "clip": jnp.asarray(clip, jnp.float32),
+        "variance": jnp.zeros((), jnp.float32),
+        "sizes": jnp.zeros(columns, y.dtype),  # eigenvalues and eigenvectors of the released second moments
+        "directions": jnp.zeros((columns, columns), y.dtype),
+        "preconditioner": jnp.zeros((columns, columns), y.dtype),
+        "errors": jnp.zeros_like(y),
+        "factors": jnp.ones(columns, y.dtype),
+    }
+    if steps.readout is not None:
+        state["readout"] = jnp.zeros(steps.readout.shape[0], y.dtype)
+    return state if steps.rescaling is None else state | {"scale": steps.rescaling.start()}
+
+
+def rows_at(state: State, carry: State, step: jax.Array) -> Tree:
+    """The query point of second moments."""
+    return carry["x"], carry["y"]
+
+
+def gradients_at(state: State, carry: State, step: jax.Array) -> Tree:
+    """The query point of a step."""
+    return carry["x"], carry["y"], carry["clip"]
+
+
+def observe(state: State) -> Tree:
+    """What the history keeps."""
+    read = {READOUT: state["readout"]} if "readout" in state else {}
+    return {STANDARD_ERRORS: state["errors"], FACTORS: state["factors"]} | read
+
+
+def finish(state: State) -> tuple[Tree, Tree]:
+    """The trained model."""
+    return state["x"], scaled(state["average"], state["factors"])
+
+
+def scales_at(state: State, carry: State, step: jax.Array) -> Tree:
+    """The query point of a pass that measures the scale."""
+    return at_point(carry["scale"], carry["x"], carry["average"])
