@@ -19,6 +19,8 @@ QUICKLY = {
     *("applications", "cli", "datasets", "encoding", "estimators", "methods", "pages", "paper", "plot", "report"),
     *("solution", "theory"),
 }
+# Files that compile for half a minute and more in a first run, few of whose tests are slow by themselves.
+LONG = ()
 QUICK_FLAGS = ("xla_cpu_use_fusion_emitters=false", "xla_backend_optimization_level")
 # No compiled program contains code of these, nor of Python's own library.
 UNCOMPILED = tuple(
@@ -31,7 +33,7 @@ UNCOMPILED = tuple(
 def pytest_collection_modifyitems(items):
     _refuse_other_programs(items)
     # All tests of a file run in one worker. The files that take longest start first, so that workers end together.
-    weights = Counter()
+    weights = Counter({TESTS / name: 1000 for name in LONG})
     for item in items:
         weights[item.path] += 100 if item.get_closest_marker("slow") else 1
     items.sort(key=lambda item: -weights[item.path])
