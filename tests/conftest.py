@@ -19,6 +19,14 @@ QUICKLY = {
     *("applications", "cli", "datasets", "encoding", "estimators", "methods", "pages", "paper", "plot", "report"),
     *("solution", "theory"),
 }
+# Files that take long in a first run although none of their tests, or few of them, are marked as slow.
+LONG = (
+    *("guarantees/test_unit_neighbours.py", "guarantees/test_tracking_neighbours.py", "guarantees/test_audit.py"),
+    *("guarantees/test_side_channels.py", "guarantees/test_released_only.py", "guarantees/test_sensitivity.py"),
+    *("guarantees/test_mutations.py", "guarantees/test_sampling_truth.py", "baselines/test_embedded_training.py"),
+    *("execution/test_numbers.py", "execution/test_notices.py", "checkpoint/test_estimator_checkpoints.py"),
+    *("privacy/test_ledger_postgresql.py", "test_extending.py", "test_package.py"),
+)
 QUICK_FLAGS = ("xla_cpu_use_fusion_emitters=false", "xla_backend_optimization_level")
 # No compiled program contains code of these, nor of Python's own library.
 UNCOMPILED = tuple(
@@ -31,7 +39,7 @@ UNCOMPILED = tuple(
 def pytest_collection_modifyitems(items):
     _refuse_other_programs(items)
     # All tests of a file run in one worker. The files that take longest start first, so that workers end together.
-    weights = Counter()
+    weights = Counter({TESTS / name: 1000 for name in LONG})
     for item in items:
         weights[item.path] += 100 if item.get_closest_marker("slow") else 1
     items.sort(key=lambda item: -weights[item.path])

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import dpbilevel
 
 TESTS = Path(__file__).parent
@@ -47,14 +49,22 @@ def test_files_have_names_of_their_own():
     assert len(names) == len(set(names))
 
 
-def test_make_and_the_guard_agree_on_what_is_compiled_quickly(request):
+@pytest.fixture
+def shared(request):
+    """tests/conftest.py."""
+    plugins = request.config.pluginmanager.get_plugins()
+    (found,) = [one for one in plugins if getattr(one, "__file__", None) == str(TESTS / "conftest.py")]
+    return found
+
+
+def test_files_that_start_first_are_there(shared):
+    assert [name for name in shared.LONG if not (TESTS / name).is_file()] == []
+
+
+def test_make_and_the_guard_agree_on_what_is_compiled_quickly(shared):
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     written = re.search(r"^QUICKLY := \$\(addprefix tests/,(.*)\)$", makefile, re.MULTILINE)
-    (guard,) = [
-        plugin.QUICKLY
-        for plugin in request.config.pluginmanager.get_plugins()
-        if getattr(plugin, "__file__", None) == str(TESTS / "conftest.py")
-    ]
+    guard = shared.QUICKLY
     assert guard == {*written[1].split(), "pages"}
     assert not guard & {"guarantees", "privacy", "checkpoint", "evaluation", "baselines", "audit", "inner", "execution"}
 

@@ -59,8 +59,8 @@ def test_second_moments_are_released_and_the_budget_is_spent(name):
 
 
 def test_the_model_of_a_run_is_that_of_the_training():
-    """A grid of one candidate, with hardly any noise, beside the training alone and the exact minimiser."""
-    alone = NaiveGridSearch(candidates=CANDIDATES[:1], score_share=1e-6)
+    """A grid of one candidate, twice, with hardly any noise, beside the training alone and the exact minimiser."""
+    alone = NaiveGridSearch(candidates=CANDIDATES[:1] * 2, score_share=1e-6)  # two, as below: one program for both
     searched = alone.solve(PENALTIES, pairs(), dpb.Budget(1e4, 1e-5), seed=3, progress=False)
     trained = FixedDefault().solve(
         PENALTIES, pairs(), dpb.Budget(1e4, 1e-5), start=(CANDIDATES[0], np.zeros(COLUMNS)), seed=3, progress=False

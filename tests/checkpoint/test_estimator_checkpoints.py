@@ -7,6 +7,7 @@ import warnings
 import numpy as np
 import pandas
 import pytest
+from support.estimator_cases import untrained
 
 import dpbilevel as dpb
 from dpbilevel import estimators
@@ -150,6 +151,7 @@ def test_a_fit_plans_once(monkeypatch):
     """A plan that is made is the plan that runs; penalties may need a second one, of a smaller range."""
     from dpbilevel.estimators import base
 
+    monkeypatch.setattr(dpb.Records, "execute", untrained)
     made, run = [], []
     prepare, execute = base.prepare, base.execute
     monkeypatch.setattr(base, "prepare", lambda *arguments: made.append(prepare(*arguments)) or made[-1])

@@ -6,7 +6,6 @@ import pydoc
 import re
 import warnings
 
-import jax
 import numpy as np
 import pytest
 import scipy.sparse
@@ -15,7 +14,7 @@ from sklearn.exceptions import DataConversionWarning, NotFittedError
 from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import check_estimator
 from sklearn.utils.validation import has_fit_parameter
-from support.estimator_cases import CASES, ENCODER, PLACES, QUICK, X, every_case, fitted, released, said
+from support.estimator_cases import CASES, ENCODER, PLACES, QUICK, X, every_case, fitted, released, said, untrained
 
 import dpbilevel as dpb
 from dpbilevel import estimators, planning
@@ -55,13 +54,6 @@ def find_what_is_wrong(estimator, *, trained=False):
     found = {status: {r["check_name"] for r in results if r["status"] == status} for status in ("failed", "xfail")}
     assert found == {"failed": set(), "xfail": set(expected)}
     assert len(results) > 40
-
-
-def untrained(records, program, receipt, schedule, state, rounds):
-    """In place of `Records.execute`: redeems what was charged, and leaves the state as it is."""
-    program.take(receipt, schedule, rounds)
-    seen = jax.tree.map(lambda leaf: np.broadcast_to(leaf, (rounds, *np.shape(leaf))), program.observe(state))
-    return state, seen
 
 
 @pytest.mark.slow

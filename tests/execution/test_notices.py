@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support.estimator_cases import untrained
 
 import dpbilevel as dpb
 from dpbilevel import estimators
@@ -85,7 +86,8 @@ def test_a_weight_for_every_record_is_refused_a_hearing_before_it_is_paid_for():
     assert said(lambda: dpb.plan(PENALTY, one_weight, BUDGET)) == []
 
 
-def test_solve_warns_before_it_charges_and_the_result_keeps_it():
+def test_solve_warns_before_it_charges_and_the_result_keeps_it(monkeypatch):
+    monkeypatch.setattr(dpb.Records, "execute", untrained)
     ledger = dpb.Ledger(BUDGET)
     with warnings.catch_warnings():
         warnings.simplefilter("error", dpb.UtilityWarning)

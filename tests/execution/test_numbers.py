@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass, replace
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from support.compilations import counted
+from support.every_method import PROBLEM, START, data
 
 import dpbilevel as dpb
 from dpbilevel import baselines
@@ -23,24 +23,12 @@ pytestmark = pytest.mark.filterwarnings(
     "ignore::dpbilevel.PrivacyLeakWarning", "ignore::dpbilevel.UtilityWarning", "ignore::dpbilevel.NotPrivateWarning"
 )
 
-NUMBER = 90
-ROWS = np.linspace(-1, 1, NUMBER * 2).reshape(NUMBER, 2).astype(np.float32)
-
-
-def loss(x, y, record):
-    return x[record["source"]] * jnp.sum((y - record["row"]) ** 2)
-
-
-PROBLEM = dpb.BilevelProblem(
-    upper_loss=loss, lower_loss=loss, lower_term=lambda x, y: 0.5 * jnp.sum(y**2), domain=dpb.Simplex()
-)
-START = (np.ones(3) / 3, np.zeros(2))
+ROWS = np.linspace(-1, 1, 180).reshape(90, 2).astype(np.float32)
 REFIT = dpb.Refit(steps=12)
 
 
 def records() -> dpb.Records:
-    half = {"row": ROWS, "source": np.arange(NUMBER) % 3}
-    return dpb.Records(upper=half, lower=half)
+    return dpb.Records(**data())  # of the problem that other files solve: what they compile serves these runs
 
 
 def solved(method, epsilon=3.0, delta=1e-4, seed=0, **settings):
@@ -171,7 +159,7 @@ class Baked:
 
 
 def mean(point, record):
-    return point - record["row"]
+    return point - record["value"]
 
 
 def test_a_number_that_is_part_of_the_code_compiles_again_and_is_right():
