@@ -125,11 +125,14 @@ def clipped_row_by_row(vector, held, present, clip):
     return clipped_sum(vector, rows, jnp.repeat(present, most) & rows.present[:, 0], clip)
 
 
+def compiled_answers():
+    """Answers with each of many units in the first place: compiled for all points of a release, anew for a mutant."""
+    return jax.jit(lambda *arguments: _answers(*arguments), static_argnums=(0, 1))
+
+
 def check_plan(plan, held, rng):
     """No unit moves an answer of a plan by more than its sensitivity; returns the largest ratio by release."""
-    # Compiled once for all points of a release, and again for a mutant.
-    compiled = jax.jit(lambda *arguments: _answers(*arguments), static_argnums=(0, 1))
-    found = {}
+    compiled, found = compiled_answers(), {}
     for release, point in releases_at_points(plan, rng, held):
         ratio = largest_ratio(compiled, release, point, rng, held)
         found[release.name] = max(found.get(release.name, 0.0), ratio)

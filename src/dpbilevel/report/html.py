@@ -124,7 +124,7 @@ def _scores(review: Review) -> str:
     if review.evaluation is None:
         return ""
     rows = [row[:4] for row in review.evaluation.score_rows()]
-    caption = f"Scores on {review.evaluation.records:,} held-out rows; intervals cover noise and sampling"
+    caption = f"Scores on {review.evaluation.counted_apart}; intervals cover noise and sampling"
     return table(caption, ["metric", "score", "noise", "95% interval"], rows, numeric=(1, 2, 3), wide=True)
 
 

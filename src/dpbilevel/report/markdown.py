@@ -70,7 +70,7 @@ def _scores(review: Review) -> str:
     if review.evaluation is None:
         return ""
     rows = review.evaluation.score_rows()
-    title = f"Scores on {review.evaluation.records:,} held-out rows; intervals cover noise and sampling:"
+    title = f"Scores on {review.evaluation.counted_apart}; intervals cover noise and sampling:"
     return _titled(title, _table(["metric", "score", "noise", "95% interval", "what it is"], rows))
 
 
