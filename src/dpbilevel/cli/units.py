@@ -53,8 +53,8 @@ def unit_of(schema: Schema, where: str, **given: Any) -> Unit | None:
         return None
     if found["rows_per_unit"] is None:
         raise InvalidArgument(
-            f"--rows-per-unit: must be given for the unit {found['unit']!r}, or rows_per_unit in {where}; it "
-            "bounds the rows of an id that are used, and is public (try 8)"
+            f"--rows-per-unit: must be given for the unit {found['unit']!r}, or declared beside unit = true in {where};"
+            " it bounds the rows of an id that are used, and is public (try 8)"
         )
     most, _ = check_bounds(found["rows_per_unit"], found["mean_rows"])
     column = schema.columns.get(found["unit"])
