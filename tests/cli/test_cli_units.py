@@ -133,6 +133,16 @@ def test_a_unit_of_the_schema_is_that_of_all_commands(place, command):
     run = json.loads((place / "run" / "run.json").read_text(encoding="utf-8"))
     assert run["solution"]["sizes"] == {"upper": 60, "lower": 240, "heldout": 100}
     assert run["facts"]["units"] == "300"
+    page = (place / "run" / "report.md").read_text(encoding="utf-8")
+    for words in (
+        "240 training units",
+        "60 validation units",
+        "scores on 100 held-out units",
+        "all rows of one unit: eps",
+    ):
+        assert words in page
+    assert "not of a person with several" not in page
+    assert "to replace one may change three units" in page
     assert run["facts"]["held out"] == "100 further units, by a hash of their ids"
     assert run["facts"]["unit of privacy"] == "all rows with the same id, at most 4 of them used"
     assert "100 held-out units" in said

@@ -103,7 +103,7 @@ def _read(job: Job) -> tuple[Rows, Rows | None]:
 
 
 def _prepared(model: Any, rows: Rows, validation: Rows | None) -> Prepared:
-    arguments = dict(rows.places) | ({} if rows.units is None else {"units": rows.units})
+    arguments: dict[str, Any] = dict(rows.places) | ({} if rows.units is None else {"units": rows.units})
     if validation is not None:
         more = () if validation.units is None else (validation.units,)
         arguments["validation"] = (validation.features, validation.target, *more)

@@ -5,7 +5,7 @@ rows of a unit are unrelated, and k times if they are alike. By this factor nois
 rows and uses the same ones: the divisor, units times ``mean_rows``, stands for the number of rows. (Group privacy of k
 rows takes k times the noise, whatever rows are.) A larger k keeps more rows. The signal is the number of rows kept:
 
-    signal to noise of k over that of k = 1:    kept(k)/(kept(1) k)  to  kept(k)/(kept(1) sqrt(k))
+    signal to noise of k over that of k = 1:    kept(k)/(kept(1) sqrt(k))  to  kept(k)/(kept(1) k),    kept(1) = 1
 
 How many rows k keeps depends on the sizes of units, which are private. Here they are those of a geometric distribution,
 the one of largest entropy among those of its mean: with continuation probability q, the mean of min(size, k) is
@@ -30,9 +30,9 @@ def unit_costs(sizes: RecordShapes) -> dict[str, tuple[Any, str]]:
     >>> costs = unit_costs(RecordShapes(lower=np.zeros(1000), rows_per_unit=4, mean_rows=3))
     >>> list(costs)
     ['units: k = 1', 'units: k = 2', 'units: k = 4 (this plan)', 'units: k = 8']
-    >>> (alike, unrelated), reason = costs["units: k = 4 (this plan)"]
-    >>> alike, unrelated
-    (0.75, 1.5)
+    >>> unrelated, alike = costs["units: k = 4 (this plan)"][0]
+    >>> unrelated, alike
+    (1.5, 0.75)
     """
     if (sizes.rows_per_unit or 1) == 1 or sizes.mean_rows is None:
         return {}
@@ -45,9 +45,9 @@ def unit_costs(sizes: RecordShapes) -> dict[str, tuple[Any, str]]:
     for k in bounds(most, largest):
         kept, plans = rows_kept(probability, k), " (this plan)" if k == most else ""
         costs[f"units: k = {k}{plans}"] = (
-            (kept / k, kept / math.sqrt(k)),
-            f"signal to noise against k = 1, for rows of a unit that are alike and for unrelated ones: {kept:.3g} rows "
-            f"of a unit are used ({known}), with {math.sqrt(k):.3g} to {k} times the noise of a run that protects rows",
+            (round(kept / math.sqrt(k), 3), round(kept / k, 3)),
+            f"signal to noise against k = 1, if rows of a unit are unrelated, or alike: {kept:.3g} are used ({known}), "
+            f"with {math.sqrt(k):.3g} to {k} times the noise of a run that protects rows",
         )
     return costs
 

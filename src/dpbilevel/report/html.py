@@ -6,7 +6,6 @@ from typing import Any
 from dpbilevel.report.card_parts import CAVEATS, NOT_PRIVATE, PRIVATE
 from dpbilevel.report.content import Content, content
 from dpbilevel.report.elements import (
-    ROWS,
     bullets,
     epsilon_text,
     folded,
@@ -111,7 +110,7 @@ def _guarantee(guarantee: Content, spend: Sequence[Content]) -> str:
     spent = "epsilon, if the noise were secret" if guarantee["void"] and guarantee["delta"] else "epsilon"
     figures = {spent: epsilon_text(guarantee["epsilon"]), "delta": number(guarantee["delta"])}
     figures |= {"neighbours": guarantee["adjacency"]}
-    figures |= {ROWS[role["role"]]: number(role["records"]) for role in spend}
+    figures |= {role["use"]: number(role["records"]) for role in spend}
     shown = "".join(f"<div><dt>{text(name)}</dt><dd>{text(value)}</dd></div>" for name, value in figures.items())
     return (
         f'<section class="guarantee {_TONES[status]}" aria-labelledby="guarantee">\n'
