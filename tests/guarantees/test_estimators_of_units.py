@@ -10,6 +10,7 @@ from support.estimator_cases import CASES, PLACES, QUICK, X, every_case, release
 import dpbilevel as dpb
 from dpbilevel.audit import Case, audit
 from dpbilevel.audit.case import _bundled
+from dpbilevel.methods.preconditioned import MOMENTS
 from dpbilevel.privacy import release as release_module
 
 pytestmark = pytest.mark.filterwarnings("ignore::dpbilevel.UtilityWarning", "ignore::dpbilevel.NotPrivateWarning")
@@ -84,6 +85,8 @@ def test_units_of_one_row_are_rows_bit_for_bit(name):
         for more in ({}, prepared.units)
     )
     assert np.array_equal(rows.y, one.y)
+    # Linear models are trained by steps that are preconditioned by second moments.
+    assert any(charge.release == MOMENTS for charge in one.privacy.charges["lower"]) == (name != "multitask")
     assert rows.privacy.epsilon() == one.privacy.epsilon()
     assert (rows.privacy.rows_per_unit, one.privacy.rows_per_unit) == (None, 1)
 
