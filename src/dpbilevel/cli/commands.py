@@ -372,7 +372,8 @@ def _show_forecast(console: Console, shown: Forecast) -> None:
     verdict = "noise is small" if shown.noise_to_signal < TRAINING_LIMIT else "noise dominates"
     good = f"{TRAINING_LIMIT:g}"
     console.print(f"\nNoise to signal of training: {shown.noise_to_signal:.3g} ({verdict}; below {good} is good).")
-    console.print(f"For {good} at this epsilon and delta: about {shown.rows_needed:,} rows.")
+    kind = "rows" if sizes.rows_per_unit is None else "units"
+    console.print(f"For {good} at this epsilon and delta: about {shown.rows_needed:,} {kind}.")
     if shown.theory is not None:
         promise = f"a hypergradient norm of at most {shown.theory.alpha:.3g} with probability 0.95"
         empty = " This bound is vacuous at these sizes: the norm is never larger." if shown.theory.vacuous else ""

@@ -27,8 +27,10 @@ Out = Annotated[Path, "The folder to write the run to."]
 Epsilon = Annotated[float, "The total epsilon of tuning and training."]
 Delta = Annotated[float | None, "The total delta; by default 1/n^1.1, rounded down; n is public."]
 Adjacency = Annotated[str, "The neighbouring relation: replace-one or zero-out."]
-Fraction = Annotated[float, "Fraction of rows for validation; the final model is trained on them too."]
-Holdout = Annotated[float | None, "Fraction of rows to set aside and to score at the end, at no further cost."]
+Fraction = Annotated[float, "Fraction of rows (or units) for validation; the final model is trained on them too."]
+Holdout = Annotated[
+    float | None, "Fraction of rows (or units) to set aside and to score at the end, at no further cost."
+]
 Delimiter = Annotated[str | None, "Delimiter of a CSV file; a comma by default, a tab for .tsv."]
 Decimal = Annotated[str, "The decimal mark of numbers in text: . or ,"]
 Columns = Annotated[str | None, "NAME,NAME,...: the columns of a CSV file without a header."]
@@ -76,7 +78,9 @@ class FitCommand:
     force: Force = False
     resume: Resume = None
     dry_run: Annotated[bool, "Show plan and spend only; reads no records."] = False
-    rows: Annotated[int | None, "Number of rows of a CSV, for a dry run, which does not count them."] = None
+    rows: Annotated[int | None, "Number of rows of a CSV, or of units, for a dry run, which does not count them."] = (
+        None
+    )
     json: Json = False
     quiet: Quiet = False
     unit: UnitColumn = None
