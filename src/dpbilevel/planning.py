@@ -20,6 +20,7 @@ from dpbilevel.inner.solver import InnerSolver
 from dpbilevel.methods.context import PublicContext
 from dpbilevel.methods.refit import Refit
 from dpbilevel.methods.tracking.tracking import Tracking
+from dpbilevel.methods.unit_costs import unit_costs
 from dpbilevel.methods.unit_losses import has_bundles, problem_for_records
 from dpbilevel.privacy.accounting import Chargeable, all_charges
 from dpbilevel.privacy.budget import Budget
@@ -196,6 +197,7 @@ def _planned(
         program = _discretize(program, context)
         training = None if training is None else _discretize(training, context)
         parameters = parameters | _exact_parameters(program, training)
+    parameters = parameters | unit_costs(sizes)
     parts = (program,) if training is None else (program, training)
     _check_calls(parts, sizes)
     for part in parts:

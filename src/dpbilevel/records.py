@@ -34,7 +34,7 @@ from dpbilevel.privacy.memory import Memory
 from dpbilevel.privacy.noise import KeySchedule
 from dpbilevel.privacy.release import Release
 from dpbilevel.privacy.roles import check_roles
-from dpbilevel.privacy.units import Bundle, Selection, bundle_shapes, check_bounds, check_rows_alone, selections
+from dpbilevel.privacy.units import Bundle, Selection, bundle_shapes, check_bounds, selections
 
 Tree = Any
 
@@ -65,7 +65,6 @@ class RecordShapes:
 
     def __post_init__(self) -> None:
         check_roles(self.upper, self.lower, self.both, self.heldout)
-        check_rows_alone(self.heldout, self.rows_per_unit, self.mean_rows)
         if self.rows_per_unit is not None:
             most, mean = check_bounds(self.rows_per_unit, self.mean_rows)
             object.__setattr__(self, "rows_per_unit", most)
@@ -169,7 +168,6 @@ class Records:
     ) -> None:
         one_of("invalid", invalid, ("refuse", "zero"), "it selects the treatment of records with non-finite values")
         check_roles(upper, lower, both, heldout)
-        check_rows_alone(heldout, unit, rows_per_unit, mean_rows)
         roles = {"upper": upper, "lower": lower, "both": both, "heldout": heldout}
         given = {role: tree for role, tree in roles.items() if tree is not None}
         chosen = selections(given, unit, rows_per_unit, mean_rows)

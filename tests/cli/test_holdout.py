@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,7 +10,6 @@ from support.cli_data import write_people
 
 import dpbilevel as dpb
 from dpbilevel.cli import holdout
-from dpbilevel.cli import tuning as tuning_module
 from dpbilevel.cli.rows import Rows
 from dpbilevel.errors import NotCharged
 from dpbilevel.evaluation.evaluating import plan_scores
@@ -37,6 +37,23 @@ def test_every_row_is_in_one_part_by_its_position(number):
         assert (np.diff(part.target) > 0).all()
     others, _ = holdout.set_aside(rows(number, start=500.0), 0.25)  # other cells, the same positions
     np.testing.assert_array_equal(others.target - 500, remaining.target)
+
+
+def test_units_are_set_aside_with_all_of_their_rows_by_the_set_of_ids_alone():
+    ids = np.array([f"person {one}" for one in np.random.default_rng(0).integers(0, 40, size=300)])
+    remaining, held = holdout.set_aside(replace(rows(300), units=ids), 0.25)
+    assert len(held.target) + len(remaining.target) == 300
+    assert not set(held.units) & set(remaining.units)
+    assert (held.records, remaining.records) == (10, 30)
+    np.testing.assert_array_equal(ids[held.target], held.units)
+    # One person has other rows, elsewhere and more of them: everybody has the same role.
+    others = np.concatenate([["person 7"] * 11, ids[ids != "person 7"][::-1]])
+    _, again = holdout.set_aside(replace(rows(len(others)), units=others), 0.25)
+    assert set(again.units) == set(held.units)
+    with pytest.raises(dpb.InvalidRecords, match="two roles"):
+        holdout.divided(0.25, replace(rows(300), units=ids), replace(rows(300), units=ids))
+    with pytest.raises(dpb.InvalidArgument, match="at least 3 units"):
+        holdout.set_aside(replace(rows(300), units=np.arange(300) % 2), 0.25)
 
 
 @pytest.fixture
@@ -92,7 +109,7 @@ def test_a_held_out_row_changes_nothing_of_the_model(run, folder, monkeypatch):
     assert model_of(run, folder, changed=remaining) != plain
     # The mutation: held-out rows are a copy, and training reads all rows.
     divided = holdout.set_aside
-    monkeypatch.setattr(tuning_module, "set_aside", lambda given, fraction: (given, divided(given, fraction)[1]))
+    monkeypatch.setattr(holdout, "set_aside", lambda given, fraction: (given, divided(given, fraction)[1]))
     everything = model_of(run, folder)
     assert model_of(run, folder, changed=held) != everything
 

@@ -64,6 +64,7 @@ def names(folder):
     ("kind", "chunks"),
     [
         pytest.param(TUNE, 0, id="tune, before its round"),
+        pytest.param((*TUNE, "--unit", "id", "--rows-per-unit", "2"), 0, id="tune of units"),
         pytest.param(REWEIGHT, 0, id="reweight, before the first round"),
         pytest.param(REWEIGHT, 5, id="reweight, while it tunes"),
         pytest.param(REWEIGHT, 20, id="reweight, before the training"),

@@ -37,7 +37,7 @@ def roles(ids, seed=0):
 
 def test_all_rows_of_a_unit_have_one_role_and_sizes_count_units():
     rows, _, ids = table()
-    records, sizes, bundled = Owners(ids, K, 4.0, 0.2, 0).records((rows,))
+    records, sizes, bundled = Owners(ids, K, 4.0, 0.2, 0).split((rows,), (rows,))
     assert not set(bundled["unit"]["upper"]) & set(bundled["unit"]["lower"])
     assert (sizes.count("upper"), sizes.count("lower")) == (80, 320)
     assert len(records["upper"][0]) + len(records["lower"][0]) == len(rows)

@@ -144,9 +144,7 @@ def test_two_roles_need_ids_by_role():
         dpb.Records(upper=np.zeros(7), lower=np.zeros(7), unit=IDS, rows_per_unit=2)
 
 
-@pytest.mark.parametrize("given", [{"unit": IDS, "rows_per_unit": 2}, {"rows_per_unit": 2}, {"mean_rows": 2.0}])
-def test_units_have_no_held_out_records(given):
-    with pytest.raises(dpb.InvalidRecords, match="heldout: is not supported together with unit"):
-        dpb.Records(heldout=np.zeros(7), **given)
-    with pytest.raises(dpb.InvalidRecords, match="heldout: is not supported together with unit"):
-        dpb.RecordShapes(heldout=np.zeros(7), **{name: value for name, value in given.items() if name != "unit"})
+def test_held_out_records_may_be_units():
+    records = dpb.Records(heldout=np.zeros(7), unit=IDS, rows_per_unit=2)
+    assert records.sizes == dpb.RecordShapes(heldout=np.zeros(3), rows_per_unit=2)
+    assert repr(records) == "Records(heldout=3 units of at most 2 rows; values hidden)"

@@ -35,9 +35,12 @@ def arguments_of_functions(draw: Draw) -> Call:
 
 
 def records(draw: Draw) -> Call:
-    """Trees of anything as records, and as sizes."""
-    kind = draw(st.sampled_from([dpb.Records, dpb.RecordShapes]))
-    return functools.partial(kind, **draw(changed({"lower": np.zeros(3)}, ("upper", "both"))))
+    """Trees of anything as records, of rows or of units, and as sizes."""
+    kind, units = draw(st.sampled_from([dpb.Records, dpb.RecordShapes])), draw(st.booleans())
+    valid: dict[str, Any] = {"lower": np.zeros(3)} | ({"rows_per_unit": 2} if units else {})
+    if kind is dpb.Records:
+        valid |= {"unit": [1, 2, 1]} if units else {}
+    return functools.partial(kind, **draw(changed(valid, ("upper", "both", "heldout", "rows_per_unit", "mean_rows"))))
 
 
 _planned = {"problem": PROBLEM, "budget": BUDGET, "start": START, "method": METHODS["Tracking"], "refit": SHORT}
@@ -91,7 +94,9 @@ def evaluations(draw: Draw, charged: Charged) -> Call:
     returned = draw(st.one_of(st.just(np.zeros(60)), anything()))
     valid = {"model": lambda rows: returned, "records": (np.zeros((60, 2)), np.arange(60) % 2), "budget": BUDGET}
     more = ("metric", "loss_bound", "target_range", "positive_class", "groups", "group_names", "bins", "edges")
-    more = (*more, "seed", "ledger")
+    more = (*more, "units", "rows_per_unit", "seed", "ledger")
+    if draw(st.booleans()):
+        valid |= {"units": np.arange(60) // 3, "rows_per_unit": 2}
     given = draw(changed(valid, more))
     if draw(st.booleans()):
         given["records"] = (draw(anything()), draw(anything()))
@@ -111,6 +116,8 @@ _SETTINGS = (
     "method",
     "invalid",
     "random_state",
+    "rows_per_unit",
+    "mean_rows",
 )
 
 
@@ -120,7 +127,11 @@ def fits(draw: Draw, charged: Charged) -> Call:
     case = CASES[name]
     weighted = {"logistic": ("largest_weight", "class_weight"), "ridge": ("largest_weight",)}.get(name, ())
     data = {"X": X, "y": case.y, **case.more()} | ({"sample_weight": np.ones(60)} if weighted else {})
-    given = draw(changed(data, (*_SETTINGS, *weighted) if draw(st.booleans()) else ()))
+    settings: dict[str, Any] = {}
+    if draw(st.booleans()):
+        data, settings = data | {"units": np.arange(60) // 3}, {"rows_per_unit": 4}
+        data.pop("sample_weight", None)
+    given = draw(changed(data | settings, (*_SETTINGS, *weighted) if draw(st.booleans()) else ()))
     rows = {part: given.pop(part) for part in data}
     return lambda: case.make(ledger=charged.nothing, **given).fit(**rows)
 

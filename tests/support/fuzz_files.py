@@ -108,6 +108,7 @@ def schemas(draw: Draw, folder: Path) -> Call:
                         "d": {"kind": "date", "range": ["2020-01-01", "2021-01-01"], "parts": ["month"]},
                         "e": {"kind": "text", "columns": 8, "group": "words"},
                         "f": {"kind": "id"},
+                        "g": {"unit": True, "rows_per_unit": 8, "mean_rows": 2.5},
                     },
                 }
             )
@@ -338,6 +339,7 @@ def commands(draw: Draw, folder: Path) -> Call:
     (folder / "schema.toml").write_bytes(draw(st.one_of(st.just(SCHEMA.encode()), damaged_text(SCHEMA))))
     lines = [
         ["tune", "people.csv", "--target", "paid", "--schema", "schema.toml", "--delta", "1e-4"],
+        ["tune", "people.csv", "--target", "paid", "--schema", "schema.toml", "--unit", "id", "--rows-per-unit", "4"],
         ["reweight", "people.csv", "--target", "cost", "--source", "clinic", "--schema", "schema.toml"],
         ["schema", "people.csv", "--target", "paid"],
         ["plan", "--rows", "100", "--columns", "3"],

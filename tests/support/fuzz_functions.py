@@ -8,6 +8,7 @@ from support.every_method import BUDGET
 
 import dpbilevel as dpb
 from dpbilevel import applications, baselines, paper, theory
+from dpbilevel.evaluation.unit_sizes import unit_sizes
 
 _constants = dict.fromkeys(
     ("upper_lipschitz", "upper_smoothness", "lower_lipschitz", "lower_smoothness", "lower_hessian_lipschitz"), 1.0
@@ -163,5 +164,6 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], dict[str, Any], tuple[str, ...]]]
         _linear | {"dimension": 2, "tasks": 2},
         ("hidden", "ridge", "row_norm", "target_bound"),
     ),
+    "unit_sizes": (unit_sizes, {"units": np.arange(60) // 3, "budget": BUDGET}, ("largest", "ledger", "seed")),
     "label_noise": (applications.label_noise, _linear | {"classes": 2}, ("ridge", "row_norm")),
 }

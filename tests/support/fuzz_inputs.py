@@ -91,6 +91,7 @@ def changed(draw: st.DrawFn, valid: dict[str, Any], names: tuple[str, ...] = ())
 
 # An array of 2^63 columns is no mistake that an argument check could name: it is more than any memory.
 SIZES = {"columns", "rows", "validation_rows", "sources", "classes", "tasks", "dimension", "hidden", "bins", "repeats"}
+SIZES |= {"rows_per_unit"}
 
 
 def affordable(name: str, value: Any) -> Any:

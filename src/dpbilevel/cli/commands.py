@@ -69,12 +69,13 @@ def fit(asked: FitCommand, command: str, stored: StoredRun | None = None) -> Non
         job = prepared(asked)
         if asked.dry_run:
             tables = (job.table, *([] if job.validation is None else [job.validation]))
-            known = None if asked.unit is not None else job.table.rows  # the number of rows says nothing about units
-            counts = [known if rows is None else rows, *(table.rows for table in tables[1:])]
+            # The number of rows of a file says nothing about units.
+            counts = [table.rows if job.asked.unit is None else None for table in tables]
+            counts[0] = counts[0] if rows is None else rows
             if None in counts:
                 raise InvalidArgument(
-                    "--dry-run: reads no records and cannot count the rows of a CSV, or units; add --rows N, with "
-                    "--unit the number of units (or use `dpbilevel plan` if --validation is a CSV)"
+                    "--dry-run: reads no records and cannot count the rows of a CSV, or units; add --rows N, the "
+                    "number of rows or of units (or use `dpbilevel plan` if --validation is a CSV, or with units)"
                 )
             validating = counts[1] if len(counts) > 1 else None
             _show_forecast(console, forecast(job.plan(counts[0] or 0, validating)))
@@ -334,7 +335,7 @@ def _show_review(console: Console, review: Review, folder: Path) -> None:
     more = f", {_SHOWN} of {len(rows)}" if len(rows) > _SHOWN else ""
     console.table(f"Released{more}", ["name", found.quantity], rows[:_SHOWN])
     if review.evaluation is not None:
-        show_table(console, review.evaluation, f"Scores on {review.evaluation.records:,} held-out rows")
+        show_table(console, review.evaluation, f"Scores on {review.evaluation.counted_apart}")
     for remark in solution.remarks:
         console.print(f"\nRemark: {remark}.")
     console.print(f"\nModel and all released values: {folder / RUN}")
@@ -371,7 +372,8 @@ def _show_forecast(console: Console, shown: Forecast) -> None:
     verdict = "noise is small" if shown.noise_to_signal < TRAINING_LIMIT else "noise dominates"
     good = f"{TRAINING_LIMIT:g}"
     console.print(f"\nNoise to signal of training: {shown.noise_to_signal:.3g} ({verdict}; below {good} is good).")
-    console.print(f"For {good} at this epsilon and delta: about {shown.rows_needed:,} rows.")
+    kind = "rows" if sizes.rows_per_unit is None else "units"
+    console.print(f"For {good} at this epsilon and delta: about {shown.rows_needed:,} {kind}.")
     if shown.theory is not None:
         promise = f"a hypergradient norm of at most {shown.theory.alpha:.3g} with probability 0.95"
         empty = " This bound is vacuous at these sizes: the norm is never larger." if shown.theory.vacuous else ""

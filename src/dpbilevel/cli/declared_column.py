@@ -11,15 +11,18 @@ from dpbilevel.encoding.axes import SCALES
 from dpbilevel.encoding.dates import PARTS, moment
 from dpbilevel.encoding.feature_maps import default_knots
 from dpbilevel.errors import InvalidArgument
+from dpbilevel.privacy.units import check_bounds
 
 # What a column is declared by, and what may be added to it.
-_FORMS = ("range", "categories", "classes", "columns", "ignore")
+_FORMS = ("range", "categories", "classes", "columns", "ignore", "unit")
 _KINDS = {"ordinal": "range", "date": "range", "text": "columns", "id": None}
 _ADDED = {
     "scale": ("range",),
     "knots": ("range", "date"),
     "parts": ("date",),
     "missing": ("range", "ordinal", "date", "text", "categories"),
+    "rows_per_unit": ("unit",),
+    "mean_rows": ("unit",),
 }
 _KEYS = (*_FORMS, "kind", *_ADDED, "group")
 _LARGEST = sys.float_info.max
@@ -30,8 +33,9 @@ class Column:
     """The declaration of a column.
 
     Args:
-        kind: "range", "ordinal", "date", "text", "categories", "classes", "id" or "ignore".
-        values: (low, high), (first, last), the number of columns, or the possible texts of cells.
+        kind: "range", "ordinal", "date", "text", "categories", "classes", "id", "unit" or "ignore".
+        values: (low, high), (first, last), the number of columns, the possible texts of cells, or of a unit its bound
+            on rows and their mean, None where they are not declared.
         group: the name of its group, if any.
         scale, knots, parts, missing: as in `BoundedEncoder`.
     """
@@ -47,7 +51,7 @@ class Column:
     @property
     def is_feature(self) -> bool:
         """Whether a model may read it."""
-        return self.kind not in ("ignore", "id")
+        return self.kind not in ("ignore", "id", "unit")
 
     def resolved(self, rows: int) -> "Column":
         """The same with the number of knots that follows from the public number of rows."""
@@ -55,6 +59,9 @@ class Column:
 
     def to_json(self) -> dict[str, Any]:
         """As the table of a TOML file; `declared_column` reads it."""
+        if self.kind == "unit":
+            bounds = zip(("rows_per_unit", "mean_rows"), self.values, strict=True)
+            return {"unit": True} | {name: bound for name, bound in bounds if bound is not None}
         form = {"ignore": "ignore", "id": "kind", **_KINDS}.get(self.kind) or self.kind
         table: dict[str, Any] = {"kind": self.kind} if self.kind in _KINDS else {}
         if self.kind != "id":
@@ -86,6 +93,8 @@ def declared_column(where: str, name: str, given: Any, knots: Any) -> Column:
     added = [key for key in _ADDED if key in given and kind not in _ADDED[key]]
     if added:
         raise InvalidArgument(f"{at} has {added[0]}, which is for {' and '.join(_ADDED[added[0]])} only; leave it out")
+    if kind == "unit":
+        return Column(kind, _bounds(at, given))
     group = given.get("group")
     if group is not None and (not isinstance(group, str) or not group):
         raise InvalidArgument(f"{at} has group = {group!r}; must be a name in quotes")
@@ -108,7 +117,7 @@ def _kind(at: str, given: Mapping[str, Any]) -> str:
         if len(forms) != 1 or forms == ["columns"]:
             problem = "nothing is declared" if not forms else f"has {' and '.join(forms)}"
             raise InvalidArgument(
-                f"{at}: {problem}; must have one of range, categories, classes, kind or ignore = true"
+                f"{at}: {problem}; must have one of range, categories, classes, kind, unit = true or ignore = true"
             )
         return forms[0]
     needed = _KINDS[_one_of(at, "kind", kind, tuple(_KINDS))]
@@ -131,6 +140,19 @@ def _values(at: str, kind: str, given: Mapping[str, Any]) -> tuple[Any, ...]:
     if kind == "text":
         return (given["columns"],)
     return _listed(at, kind, given[kind])
+
+
+def _bounds(at: str, given: Mapping[str, Any]) -> tuple[int | None, float | None]:
+    """The bound on rows of a unit, and their mean; both may be options instead."""
+    _one_of(at, "unit", given["unit"], (True,))
+    most, mean = given.get("rows_per_unit"), given.get("mean_rows")
+    if most is None and mean is None:
+        return None, None
+    try:
+        check_bounds(most, mean)
+    except InvalidArgument as error:
+        raise InvalidArgument(f"{at}: {error}") from None
+    return most, mean
 
 
 def _one_of(at: str, key: str, value: Any, choices: tuple[Any, ...]) -> Any:

@@ -19,6 +19,7 @@ from dpbilevel.cli.run_folder import HeldLedger
 from dpbilevel.cli.schema import Schema
 from dpbilevel.cli.signals import NOTHING_SPENT, SIGNALS
 from dpbilevel.cli.table_file import open_table
+from dpbilevel.cli.units import Unit, unit_of
 from dpbilevel.errors import DPBilevelError, InvalidArgument
 from dpbilevel.estimators.base import default_delta
 from dpbilevel.evaluation.evaluating import evaluate
@@ -41,6 +42,7 @@ class Wanted:
         metrics: names, separated by commas; None for those of the target's kind.
         groups: the column whose categories are groups.
         positive_class: the class of "auc" and "calibration".
+        unit, rows_per_unit: the column of ids and the bound on their rows, unless the schema of the run declares them.
         epsilon, delta, adjacency, noise: of the evaluation; without delta it is 1/n^1.1, rounded down.
         invalid: how rows with missing numbers are treated.
     """
@@ -48,15 +50,17 @@ class Wanted:
     metrics: str | None
     groups: str | None
     positive_class: str | None
+    unit: str | None
+    rows_per_unit: int | None
     epsilon: float
     delta: float | None
     adjacency: str
     noise: str
     invalid: str
 
-    def budget(self, rows: int) -> Budget:
-        """The budget of an evaluation on this number of rows."""
-        delta = default_delta(rows) if self.delta is None and self.epsilon < float("inf") else self.delta
+    def budget(self, records: int) -> Budget:
+        """The budget of an evaluation on this number of rows, or of units."""
+        delta = default_delta(records) if self.delta is None and self.epsilon < float("inf") else self.delta
         return Budget(self.epsilon, delta, self.adjacency)  # type: ignore[arg-type]
 
     def names(self, schema: Schema, target: str) -> tuple[str, ...]:
@@ -113,20 +117,23 @@ def score(review: Review, data: Path, out: Path, wanted: Wanted, *, layout: Layo
     model, encoder, schema = restored(review, wanted.invalid)
     target = review.model.target if review.model is not None else ""
     names, groups = wanted.names(schema, target), wanted.group_names(schema)
+    unit = unit_of(schema, "the schema of the run", unit=wanted.unit, rows_per_unit=wanted.rows_per_unit)
     table = open_table(data, layout)
-    needed = [*encoder.feature_names_in_, target, *([] if wanted.groups is None else [wanted.groups])]
+    others = ([] if wanted.groups is None else [wanted.groups], [] if unit is None else [unit.column])
+    needed = [*encoder.feature_names_in_, target, *others[0], *others[1]]
     missing = [name for name in needed if name not in table.names]
     if missing:
         raise InvalidArgument(
-            f"{data}: has no column {missing[0]!r}, which an evaluation reads: features, the target and --groups "
-            f"({table.remedy})"
+            f"{data}: has no column {missing[0]!r}, which an evaluation reads: features, the target, --groups "
+            f"and the unit ({table.remedy})"
         )
-    rows = read_rows(table, encoder, schema, target, {} if wanted.groups is None else {"group": wanted.groups})
+    places = {} if wanted.groups is None else {"group": wanted.groups}
+    rows = read_rows(table, encoder, schema, target, places, None if unit is None else unit.column)
     reserved = _reserved(out)
-    paying = Ledger(wanted.budget(len(rows.target))) if ledger is None else ledger
+    paying = Ledger(wanted.budget(rows.records)) if ledger is None else ledger
     own = HeldLedger(paying, lambda: _interrupted(out))
     try:
-        found = _evaluated(model, rows, names, groups, wanted, schema.columns[target].values, own)
+        found = _evaluated(model, rows, names, groups, wanted, schema.columns[target].values, unit, own)
     except BaseException as error:
         reserved.release()
         if own.receipt is None:
@@ -151,18 +158,21 @@ def _evaluated(
     groups: Sequence[str] | None,
     wanted: Wanted,
     declared: Sequence[Any],
+    unit: Unit | None,
     ledger: Ledger,
 ) -> Evaluation:
     regression = set(names) & set(REGRESSORS) or not hasattr(model, "classes_")
     return evaluate(
         model,
         (rows.features, rows.target),
-        wanted.budget(len(rows.target)),
+        wanted.budget(rows.records),
         metric=tuple(names),
         target_range=(declared[0], declared[1]) if regression else None,
         positive_class=wanted.positive_class,
         groups=None if groups is None else rows.places["groups"],
         group_names=None if groups is None else list(groups),
+        units=rows.units,
+        rows_per_unit=None if unit is None else unit.rows_per_unit,
         ledger=ledger,
         noise=wanted.noise,
     )

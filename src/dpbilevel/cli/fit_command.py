@@ -7,7 +7,7 @@ before a command is called, so that `dpbilevel --help` is fast.
 import inspect
 import typing
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -27,11 +27,16 @@ Out = Annotated[Path, "The folder to write the run to."]
 Epsilon = Annotated[float, "The total epsilon of tuning and training."]
 Delta = Annotated[float | None, "The total delta; by default 1/n^1.1, rounded down; n is public."]
 Adjacency = Annotated[str, "The neighbouring relation: replace-one or zero-out."]
-Fraction = Annotated[float, "Fraction of rows for validation; the final model is trained on them too."]
-Holdout = Annotated[float | None, "Fraction of rows to set aside and to score at the end, at no further cost."]
+Fraction = Annotated[float, "Fraction of rows (or units) for validation; the final model is trained on them too."]
+Holdout = Annotated[
+    float | None, "Fraction of rows (or units) to set aside and to score at the end, at no further cost."
+]
 Delimiter = Annotated[str | None, "Delimiter of a CSV file; a comma by default, a tab for .tsv."]
 Decimal = Annotated[str, "The decimal mark of numbers in text: . or ,"]
 Columns = Annotated[str | None, "NAME,NAME,...: the columns of a CSV file without a header."]
+UnitColumn = Annotated[str | None, "A column of ids: protect all rows of one id; by default that of the schema."]
+RowsPerUnit = Annotated[int | None, "With units: how many rows of an id are used at most; public."]
+MeanRows = Annotated[float | None, "With units: a public guess of the mean number of rows of an id."]
 Invalid = Annotated[str, "refuse rows with missing numbers (before the charge), or zero them out."]
 LedgerAddress = Annotated[str | None, "The ledger of the data set: a file or a URL."]
 Dataset = Annotated[str | None, "The name of the data set in the ledger."]
@@ -73,14 +78,16 @@ class FitCommand:
     force: Force = False
     resume: Resume = None
     dry_run: Annotated[bool, "Show plan and spend only; reads no records."] = False
-    rows: Annotated[int | None, "Number of rows of a CSV, for a dry run, which does not count them."] = None
+    rows: Annotated[int | None, "Number of rows of a CSV, or of units, for a dry run, which does not count them."] = (
+        None
+    )
     json: Json = False
     quiet: Quiet = False
-    # Options only of applications that give them a help text:
+    unit: UnitColumn = None
+    rows_per_unit: RowsPerUnit = None
+    mean_rows: MeanRows = None
+    # An option only of applications that give it a help text:
     validation: Path | None = None
-    unit: str | None = None
-    rows_per_unit: int | None = None
-    mean_rows: float | None = None
 
     command: ClassVar[str]
     example: ClassVar[str]
@@ -95,6 +102,16 @@ class FitCommand:
     def check(self) -> None:
         """Raise for invalid options, before a file is opened."""
 
+    def with_unit(self, schema: "Schema") -> "FitCommand":
+        """The same with the unit that the schema declares; raises for options that do not fit it."""
+        from dpbilevel.cli.units import unit_of
+
+        given = {name: getattr(self, name) for name in ("unit", "rows_per_unit", "mean_rows")}
+        found = unit_of(schema, str(self.schema), **given)
+        if found is None:
+            return self
+        return replace(self, unit=found.column, rows_per_unit=found.rows_per_unit, mean_rows=found.mean_rows)
+
     def declared(self, schema: "Schema", encoder: "BoundedEncoder") -> dict[str, Any]:
         """Settings of the estimator that follow from the application's options and the schema."""
         return {}
@@ -102,6 +119,12 @@ class FitCommand:
     def facts(self) -> dict[str, str]:
         """The application's options as facts for the report."""
         return {}
+
+    def unit_facts(self) -> dict[str, str]:
+        """The unit of privacy as a fact for the report, if it is not a row."""
+        if self.unit is None:
+            return {}
+        return {"unit of privacy": f"all rows with the same {self.unit}, at most {self.rows_per_unit} of them used"}
 
     @property
     def settings(self) -> dict[str, Any]:

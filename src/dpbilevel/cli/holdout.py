@@ -21,7 +21,7 @@ from dpbilevel.cli.rows import Rows
 from dpbilevel.cli.schema import Column
 from dpbilevel.encoding.encoded_rows import EncodedRows
 from dpbilevel.errors import InvalidArgument
-from dpbilevel.estimators.split import Positions, split, validation_rows
+from dpbilevel.estimators.split import Positions, split, split_by_hash, validation_rows
 from dpbilevel.evaluation.evaluating import ScorePlan, plan_scores, warn_if_noisy
 from dpbilevel.evaluation.heldout import check_same_kind, checked_pair
 from dpbilevel.evaluation.result import Evaluation
@@ -29,6 +29,7 @@ from dpbilevel.evaluation.scoring import Declared, chosen_metrics, scored
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.ledger import Receipt
 from dpbilevel.privacy.noise import KeySchedule
+from dpbilevel.privacy.units import read_ids, read_units
 from dpbilevel.records import Records
 from dpbilevel.solution.solution import Solution
 
@@ -49,12 +50,42 @@ def held_out_rows(rows: int, holdout: float | None) -> int:
     return 0 if holdout is None or rows < 2 else validation_rows(rows, holdout)
 
 
+def divided(holdout: float | None, rows: Rows, validation: Rows | None) -> tuple[Rows, Rows | None, Rows | None]:
+    """Training rows, separate validation rows, and rows that are set aside.
+
+    They come from the file of validation rows if there is one: those rows are known to be correct. Then no unit may be
+    in both files; that no unit of the training rows is set aside, which the estimator cannot see, is checked here.
+    """
+    if holdout is None:
+        return rows, validation, None
+    if validation is None:
+        remaining, held = set_aside(rows, holdout)
+        return remaining, None, held
+    remaining, held = set_aside(validation, holdout)
+    if rows.units is not None:
+        read_units({"lower": rows.units, ROLE: held.units}, {"lower": len(rows.target), ROLE: len(held.target)})
+    return rows, remaining, held
+
+
 def set_aside(rows: Rows, holdout: float) -> tuple[Rows, Rows]:
-    """The rows that remain for the run, and the rows that are set aside, both in the order of the file."""
-    if len(rows.target) < 3:
-        raise InvalidArgument("--holdout: needs at least 3 rows, one to validate, one to train and one to score")
-    held, remaining = split(len(rows.target), holdout, _SEED)
-    return _at(rows, np.sort(remaining)), _at(rows, np.sort(held))
+    """The rows that remain for the run, and the rows that are set aside, both in the order of the file.
+
+    Units are set aside with all of their rows, by the rank of a public hash of their ids, as `Owners` does.
+    """
+    if rows.units is None:
+        _check_three(len(rows.target), "rows")
+        held, remaining = split(len(rows.target), holdout, _SEED)
+        return _at(rows, np.sort(remaining)), _at(rows, np.sort(held))
+    names, unit = np.unique(read_ids(rows.units, len(rows.target)), return_inverse=True)
+    _check_three(len(names), "units")
+    is_held = np.zeros(len(names), bool)
+    is_held[split_by_hash(names, holdout, _SEED)[0]] = True
+    return _at(rows, np.flatnonzero(~is_held[unit])), _at(rows, np.flatnonzero(is_held[unit]))
+
+
+def _check_three(number: int, kind: str) -> None:
+    if number < 3:
+        raise InvalidArgument(f"--holdout: needs at least 3 {kind}, one to validate, one to train and one to score")
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,34 +96,39 @@ class HeldOut:
     targets: Any
     plan: ScorePlan
     classes: Any
+    units: Mapping[str, Any]  # arguments of `dpb.Records`; empty if rows are protected
 
     def score(self, model: Any, receipt: Receipt, seed: int | None) -> Evaluation:
         """Release the scores of a trained model; the charge of the run has paid for them."""
         with jax.enable_x64(True):
-            hidden = Records(heldout=scored(self.plan.metrics, model, self.features, self.targets, self.classes, None))
+            of_rows = scored(self.plan.metrics, model, self.features, self.targets, self.classes, None)
+            hidden = Records(heldout=of_rows, **self.units)
         return self.plan.release_scores(hidden, KeySchedule(seed), self.features.caveats, receipt=receipt)
 
 
-def planned_scores(rows: Rows, column: Column, estimator: Any, budget: Budget, noise: str) -> HeldOut:
+def planned_scores(
+    rows: Rows, column: Column, estimator: Any, budget: Budget, noise: str, rows_per_unit: int | None = None
+) -> HeldOut:
     """Declare the scores of rows that are set aside: the default ones of `dpbilevel evaluate`.
 
     Args:
         rows: the rows that are set aside.
         column: the declaration of the target.
         estimator: the estimator, which is not fitted yet.
-        budget, noise: of the run.
+        budget, noise, rows_per_unit: of the run.
     """
-    number = len(rows.target)
+    number = rows.records
     classes = None if column.kind == "range" else np.array(column.values)
     declared = Declared(target_range=column.values) if classes is None else Declared()
     names = default_metrics(column.kind, len(column.values))
     metrics = chosen_metrics(names, estimator, classes, budget, number, declared)
     planned = plan_scores(metrics, number, budget, noise, ROLE)
-    warn_if_noisy(planned, stacklevel=3)
+    warn_if_noisy(planned, stacklevel=3, kind="rows" if rows.units is None else "units")
     _, targets = checked_pair((rows.features, rows.target))
     if classes is not None:
         check_same_kind(targets, classes)
-    return HeldOut(rows.features, targets, planned, classes)
+    units = {} if rows.units is None else {"unit": rows.units, "rows_per_unit": rows_per_unit}
+    return HeldOut(rows.features, targets, planned, classes, units)
 
 
 def default_metrics(kind: str, labels: int) -> tuple[str, ...]:
@@ -113,4 +149,5 @@ def with_scores(solution: Solution, evaluation: Evaluation) -> Solution:
 def _at(rows: Rows, positions: Positions) -> Rows:
     features = rows.features
     chosen = EncodedRows(np.asarray(features)[positions], data_norm=features.data_norm, caveats=features.caveats)
-    return Rows(chosen, rows.target[positions], {name: cells[positions] for name, cells in rows.places.items()})
+    places = {name: cells[positions] for name, cells in rows.places.items()}
+    return Rows(chosen, rows.target[positions], places, None if rows.units is None else rows.units[positions])

@@ -56,22 +56,21 @@ class Job:
 def prepared(asked: FitCommand) -> Job:
     """Check the options against the schema, and then against the header of the data."""
     schema, where, how = read_schema(asked.schema), str(asked.schema), layout(**asked.layout)
+    asked = asked.with_unit(schema)
     places = asked.place_columns()
-    units = {} if asked.unit is None else {"unit": asked.unit}
-    for option, name in {"target": asked.target, **places, **units}.items():
+    units = [] if asked.unit is None else [asked.unit]
+    for option, name in {"target": asked.target, **places}.items():
         if name not in schema.columns:
             raise InvalidArgument(
                 f"--{option} {name}: {where} declares no such column; it declares "
                 f"{', '.join(map(repr, list(schema.columns)[:20]))}"
             )
-    if asked.unit is not None and schema.columns[asked.unit].kind != "ignore":
-        raise InvalidArgument(f"{where}: the unit {asked.unit!r} must have ignore = true; an id is not a feature")
     # Declarations are checked before a file is opened; the number of knots may follow from its number of rows.
     features = schema.features(asked.target, *places.values())
     if asked.unit is not None and features.needs_rows:
         names = [name for name, column in features.columns.items() if column.knots == "auto"]
         raise InvalidArgument(
-            f"--unit {asked.unit}: needs declared knots, because by default they follow from the number of rows, which "
+            f"unit {asked.unit!r}: needs declared knots, because by default they follow from the number of rows, which "
             f"is private with units (only the number of units is public); in {where}, give "
             f'{", ".join(map(repr, names[:20]))} knots = 12, or knots = "none" for a straight line'
         )
@@ -80,9 +79,9 @@ def prepared(asked: FitCommand) -> Job:
     estimator = _estimator(asked, known, encoder)
     table = open_table(asked.data, how)
     validation = None if asked.validation is None else open_table(asked.validation, how)
-    check_columns(schema, where, table, [*features.columns, asked.target, *places.values(), *units.values()])
+    check_columns(schema, where, table, [*features.columns, asked.target, *places.values(), *units])
     if validation is not None:
-        check_columns(schema, where, validation, [*features.columns, asked.target])
+        check_columns(schema, where, validation, [*features.columns, asked.target, *units])
     rows = _count(asked, table) if features.needs_rows else None
     if rows is not None:
         known = schema.resolved(max(rows, _FEWEST))

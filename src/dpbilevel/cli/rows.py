@@ -16,6 +16,7 @@ from dpbilevel.cli.table_file import TableFile
 from dpbilevel.encoding.encoded_rows import EncodedRows
 from dpbilevel.encoding.encoder import BoundedEncoder
 from dpbilevel.errors import InvalidArgument, InvalidRecords
+from dpbilevel.privacy.units import read_ids
 
 Array = npt.NDArray[Any]
 
@@ -28,11 +29,18 @@ class Rows:
         features: encoded features.
         target: labels as text, or numbers.
         places: further columns by the name of the argument of `fit`, such as "sources".
+        units: ids, whose row each row is; None if rows are protected.
     """
 
     features: EncodedRows
     target: Array
     places: Mapping[str, Array]
+    units: Array | None = None
+
+    @property
+    def records(self) -> int:
+        """The public number of records: of rows, or of units."""
+        return len(self.target) if self.units is None else len(np.unique(read_ids(self.units)))
 
 
 def fitted_encoder(features: Schema, invalid: str) -> BoundedEncoder:
@@ -95,7 +103,7 @@ def read_rows(
         raise InvalidRecords(f"{table.path}: has no rows; training needs at least 2")
     whole = {name: np.concatenate(cells) for name, cells in listed.items()}
     arguments = {f"{place}s": whole[name] for place, name in places.items()}
-    return Rows(_joined(features), whole[target], arguments | ({} if unit is None else {"units": np.concatenate(ids)}))
+    return Rows(_joined(features), whole[target], arguments, None if unit is None else np.concatenate(ids))
 
 
 def cells_of(block: Mapping[str, Any], schema: Schema, encoder: BoundedEncoder, decimal: str) -> dict[str, Array]:

@@ -29,6 +29,7 @@ _INTRODUCTION = """\
 #   kind = "ordinal"                  with range = [1, 5]: integers with one coefficient each
 #   kind = "date"                     with range = [2020-01-01, 2026-12-31]; parts = ["month", "weekday"] adds these
 #   kind = "text"                     with columns = 64: words, hashed into so many columns
+#   unit = true                       with rows_per_unit = 8: ids of people, each with all of its rows protected
 #   kind = "id"                       not used, but copied into predictions
 #   ignore = true                     do not use the column
 #
@@ -52,7 +53,7 @@ class Schema:
         return {name: column.values for name, column in self.columns.items() if column.kind == kind}
 
     def features(self, *others: str | None) -> "Schema":
-        """The features of a model: all columns except ids, ignored ones and ``others`` (target and source)."""
+        """The features of a model: all columns except ids, units, ignored ones and ``others`` (target and source)."""
         columns = {name: c for name, c in self.columns.items() if c.is_feature and name not in others}
         for pair in self.crosses:
             unknown = [name for name in pair if name not in columns]
@@ -157,6 +158,9 @@ def parsed(content: Mapping[str, Any], where: str) -> Schema:
             f"{where}: must contain only format = ..., one table [columns.NAME] per column, and crosses = [...] if any"
         )
     declared = {name: declared_column(where, name, given, _KNOTS[written]) for name, given in columns.items()}
+    units = [name for name, column in declared.items() if column.kind == "unit"]
+    if len(units) > 1:
+        raise InvalidArgument(f"{where}: columns {units[0]!r} and {units[1]!r} have unit = true; must be one column")
     return Schema(declared, _crosses(where, content.get("crosses", []), declared))
 
 

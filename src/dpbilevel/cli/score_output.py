@@ -13,7 +13,7 @@ def show_scores(console: Console, evaluation: Evaluation, path: Path) -> None:
     """Print scores with their intervals, and where they are."""
     privacy = evaluation.privacy
     console.print(f"\n{for_command_line(privacy.sentence())}")
-    show_table(console, evaluation, f"Scores on {evaluation.records:,} rows")
+    show_table(console, evaluation, f"Scores on {evaluation.counted}")
     console.print(f"\nScores with all released numbers: {path}")
     console.result(
         {

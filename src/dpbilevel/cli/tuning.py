@@ -8,7 +8,7 @@ import numpy as np
 
 from dpbilevel.cli.compilation_cache import kept
 from dpbilevel.cli.evaluation import SPACE as SCORES_SPACE
-from dpbilevel.cli.holdout import HeldOut, planned_scores, set_aside, with_scores
+from dpbilevel.cli.holdout import HeldOut, divided, planned_scores, with_scores
 from dpbilevel.cli.job import Job
 from dpbilevel.cli.ledger import entry_fact
 from dpbilevel.cli.resuming import StoredRun
@@ -40,7 +40,7 @@ def run(job: Job, *, ledger: Ledger | None, command: str, stored: StoredRun | No
         check_free(asked.out, force=asked.force)
     else:
         stored.check_schema(asked.schema, declared)
-    rows, validation, held = _divided(asked.holdout, *_read(job))
+    rows, validation, held = divided(asked.holdout, *_read(job))
     if asked.unit is None:  # with units, their number is checked by the estimator; that of rows is private
         job.check_rows(len(rows.target))
     prepared = _prepared(job.estimator, rows, validation)
@@ -99,54 +99,45 @@ def _read(job: Job) -> tuple[Rows, Rows | None]:
     rows = read_rows(job.table, job.encoder, job.schema, asked.target, asked.place_columns(), asked.unit)
     if job.validation is None:
         return rows, None
-    return rows, read_rows(job.validation, job.encoder, job.schema, asked.target, {})
+    return rows, read_rows(job.validation, job.encoder, job.schema, asked.target, {}, asked.unit)
 
 
 def _prepared(model: Any, rows: Rows, validation: Rows | None) -> Prepared:
-    apart = {} if validation is None else {"validation": (validation.features, validation.target)}
-    prepared: Prepared = model._prepare(rows.features, rows.target, **rows.places, **apart)
+    arguments: dict[str, Any] = dict(rows.places) | ({} if rows.units is None else {"units": rows.units})
+    if validation is not None:
+        more = () if validation.units is None else (validation.units,)
+        arguments["validation"] = (validation.features, validation.target, *more)
+    prepared: Prepared = model._prepare(rows.features, rows.target, **arguments)
     return prepared
 
 
-def _divided(holdout: float | None, rows: Rows, validation: Rows | None) -> tuple[Rows, Rows | None, Rows | None]:
-    """Training rows, separate validation rows, and rows that are set aside.
-
-    They come from the file of validation rows if there is one: those rows are known to be correct.
-    """
-    if holdout is None:
-        return rows, validation, None
-    if validation is None:
-        remaining, held = set_aside(rows, holdout)
-        return remaining, None, held
-    remaining, held = set_aside(validation, holdout)
-    return rows, remaining, held
-
-
 def _scores(job: Job, held: Rows, budget: Budget) -> HeldOut:
-    return planned_scores(held, job.schema.columns[job.asked.target], job.estimator, budget, job.asked.noise)
+    asked = job.asked
+    return planned_scores(
+        held, job.schema.columns[asked.target], job.estimator, budget, asked.noise, asked.rows_per_unit
+    )
 
 
 def _facts(job: Job, rows: Rows, validation: Rows | None, held: Rows | None) -> dict[str, str]:
     """Public facts about the run, for the report."""
     asked = job.asked
     validated = f"{job.estimator.validation_fraction:g} of the rows, by position"
-    number = {"rows": f"{len(rows.target):,}"}
-    if "units" in rows.places:  # how many rows they have is private
-        validated = f"{job.estimator.validation_fraction:g} of the units, by a hash of their ids"
-        number = {"units": f"{len(np.unique(rows.places['units'])):,}"}
+    kind, how = ("rows", "position") if rows.units is None else ("units", "a hash of their ids")
+    validated = f"{job.estimator.validation_fraction:g} of the {kind}, by {how}"
     if validation is not None and asked.validation is not None:
-        validated = f"{asked.validation.name}, {len(validation.target):,} rows"
+        validated = f"{asked.validation.name}, {validation.records:,} {kind}"
     return {
         "data": asked.data.name,
-        **number,
+        kind: f"{rows.records:,}",  # how many rows units have is private
         "target": asked.target,
         "columns that the model reads": ", ".join(map(str, job.encoder.feature_names_in_)),
         "encoded columns": f"{job.width:,}",
         "estimator": type(job.estimator).__name__,
         **asked.place_columns(),
         **asked.facts(),
+        **asked.unit_facts(),
         "validation": validated,
-        **({} if held is None else {"held out": f"{len(held.target):,} further rows, by position"}),
+        **({} if held is None else {"held out": f"{held.records:,} further {kind}, by {how}"}),
     }
 
 

@@ -20,6 +20,7 @@ from dpbilevel.encoding.columns import Table, is_dictionary, read_table
 from dpbilevel.encoding.encoded_rows import EncodedRows, caveats_of
 from dpbilevel.errors import InvalidArgument, InvalidRecords, PrivacyLeakWarning
 from dpbilevel.estimators.copies import CountedCopies
+from dpbilevel.estimators.owners import Levels, Owners, planned_sizes
 from dpbilevel.estimators.prepared import Prepared, Rows, Unread, split_levels
 from dpbilevel.estimators.rows import scaling
 from dpbilevel.estimators.scaled_rows import ScaledRows
@@ -62,6 +63,9 @@ class PrivateEstimator(CountedCopies):
             with such cells contribute nothing, and predictions replace such cells by zero (or the middle of bounds).
         random_state: an integer fixes the noise for experiments. The result is then NOT private, and every fit warns.
         noise: "float", or "exact" for integer noise, as in `solve`.
+        rows_per_unit: k, for ``fit(..., units=ids)``: a record is all rows of one id, at most k of them used. None:
+            a record is a row.
+        mean_rows: a public guess of the mean number of rows of an id; k by default, as in `dpb.Records`.
     """
 
     epsilon: float = 1.0
@@ -76,6 +80,8 @@ class PrivateEstimator(CountedCopies):
     invalid: str = "refuse"
     random_state: int | None = None
     noise: str = "float"
+    rows_per_unit: int | None = None
+    mean_rows: float | None = None
 
     _refit: ClassVar[Refit | str] = "auto"
 
@@ -115,8 +121,15 @@ class PrivateEstimator(CountedCopies):
         values = ScaledRows(scaled, table, refuse=self.invalid == "refuse")
         return Rows(values, (*caveats_of((X, *more)), *([caveat] if caveat else [])), scaled)
 
-    def _levels(self, upper: Sequence[Any], lower: Sequence[Any]) -> dict[str, Tree]:
-        return split_levels(upper, lower, self.validation_fraction, self.split_seed)
+    def _levels(self, upper: Sequence[Any], lower: Sequence[Any], owners: Owners | None) -> Levels:
+        """Records of both levels: ``upper`` columns of a public selection of records, ``lower`` ones of the others."""
+        if owners is None:
+            return self._of_rows(split_levels(upper, lower, self.validation_fraction, self.split_seed))
+        return owners.split(upper, lower)
+
+    def _of_rows(self, records: dict[str, Tree]) -> Levels:
+        """Records as they are. Lines of shapes are rows, or units if the estimator bounds their rows."""
+        return Levels(records, planned_sizes(records, self), {})
 
     def _fit(self, prepared: Prepared, checkpoint: str | Path | None = None, *, saves_required: bool = True) -> Self:
         """Warn, execute the plan, and set the attributes of the fitted estimator."""
@@ -165,19 +178,18 @@ class PrivateEstimator(CountedCopies):
     def _planned(
         self,
         problem: BilevelProblem,
-        records: Mapping[str, Tree] | RecordShapes,
+        sizes: RecordShapes,
         first: Any = None,
         default: Method = DEFAULT_METHOD,
     ) -> Plan:
-        """The plan of a fit to records, or to their shapes.
+        """The plan of a fit to records of these shapes.
 
         Args:
             problem: the bilevel problem.
-            records: arrays or shapes by role.
+            sizes: shapes by role.
             first: where all hyperparameters start, or where each does.
             default: the method, unless the estimator has one.
         """
-        sizes = records if isinstance(records, RecordShapes) else RecordShapes(**records)
         rows = sum(map(sizes.count, sizes.roles))
         budget = self._budget(rows)
         method = default if self.method is None else self.method

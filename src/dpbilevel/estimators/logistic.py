@@ -21,9 +21,6 @@ class DPLogisticRegressionCV(PenaltyEstimator, PrivateClassifier):
             for each curve, "shared" for one for all, False (default) for none (docs/additive.md).
         largest_weight: declared bound of ``sample_weight``; None reads it from the data, with the same warning.
         class_weight: {class: weight} for every class, declared. "balanced" is refused: it reads private counts.
-        rows_per_unit: k, for ``fit(X, y, units=ids)``: a record is all rows of one id, at most k of them used. None:
-            a record is a row.
-        mean_rows: a public guess of the mean number of rows of an id; k by default, as in `dpb.Records`.
 
     Settings shared by all estimators are those of `dpbilevel.estimators.base.PrivateEstimator`.
 

@@ -11,6 +11,7 @@ from sklearn.metrics import r2_score
 
 from dpbilevel.applications.representation import shared_representation
 from dpbilevel.estimators.base import PrivateEstimator
+from dpbilevel.estimators.owners import Owners
 from dpbilevel.estimators.prepared import Prepared, Rows, Unread
 from dpbilevel.estimators.targets import TARGET_BOUND, Names, Numbers, column, name_codes, numbers
 from dpbilevel.foundation.arguments import count
@@ -60,22 +61,25 @@ class DPMultiTaskRidge(RegressorMixin, PrivateEstimator):
 
     _refit: ClassVar[Refit | str] = Refit(share=0.5)
 
-    def fit(self, X: Any, y: Any, tasks: Any = None, *, checkpoint: str | Path | None = None) -> Self:
+    def fit(
+        self, X: Any, y: Any, tasks: Any = None, *, units: Any = None, checkpoint: str | Path | None = None
+    ) -> Self:
         """Tune and train. The total cost is charged before the first step.
 
         Args:
             X, y: rows and targets.
-            tasks: the task of each row; None for one task.
+            tasks: the task of each row; None for one task. The rows of a unit may have several tasks.
+            units: whose row each row is, with ``rows_per_unit``, as in `DPRidgeCV.fit`.
             checkpoint: path of a file from which an interrupted fit resumes, as in `dpbilevel.solve`. It is as secret
                 as the rows; delete it once the model is saved.
         """
-        return self._fit(self._prepare(X, y, tasks), checkpoint)
+        return self._fit(self._prepare(X, y, tasks, units), checkpoint)
 
     def plan(self, rows: int, columns: int) -> Plan:
-        """Plan a fit from sizes alone. Names of tasks must be declared."""
+        """Plan a fit from sizes alone. Names of tasks must be declared. With ``rows_per_unit``, ``rows`` are units."""
         return self._plan(self._prepare(Unread(rows, columns)))
 
-    def _prepare(self, X: Any, y: Any = None, tasks: Any = None) -> Prepared:
+    def _prepare(self, X: Any, y: Any = None, tasks: Any = None, units: Any = None) -> Prepared:
         rows = self._rows(X)
         targets = Numbers.of(y, rows, self.target_range)
         names = Names.of("task", tasks, rows, self.task_names)
@@ -84,13 +88,14 @@ class DPMultiTaskRidge(RegressorMixin, PrivateEstimator):
             count("dimension", self.dimension, "it is the number of features that tasks share"), rows.shape[1]
         )
         entries = (f"column {at}, feature {feature}" for at in range(rows.shape[1]) for feature in range(dimension))
-        records = self._levels(columns, columns)
+        levels = self._levels(columns, columns, Owners.of(units, X, rows.shape[0], self))
         problem = shared_representation(
             columns=rows.shape[1], dimension=dimension, tasks=len(names.names), target_bound=TARGET_BOUND
         )
         return Prepared(
-            planned=self._planned(problem, records),
-            records=records,
+            planned=self._planned(problem, levels.sizes),
+            records=levels.records,
+            units=levels.units,
             caveats=(*rows.caveats, *targets.caveats, *names.caveats),
             legend=Legend("entry of the representation", tuple(entries)),
             facts={"columns": self._columns(), "rows": rows.scaling, "targets": targets.known, "names": names.names},

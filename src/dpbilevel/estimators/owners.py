@@ -3,23 +3,43 @@
 A unit has one role, for all of its rows. The role is the rank of a public hash of its id among all ids: it depends on
 the set of ids alone, which neighbours share, and never on rows. In the order of first appearance, one person who loses
 the first row would change the roles of others. To replace an id moves at most one other unit into another role.
+
+The label, the source and the task of a row are its content, and neighbours may differ in all of them. So a unit may
+have rows in several sources. Its loss is the sum of theirs, its gradient by the weights has an entry for each of its
+sources, and every contribution of a method is clipped whole, whichever entries it has: no sensitivity rests on where
+rows are.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 import numpy.typing as npt
 
+from dpbilevel.encoding.encoded_rows import EncodedRows
 from dpbilevel.errors import InvalidArgument
-from dpbilevel.estimators.prepared import levels
+from dpbilevel.estimators.prepared import Unread, levels
 from dpbilevel.estimators.split import split_by_hash
-from dpbilevel.privacy.units import check_bounds, read_ids
+from dpbilevel.privacy.units import check_bounds, check_columns_are_public, read_ids, read_units
 from dpbilevel.records import RecordShapes
 
 Tree = Any
+
+
+class Levels(NamedTuple):
+    """Records of both levels.
+
+    Args:
+        records: arrays by role, or shapes for a plan.
+        sizes: the sizes that are planned with.
+        units: arguments of `dpb.Records` that bundle rows into units; empty if rows are records.
+    """
+
+    records: Mapping[str, Tree]
+    sizes: RecordShapes
+    units: Mapping[str, Any]
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,8 +59,13 @@ class Owners:
     split_seed: int
 
     @classmethod
-    def of(cls, units: Any, rows: int, estimator: Any) -> "Owners | None":
-        """With the settings of an estimator; None if rows are records. Raises if only one of both is given."""
+    def of(cls, units: Any, X: Any, rows: int, estimator: Any) -> "Owners | None":
+        """With the settings of an estimator, for so many rows X; None if rows are records, or X is `Unread`.
+
+        Raises if only one of units and their bound is given.
+        """
+        if isinstance(X, Unread):
+            return None
         most = estimator.rows_per_unit
         if units is None and most is None:
             if estimator.mean_rows is not None:
@@ -49,23 +74,36 @@ class Owners:
         bounds = check_bounds(most, estimator.mean_rows)
         if units is None:
             raise InvalidArgument("units: must be given to fit with rows_per_unit, one id for each row")
+        _check_encoded(X)
         return cls(read_ids(units, rows), *bounds, estimator.validation_fraction, estimator.split_seed)
 
-    def records(self, leaves: Sequence[Any]) -> tuple[dict[str, Tree], RecordShapes, dict[str, Any]]:
-        """Rows by role, the sizes of their units, and the arguments with which `dpb.Records` bundles them."""
+    def split(self, upper: Sequence[Any], lower: Sequence[Any]) -> Levels:
+        """``upper`` columns of the rows of some units, and ``lower`` columns of those of the others."""
         names, unit = np.unique(self.ids, return_inverse=True)
         if len(names) < 2:
             raise InvalidArgument("units: must have at least 2 ids, one to validate and one to train")
-        validating, training = split_by_hash(names, self.validation_fraction, self.split_seed)
+        validating, _ = split_by_hash(names, self.validation_fraction, self.split_seed)
         is_upper = np.zeros(len(names), bool)
         is_upper[validating] = True
         selections = np.flatnonzero(is_upper[unit]), np.flatnonzero(~is_upper[unit])
-        records = levels(leaves, leaves, selections)
-        counts = {"upper": len(validating), "lower": len(training)}
-        shapes = {role: _of_number(records[role], number) for role, number in counts.items()}
         ids = {role: self.ids[places] for role, places in zip(("upper", "lower"), selections, strict=True)}
+        return self._bundled(levels(upper, lower, selections), ids)
+
+    def separate(self, records: Mapping[str, Tree], X: Any, units: Any) -> Levels:
+        """Records by role, where validation rows X were given with units of their own; raises if one has both roles."""
+        _check_encoded(X)
+        rows = {role: int(jax.tree.leaves(tree)[0].shape[0]) for role, tree in records.items()}
+        return self._bundled(records, read_units({"upper": units, "lower": self.ids}, rows))
+
+    def _bundled(self, records: Mapping[str, Tree], ids: Mapping[str, npt.NDArray[Any]]) -> Levels:
         bounds: dict[str, Any] = {"rows_per_unit": self.rows_per_unit, "mean_rows": self.mean_rows}
-        return records, RecordShapes(**shapes, **bounds), {"unit": ids, **bounds}
+        shapes = {role: _of_number(tree, len(np.unique(ids[role]))) for role, tree in records.items()}
+        return Levels(records, RecordShapes(**shapes, **bounds), {"unit": ids, **bounds})
+
+
+def _check_encoded(X: Any) -> None:
+    if isinstance(X, EncodedRows):
+        check_columns_are_public([X])
 
 
 def check_no_weights(estimator: Any, sample_weight: Any, units: Any) -> None:

@@ -24,11 +24,10 @@ from typing import Any, Self
 import numpy as np
 
 from dpbilevel.applications.regularization import PENALTIES, regularization
-from dpbilevel.encoding.encoded_rows import EncodedRows
 from dpbilevel.estimators.additive import Additive
 from dpbilevel.estimators.groups import numbered_groups
 from dpbilevel.estimators.linear import LinearEstimator
-from dpbilevel.estimators.owners import Owners, check_no_weights, planned_sizes
+from dpbilevel.estimators.owners import Owners, check_no_weights
 from dpbilevel.estimators.prepared import Prepared, Unread
 from dpbilevel.estimators.weights import Weights
 from dpbilevel.execution.notices import PASS_LIMIT
@@ -36,7 +35,6 @@ from dpbilevel.linear_loss import LinearLoss
 from dpbilevel.methods.refit import Refit
 from dpbilevel.methods.rescaling import SCALE
 from dpbilevel.planning import Plan
-from dpbilevel.privacy.units import check_columns_are_public
 from dpbilevel.problem import BilevelProblem
 from dpbilevel.records import RecordShapes
 from dpbilevel.solution.solution import Legend
@@ -53,8 +51,6 @@ class PenaltyEstimator(LinearEstimator):
     groups: Any = None
     smooth: bool | str = False
     largest_weight: float | None = None
-    rows_per_unit: int | None = None
-    mean_rows: float | None = None
 
     def fit(
         self, X: Any, y: Any, sample_weight: Any = None, *, units: Any = None, checkpoint: str | Path | None = None
@@ -85,8 +81,6 @@ class PenaltyEstimator(LinearEstimator):
 
     def _prepare(self, X: Any, y: Any = None, sample_weight: Any = None, units: Any = None) -> Prepared:
         check_no_weights(self, sample_weight, units)
-        if units is not None and isinstance(X, EncodedRows):
-            check_columns_are_public([X])
         table = self._rows(X)
         targets = self._targets(y, table)
         weights = Weights.of(sample_weight, self.largest_weight, getattr(self, "class_weight", None), table, targets)
@@ -98,13 +92,7 @@ class PenaltyEstimator(LinearEstimator):
             groups, group_of = additive.basis.groups(groups, group_of)
             factors = {"weights": (*additive.basis.weights, 1.0)}
         columns = rows.values, targets.values, *weights.columns
-        owners = None if isinstance(X, Unread) else Owners.of(units, table.shape[0], self)
-        bundled: dict[str, Any] = {}
-        if owners is None:
-            records = self._levels(columns, columns)
-            sizes = planned_sizes(records, self)
-        else:
-            records, sizes, bundled = owners.records(columns)
+        levels = self._levels(columns, columns, Owners.of(units, X, table.shape[0], self))
         model = {**targets.model, "columns": rows.shape[1], "groups": group_of, "row_norm": 1.0, **factors}
         units_of_y = additive.units(lambda y: self._model(rows, targets, y)["coef_"])
 
@@ -112,9 +100,9 @@ class PenaltyEstimator(LinearEstimator):
             return additive.problem(weights.problem(regularization(**model, **limits)), units_of_y)
 
         return Prepared(
-            planned=self._in_reach(problem_of, sizes, additive),
-            records=records,
-            units=bundled,
+            planned=self._in_reach(problem_of, levels.sizes, additive),
+            records=levels.records,
+            units=levels.units,
             caveats=(*rows.caveats, *targets.caveats, *weights.caveats),
             legend=Legend("penalty", tuple(map(str, groups)), logarithmic=True),
             facts={"columns": self._columns(), "rows": rows.scaling, "targets": targets.known, "groups": groups}

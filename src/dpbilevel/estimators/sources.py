@@ -10,6 +10,7 @@ import numpy as np
 from dpbilevel.applications.reweighting import source_weights
 from dpbilevel.errors import InvalidArgument
 from dpbilevel.estimators.linear import LinearEstimator, PrivateClassifier, PrivateRegressor
+from dpbilevel.estimators.owners import Owners
 from dpbilevel.estimators.prepared import Prepared, Rows, Unread
 from dpbilevel.estimators.scaled_rows import whole
 from dpbilevel.estimators.targets import Labels, Names, Numbers, column
@@ -25,26 +26,36 @@ class SourceWeighted(LinearEstimator):
     source_names: Any = None
 
     def fit(
-        self, X: Any, y: Any, sources: Any = None, validation: Any = None, *, checkpoint: str | Path | None = None
+        self,
+        X: Any,
+        y: Any,
+        sources: Any = None,
+        validation: Any = None,
+        *,
+        units: Any = None,
+        checkpoint: str | Path | None = None,
     ) -> Self:
         """Tune and train. The total cost is charged before the first step.
 
         Args:
             X, y: rows and targets.
-            sources: the source of each row; None for one source.
+            sources: the source of each row; None for one source. The rows of a unit may be in several sources: its
+                gradient by the weights then has an entry for each of them, and is clipped whole.
             validation: a pair (X, y) of separate rows for tuning, none of which is also a training row (the guarantee
                 assumes that each record occurs once); by default a fraction of the rows (``validation_fraction``).
+                With units, (X, y, units): no unit may have rows of both kinds.
+            units: whose row each row is, with ``rows_per_unit``, as in `DPLogisticRegressionCV.fit`.
             checkpoint: path of a file from which an interrupted fit resumes, as in `dpbilevel.solve`. It is as secret
                 as the rows; delete it once the model is saved.
         """
-        return self._fit(self._prepare(X, y, sources, validation), checkpoint)
+        return self._fit(self._prepare(X, y, sources, validation, units), checkpoint)
 
     def plan(self, rows: int, columns: int, validation_rows: int | None = None) -> Plan:
         """Plan a fit from sizes alone. Classes and names of sources must be declared.
 
         Args:
-            rows, columns: of X.
-            validation_rows: the number of separate validation rows; None for a fraction of the rows.
+            rows, columns: of X; with ``rows_per_unit``, ``rows`` is the number of units.
+            validation_rows: the number of separate validation rows, or units; None for a fraction of the rows.
         """
         validation = None
         if validation_rows is not None:
@@ -52,19 +63,26 @@ class SourceWeighted(LinearEstimator):
             validation = Unread(validation_rows, columns), None
         return self._plan(self._prepare(Unread(rows, columns), validation=validation))
 
-    def _prepare(self, X: Any, y: Any = None, sources: Any = None, validation: Any = None) -> Prepared:
-        pair = _pair(validation)
-        table = self._rows(X, *pair[:1])
+    def _prepare(
+        self, X: Any, y: Any = None, sources: Any = None, validation: Any = None, units: Any = None
+    ) -> Prepared:
+        apart = _apart(validation, units)
+        table = self._rows(X, *apart[:1])
         targets = self._targets(y, table)
         names = Names.of("source", sources, table, self.source_names)
         rows = table.with_intercept()
         lower = rows.values, targets.values, names.values
-        apart = {"upper": whole(self._validation(pair, table, targets)), "lower": whole(lower)} if pair else None
-        records = apart or self._levels(lower[:2], lower)
+        owners = Owners.of(units, X, table.shape[0], self)
+        if not apart:
+            levels = self._levels(lower[:2], lower, owners)
+        else:
+            separate = {"upper": whole(self._validation(apart, table, targets)), "lower": whole(lower)}
+            levels = self._of_rows(separate) if owners is None else owners.separate(separate, *apart[::2])
         problem = source_weights(**targets.model, columns=rows.shape[1], sources=len(names.names), row_norm=1.0)
         return Prepared(
-            planned=self._planned(problem, records),
-            records=records,
+            planned=self._planned(problem, levels.sizes),
+            records=levels.records,
+            units=levels.units,
             caveats=(*rows.caveats, *targets.caveats, *names.caveats),
             legend=Legend("weight", tuple(map(str, names.names.tolist()))),
             facts={"columns": self._columns(), "rows": rows.scaling, "targets": targets.known, "names": names.names},
@@ -74,21 +92,27 @@ class SourceWeighted(LinearEstimator):
             ),
         )
 
-    def _validation(self, pair: Sequence[Any], table: Rows, targets: Labels | Numbers) -> tuple[Any, Any]:
+    def _validation(self, apart: Sequence[Any], table: Rows, targets: Labels | Numbers) -> tuple[Any, Any]:
         """Separate validation rows, and their targets."""
-        rows = self._rows(pair[0], like=table).with_intercept()
+        rows = self._rows(apart[0], like=table).with_intercept()
         if rows.scaling is None:
             return rows.values, rows.column(targets.values.dtype)
-        return rows.values, targets.same(column("validation y", pair[1], rows.shape[0]))
+        return rows.values, targets.same(column("validation y", apart[1], rows.shape[0]))
 
 
-def _pair(validation: Any) -> Sequence[Any]:
-    """The pair (X, y) of separate validation rows; empty if none are given."""
+def _apart(validation: Any, units: Any) -> Sequence[Any]:
+    """(X, y), or (X, y, units), of separate validation rows; empty if none are given."""
     if validation is None:
         return ()
-    if not isinstance(validation, tuple | list) or len(validation) != 2:
+    given = isinstance(validation, tuple | list)
+    if units is None and not (given and len(validation) == 2):
         raise InvalidArgument("validation: must be a pair (X, y) of held-out rows, or None")
-    return validation
+    if units is not None and not (given and len(validation) == 3):
+        raise InvalidArgument(
+            "validation: must be (X, y, units) with units, or None; whose rows these are must be known, since a unit "
+            "with rows of both kinds would be two records"
+        )
+    return list(validation)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

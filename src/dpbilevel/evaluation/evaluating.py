@@ -19,6 +19,7 @@ from dpbilevel.errors import InvalidArgument, PrivacyLeakWarning, UtilityWarning
 from dpbilevel.evaluation.groups import GroupAccuracy
 from dpbilevel.evaluation.heldout import checked_pair, classes_of
 from dpbilevel.evaluation.means import NORM
+from dpbilevel.evaluation.of_units import MEANING, mean_over_rows, number_of_records
 from dpbilevel.evaluation.result import Evaluation
 from dpbilevel.evaluation.scoring import Declared, Metric, chosen_metrics, group_positions, scored
 from dpbilevel.execution.program import Program, Stage
@@ -32,6 +33,7 @@ from dpbilevel.privacy.ledger import Ledger, Receipt
 from dpbilevel.privacy.noise import KeySchedule
 from dpbilevel.privacy.release import Contribution, Release
 from dpbilevel.privacy.spend import Privacy
+from dpbilevel.privacy.units import Bundle
 from dpbilevel.records import Records
 from dpbilevel.solving import check_noise, warn_if_not_private
 
@@ -53,6 +55,8 @@ def evaluate(
     group_names: Any = None,
     bins: int = 10,
     edges: Any = None,
+    units: Any = None,
+    rows_per_unit: int | None = None,
     ledger: Ledger | None = None,
     seed: int | None = None,
     noise: str = "float",
@@ -60,10 +64,10 @@ def evaluate(
     """Score a model on held-out private records within a budget.
 
     Guarantee: everything in the returned `Evaluation` together satisfies (budget.epsilon, budget.delta)-DP for the
-    held-out records under ``budget.adjacency``. It relies on clipping and noise, and on two conditions that code cannot
-    check: the model is **public** with respect to these records (released, or trained on others; a model that was
-    fitted to them without privacy is itself a leak), and it **predicts each row independently** (not, for example,
-    after centring the given rows).
+    held-out records, rows or units, under ``budget.adjacency``. It relies on clipping and noise, and on two conditions
+    that code cannot check: the model is **public** with respect to these records (released, or trained on others; a
+    model that was fitted to them without privacy is itself a leak), and it **predicts each row independently** (not,
+    for example, after centring the given rows).
 
     Arguments are checked and predictions made before the charge, and nothing about them is released. The charge
     precedes the single evaluation of the release and is never refunded. Refusals (missing targets, a model that raises
@@ -87,6 +91,11 @@ def evaluate(
         group_names: the declared names of the groups. The number of rows of each is released, with noise.
         bins: number of equal-width bins of "calibration".
         edges: public edges of the bins of "auc" (from 0 to 1) or of "error_quantiles" (from 0), instead of the default.
+        units: whose row each row is: ids, integers or strings, private. The guarantee is then that of all rows of one
+            id, and a score is that of a random row of a random unit: every unit counts once, by the mean over its rows.
+            The number of records is that of units.
+        rows_per_unit: k, public, with ``units``: how many rows of an id are used at most. Of a unit with more, k are
+            drawn. It changes no noise.
         ledger: the data set's ledger; without one, the evaluation is accounted for on its own.
         seed: fixes the noise for experiments. The result is then reproducible, hence NOT private, and is marked so.
         noise: "float", or "exact" for integer noise, as in `solve`.
@@ -120,15 +129,16 @@ def evaluate(
     declared = Declared(loss_bound, positive_class, bins, edges, target_range, group_names)
     rows, targets = checked_pair(records)
     caveats = caveats_of(records)
-    number = len(targets)
+    number = number_of_records(units, rows_per_unit, len(targets))
     check_delta(budget, number)
     metrics = chosen_metrics(metric, model, classes, budget, number, declared)
-    group = _groups(metrics, groups, number, declared)
+    group = _groups(metrics, groups, len(targets), declared)
     planned = plan_scores(metrics, number, budget, noise)
-    warn_if_noisy(planned, stacklevel=3)
+    warn_if_noisy(planned, stacklevel=3, kind="rows" if units is None else "units")
     # The contributions are the library's own: in float64, whatever the user has set, a score without noise is exact.
     with jax.enable_x64(True):
-        hidden = Records(both=scored(metrics, model, rows, targets, classes, group))
+        of_rows = scored(metrics, model, rows, targets, classes, group)
+        hidden = Records(both=of_rows, unit=units, rows_per_unit=rows_per_unit)
     for caveat in caveats:
         warnings.warn(caveat, PrivacyLeakWarning, stacklevel=2)
     warn_if_not_private(budget, schedule)
@@ -181,7 +191,8 @@ class ScorePlan:
                 progress=False,
             )
         void = schedule.reproducible or not self.budget.is_private
-        privacy = Privacy(all_charges(self.program.releases), self.budget, caveats, void=void)
+        most = records.sizes.rows_per_unit
+        privacy = Privacy(all_charges(self.program.releases), self.budget, caveats, void=void, rows_per_unit=most)
         return _result(self.metrics, released.values[1], self.release.noise_std, self.number, privacy)
 
 
@@ -197,6 +208,7 @@ def plan_scores(metrics: tuple[Metric, ...], number: int, budget: Budget, noise:
 def _result(metrics: tuple[Metric, ...], answer: Tree, noise: float, number: int, privacy: Privacy) -> Evaluation:
     """Scores from the answer of a release."""
     mine = {chosen.name: (chosen, answer[chosen.name]) for chosen in metrics}
+    of_units = "" if privacy.rows_per_unit is None else MEANING
     details = {name: chosen.detail(part, noise, number) for name, (chosen, part) in mine.items()}
     return Evaluation(
         values={name: chosen.value(part, number) for name, (chosen, part) in mine.items()},
@@ -204,7 +216,7 @@ def _result(metrics: tuple[Metric, ...], answer: Tree, noise: float, number: int
         privacy=privacy,
         records=number,
         ranges={name: chosen.largest for name, (chosen, _) in mine.items()},
-        meanings={name: chosen.meaning for name, (chosen, _) in mine.items()},
+        meanings={name: chosen.meaning + of_units for name, (chosen, _) in mine.items()},
         version=version(),
         details={name: detail for name, detail in details.items() if detail},
     )
@@ -257,7 +269,9 @@ def _vector_of(metrics: tuple[Metric, ...]) -> Callable[[None, Tree], Tree]:
 
 
 def _vector(metrics: tuple[Metric, ...], point: None, record: Tree) -> Tree:
-    """One record's contribution to all metrics jointly."""
+    """One record's contribution to all metrics jointly; of a unit, the mean over its rows."""
+    if isinstance(record, Bundle):
+        return mean_over_rows(jax.vmap(lambda row: _vector(metrics, point, row))(record.rows), record)
     return {chosen.name: chosen.contribution(record[chosen.name]) for chosen in metrics}
 
 
@@ -270,13 +284,13 @@ def _is_shape(value: Any) -> bool:
     return isinstance(value, tuple)
 
 
-def warn_if_noisy(planned: ScorePlan, stacklevel: int) -> None:
+def warn_if_noisy(planned: ScorePlan, stacklevel: int, kind: str = "rows") -> None:
     """Warn, before the charge, if noise makes scores of little use."""
     number, noise = planned.number, planned.release.noise_std * max(chosen.unit for chosen in planned.metrics)
     if noise > _NOISY:
         warnings.warn(
-            f"records: with {number:,} rows the noise alone has a standard deviation of {noise:.2g} of the score's "
-            f"range; {_NOISY:g} would need {math.ceil(number * noise / _NOISY):,} rows, or a larger epsilon",
+            f"records: with {number:,} {kind} the noise alone has a standard deviation of {noise:.2g} of the score's "
+            f"range; {_NOISY:g} would need {math.ceil(number * noise / _NOISY):,} {kind}, or a larger epsilon",
             UtilityWarning,
             stacklevel=stacklevel,
         )

@@ -56,7 +56,7 @@ class Evaluation:
             to its range, in the form of ``values``. For means and bins it is exact; for the other metrics, which are
             ratios of noisy numbers, it is computed from their derivatives at the released numbers.
         privacy: the privacy spend.
-        records: the number of records (public).
+        records: the number of records, rows or units (public).
         ranges: the largest possible value of each metric, infinite if there is none; the smallest is zero, except for
             "r2", which has none.
         meanings: a description of each metric in words.
@@ -73,6 +73,19 @@ class Evaluation:
     meanings: Mapping[str, str]
     version: str
     details: Mapping[str, Mapping[str, Any]]
+
+    @property
+    def counted(self) -> str:
+        """The number of records in words: records, or units if these are protected."""
+        return f"{self.records:,} {self._kind('records')}"
+
+    @property
+    def counted_apart(self) -> str:
+        """The same for records that were set aside: rows, or units."""
+        return f"{self.records:,} held-out {self._kind('rows')}"
+
+    def _kind(self, rows: str) -> str:
+        return rows if self.privacy.rows_per_unit is None else "units"
 
     def interval(self, metric: str, level: float = 0.95, *, part: str | None = None) -> Interval:
         """A confidence interval of level ``level`` for the score on the population (by the normal approximation).
@@ -133,7 +146,7 @@ class Evaluation:
                 found, meaning = self.interval(name, _SHOWN, part=part), self.meanings[name]
                 if name == "group_accuracy":
                     records, noise = group_records(self.details[name], part)
-                    meaning += f"; it has {records:,.0f} ± {noise:.2g} records"
+                    meaning += f"; it has {records:,.0f} ± {noise:.2g} {self._kind('records')}"
                 yield Line(f"{name}, {part}", score, self.standard_errors[name][part], found, meaning)
 
     def score_rows(self) -> list[list[str]]:
@@ -164,7 +177,7 @@ class Evaluation:
     def summary(self) -> str:
         """The guarantee, and every score with its noise and confidence interval."""
         rows = self.score_rows()
-        parts = [f"{self.privacy.sentence()}\n\n{self.records:,} records"]
+        parts = [f"{self.privacy.sentence()}\n\n{self.counted}"]
         if rows:
             parts.append(text_table(["metric", "score", "noise", "95% interval", "what it is"], rows))
         if "calibration" in self.values:
@@ -207,4 +220,4 @@ class Evaluation:
     def __repr__(self) -> str:
         scores = [f"{line.name} {line.score:.4g} ± {line.noise:.2g}" for line in self.lines()]
         scores += ["calibration in bins"] if "calibration" in self.values else []
-        return f"Evaluation({', '.join(scores)} on {self.records:,} records; {self.privacy.label()})"
+        return f"Evaluation({', '.join(scores)} on {self.counted}; {self.privacy.label()})"

@@ -118,15 +118,6 @@ class Selection(NamedTuple):
         return np.asarray(valid[self.places].all(axis=1))
 
 
-def check_rows_alone(heldout: Tree, *units: Any) -> None:
-    """Raise for held-out records together with arguments of units."""
-    if heldout is not None and any(argument is not None for argument in units):
-        raise InvalidRecords(
-            "heldout: is not supported together with unit, rows_per_unit or mean_rows yet; scores are those of rows. "
-            "Leave these arguments out, which protects rows, or leave heldout out"
-        )
-
-
 def check_columns_are_public(rows: Tree) -> None:
     """Raise for encoded rows whose number of columns follows from the number of rows."""
     if any(getattr(leaf, "counts_rows", False) for leaf in jax.tree.leaves(rows)):

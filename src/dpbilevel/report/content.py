@@ -9,6 +9,7 @@ import numpy as np
 
 from dpbilevel.foundation.tables import short
 from dpbilevel.privacy.accounting import Charge
+from dpbilevel.report.elements import of_role
 from dpbilevel.report.guarantee import guarantee
 from dpbilevel.report.review import LinearModel, Review
 from dpbilevel.solution.hyperparameters import hyperparameters
@@ -92,6 +93,7 @@ def _role(solution: Solution, role: str) -> Content:
     charges = zip(privacy.charges[role], privacy.shares(role), strict=True)
     return {
         "role": role,
+        "use": of_role(role, privacy),
         "records": solution.sizes.get(role),
         "epsilon": privacy.epsilon(role=role),
         "releases": [_charge(charge, share) for charge, share in charges],

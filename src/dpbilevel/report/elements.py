@@ -6,10 +6,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from dpbilevel.foundation.tables import visible
-from dpbilevel.privacy.spend import rounded_up
+from dpbilevel.privacy.spend import Privacy, rounded_up
 
 # What the rows of each role are for, in the words of a report. Code and papers say lower and upper.
 ROWS = {"lower": "training rows", "upper": "validation rows", "both": "rows", "heldout": "held-out rows"}
+
+
+def of_role(role: str, privacy: Privacy) -> str:
+    """What the records of a role are for: "training rows", or "training units"."""
+    return ROWS[role] if privacy.rows_per_unit is None else ROWS[role].replace("rows", "units")
 
 
 def text(value: Any) -> str:

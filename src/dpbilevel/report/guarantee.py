@@ -7,7 +7,7 @@ from dpbilevel.foundation.tables import short
 from dpbilevel.privacy.accounting import Charge
 from dpbilevel.privacy.spend import rounded_up
 from dpbilevel.report.card_parts import privacy_status
-from dpbilevel.report.elements import ROWS
+from dpbilevel.report.elements import of_role
 from dpbilevel.solution.solution import Solution
 
 _GROUPS = (2, 5, 10)  # rows of one person
@@ -199,11 +199,12 @@ def _clipped(solution: Solution) -> Iterator[tuple[str, str]]:
 
 def _assumptions(solution: Solution) -> Iterator[str]:
     if len(solution.sizes) > 1:
-        uses = ", ".join(ROWS[role] for role in solution.sizes)
+        uses = ", ".join(of_role(role, solution.privacy) for role in solution.sizes)
         yield f"No record is in two roles ({uses}), so the total is the largest spend of a role."
     yield "The number of records of each role is public."
     if solution.privacy.rows_per_unit is not None:
-        yield "The set of ids does not change: to replace an id may change two units. The number of rows is private."
+        units = "three" if "heldout" in solution.sizes else "two"  # one more at each boundary between roles
+        yield f"The set of ids does not change: to replace one may change {units} units. The number of rows is private."
     yield (
         "Settings, the starting point and all declarations about columns, targets and classes were chosen without "
         "looking at these records."

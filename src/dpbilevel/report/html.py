@@ -6,7 +6,6 @@ from typing import Any
 from dpbilevel.report.card_parts import CAVEATS, NOT_PRIVATE, PRIVATE
 from dpbilevel.report.content import Content, content
 from dpbilevel.report.elements import (
-    ROWS,
     bullets,
     epsilon_text,
     folded,
@@ -111,7 +110,7 @@ def _guarantee(guarantee: Content, spend: Sequence[Content]) -> str:
     spent = "epsilon, if the noise were secret" if guarantee["void"] and guarantee["delta"] else "epsilon"
     figures = {spent: epsilon_text(guarantee["epsilon"]), "delta": number(guarantee["delta"])}
     figures |= {"neighbours": guarantee["adjacency"]}
-    figures |= {ROWS[role["role"]]: number(role["records"]) for role in spend}
+    figures |= {role["use"]: number(role["records"]) for role in spend}
     shown = "".join(f"<div><dt>{text(name)}</dt><dd>{text(value)}</dd></div>" for name, value in figures.items())
     return (
         f'<section class="guarantee {_TONES[status]}" aria-labelledby="guarantee">\n'
@@ -124,7 +123,7 @@ def _scores(review: Review) -> str:
     if review.evaluation is None:
         return ""
     rows = [row[:4] for row in review.evaluation.score_rows()]
-    caption = f"Scores on {review.evaluation.records:,} held-out rows; intervals cover noise and sampling"
+    caption = f"Scores on {review.evaluation.counted_apart}; intervals cover noise and sampling"
     return table(caption, ["metric", "score", "noise", "95% interval"], rows, numeric=(1, 2, 3), wide=True)
 
 

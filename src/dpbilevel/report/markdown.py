@@ -7,7 +7,7 @@ from typing import Any
 from dpbilevel.foundation.tables import markdown_table, visible
 from dpbilevel.report.card_parts import CAVEATS, NOT_PRIVATE
 from dpbilevel.report.content import Content, content
-from dpbilevel.report.elements import ROWS, epsilon_text, number
+from dpbilevel.report.elements import epsilon_text, number
 from dpbilevel.report.review import Review
 from dpbilevel.report.summary import summary_rows
 from dpbilevel.report.words import (
@@ -31,7 +31,7 @@ def markdown_report(review: Review) -> str:
     report = content(review)
     guarantee = report["guarantee"]
     made = [f"dpbilevel {report['version']}", str(report["method"]).partition("(")[0], report["created"]]
-    roles = [[ROWS[role["role"]], number(role["records"]), epsilon_text(role["epsilon"])] for role in report["spend"]]
+    roles = [[role["use"], number(role["records"]), epsilon_text(role["epsilon"])] for role in report["spend"]]
     parts = [
         f"# {_text(report['title'])}",
         _text(", ".join(part for part in made if part)),
@@ -70,7 +70,7 @@ def _scores(review: Review) -> str:
     if review.evaluation is None:
         return ""
     rows = review.evaluation.score_rows()
-    title = f"Scores on {review.evaluation.records:,} held-out rows; intervals cover noise and sampling:"
+    title = f"Scores on {review.evaluation.counted_apart}; intervals cover noise and sampling:"
     return _titled(title, _table(["metric", "score", "noise", "95% interval", "what it is"], rows))
 
 

@@ -10,7 +10,7 @@ from dpbilevel.plot.spending import spend
 from dpbilevel.plot.style import shortened
 from dpbilevel.plot.svg import inline_svg
 from dpbilevel.plot.trajectories import trajectory
-from dpbilevel.report.elements import ROWS, epsilon_text, number, text
+from dpbilevel.report.elements import epsilon_text, number, of_role, text
 from dpbilevel.report.review import LinearModel
 from dpbilevel.solution.hyperparameters import Hyperparameters, hyperparameters
 from dpbilevel.solution.solution import Solution
@@ -29,7 +29,7 @@ def spend_picture(solution: Solution) -> str:
         parts = zip(charges, privacy.shares(role), strict=True)
         shares = ", ".join(f"{share:.0%} by {charge.release}" for charge, share in parts)
         described.append(
-            f"{ROWS[role].capitalize()} spend epsilon {epsilon_text(privacy.epsilon(role=role))}: {shares}."
+            f"{of_role(role, privacy).capitalize()} spend epsilon {epsilon_text(privacy.epsilon(role=role))}: {shares}."
         )
     figure = spend(solution).figure
     caption = "Cost of each release for the rows of each use (lower: training, upper: validation)."

@@ -8,7 +8,6 @@ from typing import Any
 
 from dpbilevel.privacy.spend import Privacy, rounded_up
 from dpbilevel.report.content import content
-from dpbilevel.report.elements import ROWS
 from dpbilevel.report.guarantee import guarantee
 from dpbilevel.report.review import Review
 
@@ -29,7 +28,7 @@ def registry_entry(review: Review) -> dict[str, Any]:
         flavor["output_measure"] = "Zero-concentrated divergence"
     elif privacy.mu is not None:
         flavor["output_measure"] = "Gaussian differential privacy"
-    rows = ", ".join(f"{role['records']:,} {ROWS[role['role']]}" for role in report["spend"])
+    rows = ", ".join(f"{role['records']:,} {role['use']}" for role in report["spend"])
     return {
         "status": "Draft",
         "deployment": {

@@ -3,7 +3,7 @@
 import math
 
 from dpbilevel.report.content import Content
-from dpbilevel.report.elements import ROWS, epsilon_text, number
+from dpbilevel.report.elements import epsilon_text, number
 
 LEDGER = "ledger"  # the public fact that names the entry of a ledger
 _NO_LEDGER = "none is recorded with this run, which accounts for itself alone; other runs on the same rows add to it"
@@ -27,15 +27,18 @@ def _protected(report: Content) -> str:
     guarantee = report["guarantee"]
     if guarantee["status"] == "not private":
         return "nothing: this run is not private"
+    # As the run file and the sentence have it: "one record (...)", or "one unit (...)".
+    whole = guarantee["unit"].startswith("one unit")
+    content = "all rows of one unit" if whole else "the content of one row, not of a person with several"
     return (
-        f"the content of one row, not of a person with several: epsilon {epsilon_text(guarantee['epsilon'])} at delta "
+        f"{content}: epsilon {epsilon_text(guarantee['epsilon'])} at delta "
         f"{number(guarantee['delta'])} ({guarantee['adjacency']})"
     )
 
 
 def _rows_read(report: Content) -> str:
-    parts = [f"{number(role['records'])} {ROWS[role['role']]}" for role in report["spend"]]
-    disjoint = "; each row has one of these uses" if len(parts) > 1 else ""
+    parts = [f"{number(role['records'])} {role['use']}" for role in report["spend"]]
+    disjoint = "; each of them has one of these uses" if len(parts) > 1 else ""
     return f"{', '.join(parts)} (their numbers are public){disjoint}" if parts else "none"
 
 
@@ -49,7 +52,8 @@ def _released(report: Content) -> str:
     else:
         parts.append(f"a model of {model['count']:,} numbers")
     if report["evaluation"] is not None:
-        parts.append(f"scores on {report['evaluation']['records']:,} held-out rows")
+        held = next((role["use"] for role in report["spend"] if role["role"] == "heldout"), "held-out rows")
+        parts.append(f"scores on {report['evaluation']['records']:,} {held}")
     return "; ".join(parts)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from dpbilevel.foundation.tables import short
 from dpbilevel.report.content import Content
-from dpbilevel.report.elements import ROWS, epsilon_text, number
+from dpbilevel.report.elements import epsilon_text, number
 
 
 def spend_words(report: Content) -> str:
@@ -16,10 +16,10 @@ def spend_words(report: Content) -> str:
         return "Epsilon is infinite, so the releases share no budget. They are listed for completeness."
     if not spend:
         return "No record was read, so nothing was spent."
-    parts = [f"{epsilon_text(role['epsilon'])} for {ROWS[role['role']]}" for role in spend]
+    parts = [f"{epsilon_text(role['epsilon'])} for {role['use']}" for role in spend]
     total = f"Epsilon: {', '.join(parts)}."
     if len(spend) > 1:
-        total += " No row has two of these uses, so the total is the largest of these."
+        total += " No record has two of these uses, so the total is the largest of these."
     if guarantee["noise"] == "exact":
         return (
             f"{total} Noise is exact, and every use of a release takes all records: rho of zCDP is the sum over "
@@ -40,7 +40,7 @@ def release_rows(report: Content) -> list[list[str]]:
     return [
         [
             release["release"],
-            ROWS[role["role"]],
+            role["use"],
             number(release["uses"]),
             release["sampling"].removesuffix("()"),
             release["declared"] or number(release["sensitivity_over_noise"]),

@@ -26,10 +26,6 @@ class Tune(FitCommand):
         "one"
     )
 
-    unit: Annotated[str | None, "A column of ids, which the schema ignores: protect all rows of one id."] = None
-    rows_per_unit: Annotated[int | None, "With --unit: how many rows of an id are used at most; public."] = None
-    mean_rows: Annotated[float | None, "With --unit: a public guess of the mean number of rows of an id."] = None
-
     command = "tune"
     example = "dpbilevel tune people.csv --target income --schema schema.toml --epsilon 1 --delta 1e-6 --out run"
     title = "Penalties tuned and a model trained"
@@ -45,17 +41,6 @@ class Tune(FitCommand):
         """Check the option for groups."""
         if self.groups not in _GROUPS:
             raise InvalidArgument(f"--groups {self.groups}: must be one of {', '.join(_GROUPS)}")
-        if (self.unit is None) != (self.rows_per_unit is None):
-            raise InvalidArgument(
-                "--unit, --rows-per-unit: must be given together (try --unit person --rows-per-unit 8)"
-            )
-        if self.unit is not None and self.holdout is not None:
-            raise InvalidArgument(
-                "--holdout: is not supported together with --unit yet, since rows would be set aside one by one, not "
-                "by id; leave --holdout out"
-            )
-        if self.unit is None and self.mean_rows is not None:
-            raise InvalidArgument("--mean-rows: is for --unit; leave it out, or name the column of ids")
 
     def declared(self, schema: "Schema", encoder: "BoundedEncoder") -> dict[str, Any]:
         """The group of each encoded column."""
@@ -72,11 +57,8 @@ class Tune(FitCommand):
         return {"groups": [names[at] for at in encoder.group_of_column_]}
 
     def facts(self) -> dict[str, str]:
-        """The number of penalties, and the unit of privacy."""
-        facts = {"penalties": _GROUPS[self.groups]}
-        if self.unit is not None:
-            facts["unit of privacy"] = f"all rows with the same {self.unit}, at most {self.rows_per_unit} of them used"
-        return facts
+        """The number of penalties."""
+        return {"penalties": _GROUPS[self.groups]}
 
 
 COMMAND = Tune

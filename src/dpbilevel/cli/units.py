@@ -1,0 +1,74 @@
+"""The unit of privacy of a command: a column of ids, named by an option or declared by the schema (``unit = true``).
+
+Ids are private. They are read as text and never shown; the name of their column and the bound on rows are public.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from dpbilevel.cli.schema import Schema
+from dpbilevel.errors import InvalidArgument
+from dpbilevel.privacy.units import check_bounds
+
+
+@dataclass(frozen=True)
+class Unit:
+    """All rows with the same cell in a column.
+
+    Args:
+        column: the column of ids.
+        rows_per_unit: how many rows of an id are used at most.
+        mean_rows: a public guess of the mean number of rows of an id; None if there is none.
+    """
+
+    column: str
+    rows_per_unit: int
+    mean_rows: float | None
+
+
+def unit_of(schema: Schema, where: str, **given: Any) -> Unit | None:
+    """The unit of a command; None if it protects rows.
+
+    Args:
+        schema, where: the schema, and what it is called in errors.
+        given: the options ``unit``, ``rows_per_unit`` and ``mean_rows``, None where they are left out.
+    """
+    declared: dict[str, Any] = {"unit": None, "rows_per_unit": None, "mean_rows": None}
+    for name, (most, mean) in schema.of_kind("unit").items():
+        declared = {"unit": name, "rows_per_unit": most, "mean_rows": mean}
+    for name, value in given.items():
+        known = declared[name]
+        if value is not None and known is not None and value != known:
+            raise InvalidArgument(
+                f"{_option(name)} {value}: {where} declares {known}; leave the option out, or change the schema"
+            )
+    found = {name: given.get(name) if known is None else known for name, known in declared.items()}
+    if found["unit"] is None:
+        for name in ("rows_per_unit", "mean_rows"):
+            if found[name] is not None:
+                raise InvalidArgument(
+                    f"{_option(name)}: is for units; leave it out, or name the column of ids by --unit, or by "
+                    f"unit = true in {where}"
+                )
+        return None
+    if found["rows_per_unit"] is None:
+        raise InvalidArgument(
+            f"--rows-per-unit: must be given for the unit {found['unit']!r}, or declared beside unit = true in {where};"
+            " it bounds the rows of an id that are used, and is public (try 8)"
+        )
+    most, _ = check_bounds(found["rows_per_unit"], found["mean_rows"])
+    column = schema.columns.get(found["unit"])
+    if column is None:
+        raise InvalidArgument(
+            f"--unit {found['unit']}: {where} declares no such column; it declares "
+            f"{', '.join(map(repr, list(schema.columns)[:20]))}"
+        )
+    if column.kind not in ("ignore", "unit"):
+        raise InvalidArgument(
+            f"{where}: the unit {found['unit']!r} must have unit = true or ignore = true; an id is not a feature"
+        )
+    return Unit(found["unit"], most, found["mean_rows"])
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"

@@ -1,0 +1,55 @@
+"""Scores of units: the contribution of a unit is the mean of the contributions of its rows.
+
+Every metric is the mean of contributions phi of norm at most 1/2, or a function of such means: of fractions of losses,
+of cells of a histogram, of moments. A unit with rows 1 to r, at most k of them, contributes
+
+    phi_u = 1/r * (phi_1 + ... + phi_r),    so that    |phi_u| <= max_j |phi_j| <= 1/2.
+
+All rows of a unit may be anything, and so may r: phi_u stays in the same ball, and replacing it moves a sum by no more
+than replacing the contribution of a row does. So every sensitivity and all noise are those of as many rows, the joint
+norm of several metrics included, and the clip changes nothing. The divisor is the number of units, which is public. A
+sum over rows would be up to k times as long, and its divisor, the number of rows, is private.
+
+**What is estimated** is the score of a row that is drawn from a unit that is drawn: every unit counts once, however
+many rows it has. The count of a cell is the number of units, each with the fraction of its rows that is there. So a
+group, a class or a bin is as large as the units in it. Of a unit with more than k rows, k are drawn by a hash, which
+leaves the mean over units what it is on average.
+
+**Intervals** hold as they are, with n units that are drawn independently, as their rows need not be. A mean over rows
+of numbers in [0, b] lies in [0, b]. And for a unit with fractions w_c in cells c, which add up to one at most, the
+square of any sum_c a_c w_c is at most sum_c a_c^2 w_c (Jensen): counts vary no more than those of as many rows.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dpbilevel.errors import InvalidArgument
+from dpbilevel.privacy.units import Bundle, check_bounds, read_ids
+
+Tree = Any
+
+MEANING = "; a unit counts once, by the mean over its rows"
+
+
+def number_of_records(units: Any, rows_per_unit: Any, rows: int) -> int:
+    """The public number of records: of units if ids are given, of rows otherwise. Raises for ids that do not fit."""
+    if units is None and rows_per_unit is None:
+        return rows
+    check_bounds(rows_per_unit, None)
+    if units is None:
+        raise InvalidArgument("units: must be given with rows_per_unit, one id for each row")
+    return len(np.unique(read_ids(units, rows)))
+
+
+def mean_over_rows(contributions: Tree, unit: Bundle) -> Tree:
+    """The mean of the contributions of the rows of a unit that are present; zero if none is."""
+    rows = jnp.maximum(jnp.sum(unit.present), 1)
+
+    def mean(leaf: jax.Array) -> jax.Array:
+        there = unit.present.reshape(-1, *[1] * (leaf.ndim - 1))
+        return jnp.sum(jnp.where(there, leaf, 0), axis=0) / rows
+
+    return jax.tree.map(mean, contributions)
