@@ -113,4 +113,5 @@ def with_scores(solution: Solution, evaluation: Evaluation) -> Solution:
 def _at(rows: Rows, positions: Positions) -> Rows:
     features = rows.features
     chosen = EncodedRows(np.asarray(features)[positions], data_norm=features.data_norm, caveats=features.caveats)
+    chosen.terms = features.terms
     return Rows(chosen, rows.target[positions], {name: cells[positions] for name, cells in rows.places.items()})

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
-from dpbilevel.cli.fit_command import FitCommand
+from dpbilevel.cli.fit_command import WEIGHT, FitCommand
 from dpbilevel.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ class Tune(FitCommand):
         "one"
     )
 
+    weight: Annotated[str | None, "A column of weights of rows, with range = [0, largest] in the schema."] = None
     unit: Annotated[str | None, "A column of ids, which the schema ignores: protect all rows of one id."] = None
     rows_per_unit: Annotated[int | None, "With --unit: how many rows of an id are used at most; public."] = None
     mean_rows: Annotated[float | None, "With --unit: a public guess of the mean number of rows of an id."] = None
@@ -54,26 +55,29 @@ class Tune(FitCommand):
                 "--holdout: is not supported together with --unit yet, since rows would be set aside one by one, not "
                 "by id; leave --holdout out"
             )
+        if self.unit is not None and self.weight is not None:
+            raise InvalidArgument("--weight: is not supported together with --unit yet; leave one of them out")
         if self.unit is None and self.mean_rows is not None:
             raise InvalidArgument("--mean-rows: is for --unit; leave it out, or name the column of ids")
 
     def declared(self, schema: "Schema", encoder: "BoundedEncoder") -> dict[str, Any]:
-        """The group of each encoded column."""
+        """The group of each encoded column, and the largest weight."""
         from dpbilevel.cli.rows import group_names
 
+        weights = {} if self.weight is None else {"largest_weight": schema.columns[self.weight].values[1]}
         if self.groups == "one":
-            return {"groups": None}
+            return {"groups": None} | weights
         names = group_names(encoder)
         if self.groups == "schema":
             groups = {name: schema.columns[name].group for name in encoder.feature_names_in_}
             if not any(groups.values()):
                 raise InvalidArgument(f'--groups schema: no column of {self.schema} has a group; add group = "name"')
             names = [groups.get(name) or name for name in names]
-        return {"groups": [names[at] for at in encoder.group_of_column_]}
+        return {"groups": [names[at] for at in encoder.group_of_column_]} | weights
 
     def facts(self) -> dict[str, str]:
-        """The number of penalties, and the unit of privacy."""
-        facts = {"penalties": _GROUPS[self.groups]}
+        """The number of penalties, the weights of rows, and the unit of privacy."""
+        facts = {"penalties": _GROUPS[self.groups]} | ({} if self.weight is None else {WEIGHT: self.weight})
         if self.unit is not None:
             facts["unit of privacy"] = f"all rows with the same {self.unit}, at most {self.rows_per_unit} of them used"
         return facts
