@@ -94,7 +94,7 @@ bench-utility: $(READY)  ## compare methods on real data (hours; ARGS=--quick ta
 bench-estimators: $(READY) .venv-diffprivlib/.ready  ## estimators beside scikit-learn, diffprivlib and DP-EBM (an hour)
 	$(PY) benchmarks/side_by_side.py --peer .venv-diffprivlib/bin/python $(ARGS)
 
-bench-tables: $(READY)  ## Adult and California from their CSV files with four commands (a quarter of an hour)
+bench-tables: $(READY)  ## Adult and California from their CSV files with four commands (a few minutes)
 	$(PY) benchmarks/tables.py $(ARGS)
 
 bench-smoothness: $(READY)  ## penalties of smoothness, tuned and not, on simulated curves (a quarter of an hour)

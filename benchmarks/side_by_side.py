@@ -36,6 +36,7 @@ from dpbilevel.estimators import DPLogisticRegressionCV, DPRidgeCV, DPSourceWeig
 from dpbilevel.privacy.accounting import gaussian_epsilon, gaussian_mu
 
 EPSILONS, SEEDS, REPETITIONS = (0.5, 1.0, 3.0, 8.0), 5, 10
+PEER_SEEDS = 3  # for each of their settings
 CALIFORNIA_TEST = 4128  # a fifth of the rows
 PEER = Path(__file__).with_name("side_by_side_peer.py")
 Split = dict[str, Any]
@@ -140,7 +141,7 @@ def peers(data: Path, python: str) -> dict[str, Any]:
             arrays |= {f"{features}_rows": rows, f"{features}_test_rows": test_rows}
             low = np.zeros(rows.shape[1]) if features == "curves" else np.full(rows.shape[1], -size)
             arrays |= {f"{features}_low": low, f"{features}_high": np.full(rows.shape[1], size)}
-        settings = {"epsilons": EPSILONS, "seeds": SEEDS, "features": ["curves", "plain"]}
+        settings = {"epsilons": EPSILONS, "seeds": PEER_SEEDS, "features": ["curves", "plain"]}
         if declared.classes is None:
             settings["target_range"] = declared.target_range
         found[name] = _asked(python, "diffprivlib", arrays, settings)
@@ -164,7 +165,7 @@ def boosted(data: Path, python: str) -> dict[str, Any]:
             arrays[f"{part}categories"] = _columns(given[f"{part}X"], categories).astype(str)
         settings = {
             "epsilons": [*EPSILONS, *map(comparable, EPSILONS)],
-            "seeds": SEEDS,
+            "seeds": PEER_SEEDS,
             "delta": DELTA,
             "bounds": list(declared.ranges.values()),
         }
@@ -217,13 +218,15 @@ def main() -> None:
     file = options.out / "estimators.json"
     content = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
     content |= {"epsilons": EPSILONS, "comparable": list(map(comparable, EPSILONS)), "delta": DELTA, "seeds": SEEDS}
+    content["peer_seeds"] = PEER_SEEDS
     for part in options.parts.split(","):
         begin, made_on = time.perf_counter(), machine()  # the commit at the start, not at the end
         content[part] = PARTS[part](options.data, options.peer)
         minutes = (time.perf_counter() - begin) / 60
         content.setdefault("made", {})[part] = f"{made_on}, {minutes:.1f} minutes"
         file.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    (options.out / "estimators.md").write_text(page(content), encoding="utf-8")
+    if set(PARTS) <= set(content):
+        (options.out / "estimators.md").write_text(page(content), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ itself, within the declared ranges.
 Our settings are defaults, with δ = {delta:g}, and were not chosen by looking at these tables. **The peers are shown at
 their best setting by test rows**, of {penalties} values of C (diffprivlib; its regression has no setting) and of
 {boosting} combinations of rounds, learning rate and leaves (DP-EBM); no ε covers this choice. Mean and 95% interval
-(Student's t) over {seeds} seeds, the worst in brackets.
+(Student's t) over {seeds} seeds of ours and {peer_seeds} of each setting of a peer, the worst in brackets.
 
 ## Adult: accuracy on {adult_test:,} test rows
 
@@ -81,6 +81,7 @@ def page(content: dict[str, Any]) -> str:
         **known,
         delta=content["delta"],
         seeds=content["seeds"],
+        peer_seeds=content["peer_seeds"],
         penalties=settings[0] // 2,
         boosting=settings[1],
         losses=_losses(content),

@@ -7,6 +7,7 @@ from dpbilevel.report.elements import ROWS, epsilon_text, number
 
 LEDGER = "ledger"  # the public fact that names the entry of a ledger
 _NO_LEDGER = "none is recorded with this run, which accounts for itself alone; other runs on the same rows add to it"
+_ONE_ROW = "the content of one row, not of a person with several"
 
 
 def summary_rows(report: Content) -> list[tuple[str, str]]:
@@ -27,16 +28,23 @@ def _protected(report: Content) -> str:
     guarantee = report["guarantee"]
     if guarantee["status"] == "not private":
         return "nothing: this run is not private"
+    protected = f"the content of {guarantee['unit']}" if _has_units(report) else _ONE_ROW
     return (
-        f"the content of one row, not of a person with several: epsilon {epsilon_text(guarantee['epsilon'])} at delta "
+        f"{protected}: epsilon {epsilon_text(guarantee['epsilon'])} at delta "
         f"{number(guarantee['delta'])} ({guarantee['adjacency']})"
     )
 
 
 def _rows_read(report: Content) -> str:
-    parts = [f"{number(role['records'])} {ROWS[role['role']]}" for role in report["spend"]]
-    disjoint = "; each row has one of these uses" if len(parts) > 1 else ""
+    noun = "unit" if _has_units(report) else "row"
+    parts = [f"{number(role['records'])} {ROWS[role['role']].replace('row', noun)}" for role in report["spend"]]
+    disjoint = f"; each {noun} has one of these uses" if len(parts) > 1 else ""
     return f"{', '.join(parts)} (their numbers are public){disjoint}" if parts else "none"
+
+
+def _has_units(report: Content) -> bool:
+    """Whether a record is all rows of one person."""
+    return bool(report["guarantee"]["unit"].startswith("one unit"))
 
 
 def _released(report: Content) -> str:
