@@ -33,7 +33,6 @@ import dpbilevel as dpb
 from dpbilevel.datasets import load_adult, load_california
 from dpbilevel.datasets.dataset import Dataset
 from dpbilevel.estimators import DPLogisticRegressionCV, DPRidgeCV, DPSourceWeightedClassifier
-from dpbilevel.privacy.accounting import gaussian_epsilon, gaussian_mu
 
 EPSILONS, SEEDS, REPETITIONS = (0.5, 1.0, 3.0, 8.0), 5, 10
 PEER_SEEDS = 3  # for each of their settings
@@ -149,13 +148,8 @@ def peers(data: Path, python: str) -> dict[str, Any]:
     return found
 
 
-def comparable(epsilon: float) -> float:
-    """The epsilon under add-or-remove that epsilon under replace-one is worth: half of mu."""
-    return round(gaussian_epsilon(gaussian_mu(epsilon, DELTA) / 2, DELTA), 4)
-
-
 def boosted(data: Path, python: str) -> dict[str, Any]:
-    """DP-EBM in the peers' environment, at its own epsilons and at comparable ones."""
+    """DP-EBM in the peers' environment."""
     found = {}
     for name, (declared, given) in splits(data).items():
         arrays = _targets(declared, given)
@@ -164,7 +158,7 @@ def boosted(data: Path, python: str) -> dict[str, Any]:
             categories = declared.categories or {}
             arrays[f"{part}categories"] = _columns(given[f"{part}X"], categories).astype(str)
         settings = {
-            "epsilons": [*EPSILONS, *map(comparable, EPSILONS)],
+            "epsilons": EPSILONS,
             "seeds": PEER_SEEDS,
             "delta": DELTA,
             "bounds": list(declared.ranges.values()),
@@ -217,8 +211,7 @@ def main() -> None:
     options = parser.parse_args()
     file = options.out / "estimators.json"
     content = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
-    content |= {"epsilons": EPSILONS, "comparable": list(map(comparable, EPSILONS)), "delta": DELTA, "seeds": SEEDS}
-    content["peer_seeds"] = PEER_SEEDS
+    content |= {"epsilons": EPSILONS, "delta": DELTA, "seeds": SEEDS, "peer_seeds": PEER_SEEDS}
     for part in options.parts.split(","):
         begin, made_on = time.perf_counter(), machine()  # the commit at the start, not at the end
         content[part] = PARTS[part](options.data, options.peer)

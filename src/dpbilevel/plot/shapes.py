@@ -21,6 +21,7 @@ _BAND = 2.0  # standard deviations
 _APART = 0.15  # the least distance of two numbers on an axis, as a part of it
 _TICKS = 4  # numbers or dates named on an axis
 _MOST_NAMES, _MOST_LINES = 12, 8
+_LONGEST = 16  # characters of a category
 _ACROSS = 3
 
 
@@ -50,7 +51,7 @@ def shape(own: Shape, ax: "Axes | None" = None, *, outputs: Sequence[str] = (), 
             else:
                 _curve(ax, own, effect, error, look, label)
         if own.scale == NAMES:
-            ax.set_yticks(range(len(chosen)), [shortened(str(name), 16) for name in own.points[chosen]])
+            ax.set_yticks(range(len(chosen)), _different(list(map(str, own.points[chosen]))))
             ax.set_ylim(len(chosen) - 0.5, -0.5)
             ax.tick_params(axis="y", length=0)
             ax.set_xlabel(unit)
@@ -108,6 +109,19 @@ def _height(own: Shape) -> float:
 def _largest(own: Shape) -> Any:
     """The categories of the largest effects, in their order."""
     return np.sort(np.argsort(-np.abs(own.effect).max(axis=0), kind="stable")[:_MOST_NAMES])
+
+
+def _different(names: list[str]) -> list[str]:
+    """Names of at most 16 characters: their beginnings, or beginning and end if beginnings are alike.
+
+    >>> _different(["Master of Arts and Science", "Master of Arts and Letters"])
+    ['Master… Science', 'Master… Letters']
+    """
+    short = [shortened(name, _LONGEST) for name in names]
+    if len(set(short)) == len(names):
+        return short
+    half = _LONGEST // 2
+    return [name if len(name) <= _LONGEST else f"{shortened(name, half)}{shortened(name, 200)[-half:]}" for name in names]
 
 
 def _curve(ax: "Axes", own: Shape, effect: Any, error: Any, look: Any, label: str | None) -> None:

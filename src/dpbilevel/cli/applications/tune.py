@@ -33,7 +33,7 @@ class Tune(FitCommand):
 
     command = "tune"
     example = "dpbilevel tune people.csv --target income --schema schema.toml --epsilon 1 --delta 1e-6 --out run"
-    title = "Penalties tuned and a model trained"
+    title = "A privately trained model"
 
     @classmethod
     def estimators(cls) -> Mapping[str, Any]:
