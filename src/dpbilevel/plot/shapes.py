@@ -9,7 +9,7 @@ from dpbilevel.encoding.axes import Axis
 from dpbilevel.encoding.terms import DATES, NAMES
 from dpbilevel.errors import InvalidArgument
 from dpbilevel.foundation.extras import needing
-from dpbilevel.plot.canvas import drawing
+from dpbilevel.plot.canvas import drawing, show_in_notebooks
 from dpbilevel.plot.style import FAINT, SETTINGS, looks, shortened
 from dpbilevel.solution.shapes import Shape
 
@@ -99,6 +99,7 @@ def shapes(made: Any, *, unit: str | None = None) -> Any:
                 shape(ordered[place], ax, outputs=classes, unit=unit)
             else:
                 ax.set_visible(False)
+    show_in_notebooks(figure, figure, lambda: f"Effects of {', '.join(one.name for one in ordered)}", width=60)
     return figure
 
 
@@ -121,7 +122,9 @@ def _different(names: list[str]) -> list[str]:
     if len(set(short)) == len(names):
         return short
     half = _LONGEST // 2
-    return [name if len(name) <= _LONGEST else f"{shortened(name, half)}{shortened(name, 200)[-half:]}" for name in names]
+    return [
+        name if len(name) <= _LONGEST else f"{shortened(name, half)}{shortened(name, 200)[-half:]}" for name in names
+    ]
 
 
 def _curve(ax: "Axes", own: Shape, effect: Any, error: Any, look: Any, label: str | None) -> None:
@@ -145,7 +148,11 @@ def _ticks(ax: "Axes", own: Shape) -> None:
         low, high = float(own.points[0]), float(own.points[-1])
         start, end = float(own.places[0]), float(own.places[-1])
         whole = bool(np.all(own.points == np.round(own.points)))
-        values = [value for value in MaxNLocator(_TICKS, integer=whole).tick_values(low, high) if low <= value <= high]
+        values = [
+            value
+            for value in MaxNLocator(_TICKS, integer=whole, steps=[1, 2, 2.5, 5, 10]).tick_values(low, high)
+            if low <= value <= high
+        ]
         places = [start + (value - low) / (high - low) * (end - start) for value in values]
         ax.set_xticks(places, [_short(value) for value in values])
         return
