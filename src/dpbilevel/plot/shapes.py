@@ -55,6 +55,7 @@ def shape(own: Shape, ax: "Axes | None" = None, *, outputs: Sequence[str] = (), 
             ax.set_ylim(len(chosen) - 0.5, -0.5)
             ax.tick_params(axis="y", length=0)
             ax.set_xlabel(unit)
+            ax.locator_params(axis="x", nbins=_TICKS)
             ax.grid(axis="x")
         else:
             _ticks(ax, own)
