@@ -33,6 +33,7 @@ import dpbilevel as dpb
 from dpbilevel.datasets import load_adult, load_california
 from dpbilevel.datasets.dataset import Dataset
 from dpbilevel.estimators import DPLogisticRegressionCV, DPRidgeCV, DPSourceWeightedClassifier
+from dpbilevel.privacy.accounting import gaussian_epsilon, gaussian_mu
 
 EPSILONS, SEEDS, REPETITIONS = (0.5, 1.0, 3.0, 8.0), 5, 10
 PEER_SEEDS = 3  # for each of their settings
@@ -148,8 +149,23 @@ def peers(data: Path, python: str) -> dict[str, Any]:
     return found
 
 
+def comparable(epsilon: float) -> float:
+    """The epsilon under add-or-remove that epsilon under replace-one is worth: half of mu."""
+    return round(gaussian_epsilon(gaussian_mu(epsilon, DELTA) / 2, DELTA), 4)
+
+
 def boosted(data: Path, python: str) -> dict[str, Any]:
-    """DP-EBM in the peers' environment."""
+    """DP-EBM in the peers' environment, with its own neighbours: rows are added or removed."""
+    return _boosted(data, python, {epsilon: epsilon for epsilon in EPSILONS})
+
+
+def boosted_for_replacement(data: Path, python: str) -> dict[str, Any]:
+    """DP-EBM at the epsilons at which it protects the replacement of a row as well as the others do."""
+    return _boosted(data, python, {epsilon: comparable(epsilon) for epsilon in EPSILONS})
+
+
+def _boosted(data: Path, python: str, epsilons: dict[float, float]) -> dict[str, Any]:
+    """Results by table and by the keys of ``epsilons``, whose values are those of DP-EBM."""
     found = {}
     for name, (declared, given) in splits(data).items():
         arrays = _targets(declared, given)
@@ -158,14 +174,15 @@ def boosted(data: Path, python: str) -> dict[str, Any]:
             categories = declared.categories or {}
             arrays[f"{part}categories"] = _columns(given[f"{part}X"], categories).astype(str)
         settings = {
-            "epsilons": EPSILONS,
+            "epsilons": list(epsilons.values()),
             "seeds": PEER_SEEDS,
             "delta": DELTA,
             "bounds": list(declared.ranges.values()),
         }
         if declared.classes is None:
             settings["target_range"] = declared.target_range
-        found[name] = _asked(python, "ebm", arrays, settings)
+        results = _asked(python, "ebm", arrays, settings)
+        found[name] = {f"{epsilon:g}": results[f"{own:g}"] for epsilon, own in epsilons.items()}
         print(f"DP-EBM, {name}: done", flush=True)
     return found
 
@@ -199,6 +216,7 @@ PARTS: dict[str, Callable[[Path, str], Any]] = {
     "sources": sources,
     "diffprivlib": peers,
     "ebm": boosted,
+    "ebm-replacement": boosted_for_replacement,
 }
 
 

@@ -20,7 +20,14 @@ BOOSTING = {
             "learning_rate": rate,
             "max_leaves": leaves,
         }
-        for rounds, rate, leaves in ((300, 0.03, 3), (100, 0.3, 8), (100, 1.0, 3), (30, 1.0, 8))
+        for rounds, rate, leaves in (
+            (300, 0.03, 3),
+            (100, 0.1, 3),
+            (100, 0.3, 3),
+            (100, 0.3, 8),
+            (100, 1.0, 3),
+            (30, 1.0, 8),
+        )
     },
 }
 
