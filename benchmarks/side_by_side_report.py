@@ -100,7 +100,7 @@ def _table(content: dict[str, Any], name: str) -> str:
         rows.append(
             [
                 at,
-                f"**{_scores(own, digits)}**",
+                _scores(own, digits),
                 *_diffprivlib(content["diffprivlib"][name][at], name),
                 _scores(boosted[at]["defaults"], digits),
                 _at_best(boosted[at], digits),
@@ -130,7 +130,7 @@ def _losses(content: dict[str, Any]) -> str:
     rows = [
         [
             f"{epsilon:g}",
-            f"**{estimated([run['log_loss'] for run in content['ours']['adult'][f'{epsilon:g}']]).text(4)}**",
+            estimated([run["log_loss"] for run in content["ours"]["adult"][f"{epsilon:g}"]]).text(4),
             lowest(boosted[f"{epsilon:g}"]),
             lowest(content["ebm-replacement"]["adult"][f"{epsilon:g}"]),
         ]
