@@ -21,7 +21,7 @@ QUICKLY := $(addprefix tests/,applications cli datasets encoding estimators meth
 # Debian ships a Python without ensurepip, so a candidate counts only once it has run this.
 USABLE := import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 15))
 
-.PHONY: help demo test test-pages test-fast test-heavy lint docs format clean bench-rates bench-solver bench-solver-private bench-constants bench-multitask bench-penalty bench-units bench-results bench-survey bench-utility bench-estimators bench-speed trust bench-audits golden
+.PHONY: help demo test test-pages test-fast test-heavy lint docs format clean bench-rates bench-solver bench-solver-private bench-constants bench-multitask bench-penalty bench-units bench-results bench-survey bench-utility bench-estimators bench-tables bench-smoothness bench-speed trust bench-audits golden
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile
@@ -91,8 +91,14 @@ bench-survey: $(READY)  ## estimators on many small problems (an hour with ARGS=
 bench-utility: $(READY)  ## compare methods on real data (hours; ARGS=--quick takes ten minutes)
 	$(PY) benchmarks/utility.py $(ARGS)
 
-bench-estimators: $(READY) .venv-diffprivlib/.ready  ## estimators beside scikit-learn, diffprivlib and DP-EBM (half an hour)
+bench-estimators: $(READY) .venv-diffprivlib/.ready  ## estimators beside scikit-learn, diffprivlib and DP-EBM (an hour)
 	$(PY) benchmarks/side_by_side.py --peer .venv-diffprivlib/bin/python $(ARGS)
+
+bench-tables: $(READY)  ## Adult and California from their CSV files with four commands (a few minutes)
+	$(PY) benchmarks/tables.py $(ARGS)
+
+bench-smoothness: $(READY)  ## penalties of smoothness, tuned and not, on simulated curves (a quarter of an hour)
+	$(PY) benchmarks/smoothness.py $(ARGS)
 
 bench-speed: $(READY) .venv-speed/.ready  ## speed and memory beside plain JAX, jaxopt, jax_privacy and Opacus (an hour)
 	$(PY) benchmarks/speed.py --peer .venv-speed/bin/python $(ARGS)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-PENALTIES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 10.0)  # C of diffprivlib, the inverse of the penalty
+PENALTIES = (0.03, 0.1, 0.3, 1.0)  # C of diffprivlib, the inverse of the penalty
 # Of DP-EBM, beside its defaults (300 rounds, rate 0.01, 3 leaves): steps that are longer, fewer, and of more leaves.
 BOOSTING = {
     "defaults": {},
@@ -20,24 +20,46 @@ BOOSTING = {
             "learning_rate": rate,
             "max_leaves": leaves,
         }
-        for rounds, rate, leaves in ((300, 0.03, 3), (100, 0.1, 3), (100, 0.3, 8), (100, 1.0, 3), (30, 1.0, 8))
+        for rounds, rate, leaves in (
+            (300, 0.03, 3),
+            (100, 0.1, 3),
+            (100, 0.3, 3),
+            (100, 0.3, 8),
+            (100, 1.0, 3),
+            (30, 1.0, 8),
+        )
     },
 }
 
 
 def diffprivlib(data: Any, chosen: dict[str, Any]) -> dict[str, Any]:
-    """Accuracies by epsilon and penalty."""
-    from diffprivlib.models import LogisticRegression
+    """Scores by epsilon and setting: features, and for classes C. Regression has no other setting."""
+    from diffprivlib.models import LinearRegression, LogisticRegression
 
-    def run(epsilon: float, penalty: float, seed: int) -> dict[str, float]:
+    def classes(epsilon: float, features: str, penalty: float, seed: int) -> float:
         model = LogisticRegression(epsilon=epsilon, data_norm=1.0, C=penalty, random_state=seed, max_iter=1000)
-        model.fit(data["rows"], data["target"])
-        return {"score": float(model.score(data["test_rows"], data["test_target"]))}
+        model.fit(data[f"{features}_rows"], data["target"])
+        return float(model.score(data[f"{features}_test_rows"], data["test_target"]))
 
-    return {
-        f"{epsilon:g}": {str(c): [run(epsilon, c, seed) for seed in range(chosen["seeds"])] for c in PENALTIES}
-        for epsilon in chosen["epsilons"]
-    }
+    def numbers(epsilon: float, features: str, seed: int) -> float:
+        bounds = data[f"{features}_low"], data[f"{features}_high"]
+        model = LinearRegression(
+            epsilon=epsilon, bounds_X=bounds, bounds_y=tuple(chosen["target_range"]), random_state=seed
+        )
+        model.fit(data[f"{features}_rows"], data["target"])
+        return float(model.score(data[f"{features}_test_rows"], data["test_target"]))
+
+    def runs(epsilon: float) -> dict[str, Any]:
+        seeds = range(chosen["seeds"])
+        if "target_range" in chosen:
+            return {name: [{"score": numbers(epsilon, name, seed)} for seed in seeds] for name in chosen["features"]}
+        return {
+            f"{name}, C = {c:g}": [{"score": classes(epsilon, name, c, seed)} for seed in seeds]
+            for name in chosen["features"]
+            for c in PENALTIES
+        }
+
+    return {f"{epsilon:g}": runs(epsilon) for epsilon in chosen["epsilons"]}
 
 
 def ebm(data: Any, chosen: dict[str, Any]) -> dict[str, Any]:

@@ -10,12 +10,14 @@ from support.cli_data import write_people
 
 import dpbilevel as dpb
 from dpbilevel.cli import holdout
+from dpbilevel.cli import tuning as tuning_module
 from dpbilevel.cli.rows import Rows
 from dpbilevel.errors import NotCharged
 from dpbilevel.evaluation.evaluating import plan_scores
 from dpbilevel.evaluation.means import Accuracy
 from dpbilevel.privacy.ledger import Receipt
 from dpbilevel.privacy.noise import KeySchedule
+from dpbilevel.report.run_file import read_run
 
 TUNE = ("tune", "people.csv", "--target", "paid", "--schema", "schema.toml", "--epsilon", "2", "--delta", "1e-5")
 HELD = (*TUNE, "--holdout", "0.25")
@@ -156,3 +158,27 @@ def test_a_dry_run_plans_for_the_remaining_rows(run):
     assert code == 0
     roles = json.loads(said)["roles"]
     assert sum(role["records"] for role in roles.values()) == 600
+
+
+def test_a_run_that_ends_between_its_scores_and_its_file_resumes_with_one_charge(run, folder, monkeypatch):
+    seen, ledger = [], f"sqlite:///{folder}/ledger.db"
+    dpb.Ledger.open(ledger, dataset="people", total=dpb.Budget(2.0, 1e-5))  # there is nothing left for a second charge
+
+    def ended(solution, evaluation):
+        seen.append((np.array(solution.y), evaluation.values["accuracy"]))
+        raise RuntimeError("the end of the machine")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tuning_module, "with_scores", ended)
+        code, _, heard = run(*HELD, "--ledger", ledger)
+    assert code == 4, heard
+    ((model, score),) = seen
+    left = [path.read_bytes() for path in (folder / "run").iterdir()]
+    assert not any(repr(score).encode() in content for content in left)  # no score has left the process
+    code, _, heard = run("tune", "--resume", "run")
+    assert code == 0, heard
+    content = json.loads((folder / "run" / "run.json").read_text())
+    np.testing.assert_array_equal(read_run(folder / "run" / "run.json").solution.y, model)
+    assert content["evaluation"]["values"]["dict"]["accuracy"] != score  # fresh noise, and the only scores there are
+    assert content["facts"]["ledger"].startswith("entry 1 of the ledger")
+    assert len(dpb.Ledger.open(ledger, dataset="people").entries) == 1

@@ -97,3 +97,27 @@ def test_an_id_may_not_have_the_name_of_a_prediction():
     assert list(_predicted(model, np.ones((2, 1)), ["id"])) == ["prediction"]
     with pytest.raises(dpb.InvalidArgument, match="its id column 'prediction' has the name"):
         _predicted(model, np.ones((2, 1)), ["prediction"])
+
+
+@pytest.mark.parametrize(
+    ("declared", "cell", "said"),
+    [
+        ("range = [0, 10]", "Zanzibar", "a cell is not a number"),
+        ('kind = "ordinal"\nrange = [0, 10]', "Zanzibar", "a cell is not a number"),
+        ('kind = "date"\nrange = [2020-01-01, 2026-01-01]', "2025-02-30", "date"),
+        ('kind = "date"\nrange = [2020-01-01, 2026-01-01]', "987654.25", "date"),
+    ],
+)
+def test_a_cell_that_is_no_number_or_date_ends_before_the_charge_without_being_quoted(
+    folder, command, declared, cell, said
+):
+    write_people(folder, rows=50)
+    text = (folder / "people.csv").read_text(encoding="utf-8").splitlines()
+    lines = [f"{line},{'seen' if not at else cell}" for at, line in enumerate(text)]
+    (folder / "people.csv").write_text("\n".join(lines), encoding="utf-8")
+    (folder / "schema.toml").write_text(f"{SCHEMA}\n[columns.seen]\n{declared}\n".replace("schema/1", "schema/2"))
+    code, _, message = command("tune", "people.csv", *TUNE[2:])
+    assert (code, (folder / "run").exists()) == (2, False)
+    assert "'seen'" in message
+    assert said in message
+    assert cell not in message

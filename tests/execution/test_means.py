@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import dpbilevel as dpb
+from dpbilevel.applications import label_noise
 from dpbilevel.execution import means
 from dpbilevel.execution.means import mean_over_records
 from dpbilevel.privacy.memory import Memory
@@ -40,6 +41,19 @@ def test_means_by_products_and_in_blocks_are_equal_and_so_are_their_derivatives(
     for of in (lambda f: f, lambda f: jax.grad(f, (0, 1)), lambda f: jax.hessian(f, 1)):
         found, expected = (jax.jit(of(mean))(jnp.asarray(0.3), y) for mean in (products, blocks))
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), found, expected)
+
+
+@pytest.mark.parametrize(("number", "columns", "outputs"), [(3000, 7, 3), (300, 2, 3), (128, 20, 10), (1000, 5, 2)])
+def test_what_is_compiled_has_the_value_of_its_operations(number, columns, outputs):
+    """Of confusions of labels, where a compiler once made zeros of all scores (see `_mean_by_products`)."""
+    draws = np.random.default_rng(3)
+    labels = draws.integers(outputs, size=number).astype(np.int32)
+    memory = Memory.stored((draws.normal(size=(number, columns)).astype(np.float32), labels), np.ones(number, bool))
+    problem = label_noise(columns=columns, classes=outputs)
+    mean = mean_over_records(problem.lower_loss, memory.arrays, jnp.ones(number, bool), stored=True)
+    x, y = problem.start[0], jnp.asarray(draws.normal(size=(columns, outputs)), jnp.float32)
+    of_records = jax.vmap(lambda record: problem.lower_loss(x, y, record))(tuple(memory.arrays))[:number]
+    np.testing.assert_allclose(jax.jit(mean)(x, y), np.mean(np.asarray(of_records, np.float64)), rtol=1e-5)
 
 
 def is_by_products(function, arrays, present, y, monkeypatch):

@@ -4,7 +4,7 @@ import functools
 
 import pytest
 from support.browser import complaints, looked_at, needs_browser
-from support.report_data import linear, review, searched
+from support.report_data import NASTY, additive, linear, review, scores, searched
 
 from dpbilevel.report.html import html_report
 from dpbilevel.report.review import Review
@@ -18,6 +18,9 @@ def pages():
     classes = linear(60, ("cat", "dog", "horse", "a class with a long name"))
     shown = {kind: html_report(review(kind)) for kind in ("private", "caveats", "seeded", "nasty")}
     shown["many"] = html_report(review("many", model=classes))
+    facts = {"data": "adult.csv", "ledger": "entry 3 of the ledger of the data set 'visits'"}
+    shown["shapes"] = html_report(review(model=additive(), evaluation=scores(), facts=facts))
+    shown["nasty shapes"] = html_report(review("nasty", model=additive(("no", NASTY, "perhaps"), nasty=True)))
     shown["bare"] = html_report(Review(solution=searched("grid")))
     return shown
 

@@ -2,9 +2,8 @@
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
-from support.report_data import infinite, made, review, with_privacy
+from support.report_data import infinite, made, review, scores, with_privacy
 
 import dpbilevel as dpb
 from dpbilevel.report.content import content
@@ -31,6 +30,13 @@ def test_the_questions_of_a_review_are_answered():
     assert "none is recorded" in answers()["Which ledger paid"]
 
 
+def test_runs_on_units_say_that_a_person_is_protected():
+    found = answers(solution=with_privacy(made(), rows_per_unit=4))
+    assert found["What is protected"].startswith("the content of one unit (one person, or what else ids stand for: all")
+    assert found["Which rows were read"].startswith("2,000 training units, 500 validation units")
+    assert "each unit has one of these uses" in found["Which rows were read"]
+
+
 def test_clips_that_adapt_and_numbers_at_an_edge_are_named():
     parameters = {"training: clip": (1.0, "initially; it then adapts until 90% are within it")}
     edge = "At the lower end of its range, 1e-05: penalty “age”; the optimum may lie outside"
@@ -49,14 +55,8 @@ def test_runs_that_are_not_private_or_have_caveats_say_so_first():
     )
 
 
-@pytest.fixture(scope="module")
-def scores():
-    rows = np.linspace(-1, 1, 3000)
-    return dpb.evaluate(lambda rows: rows > 0.1, (rows, rows > 0), dpb.Budget(1.0, 1e-5))
-
-
-def test_the_summary_comes_first_on_every_page_and_scores_are_part_of_it(scores):
-    made_review = replace(review(), evaluation=scores)
+def test_the_summary_comes_first_on_every_page_and_scores_are_part_of_it():
+    made_review = replace(review(), evaluation=scores())
     for page in (html_report(made_review), markdown_report(made_review)):
         places = [
             page.index(words) for words in ("Summary", "held-out rows", "Meaning and assumptions", "Privacy spend")
@@ -66,11 +66,11 @@ def test_the_summary_comes_first_on_every_page_and_scores_are_part_of_it(scores)
     assert "held-out" not in html_report(review())
 
 
-def test_scores_of_a_run_are_kept_bit_by_bit(scores, tmp_path):
-    kept = read_run(write_run(replace(review(), evaluation=scores), tmp_path / "run.json")).evaluation
-    assert kept.values == scores.values
-    assert kept.interval("accuracy") == scores.interval("accuracy")
-    assert kept.to_json() == scores.to_json()
+def test_scores_of_a_run_are_kept_bit_by_bit(tmp_path):
+    kept = read_run(write_run(replace(review(), evaluation=scores()), tmp_path / "run.json")).evaluation
+    assert kept.values == scores().values
+    assert kept.interval("accuracy") == scores().interval("accuracy")
+    assert kept.to_json() == scores().to_json()
     assert read_run(write_run(review(), tmp_path / "run.json")).evaluation is None
     with pytest.raises(dpb.InvalidArgument, match=r"is not a dpbilevel\.evaluation/1 document"):
         dpb.Evaluation.from_json({"format": "dpbilevel.run/1"})

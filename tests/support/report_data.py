@@ -11,6 +11,7 @@ import dpbilevel as dpb
 from dpbilevel.baselines import NaiveGridSearch, PrivateRandomSearch
 from dpbilevel.privacy.accounting import Charge
 from dpbilevel.report.review import LinearModel, Review
+from dpbilevel.solution.shapes import shapes_of
 from dpbilevel.solution.solution import Legend
 
 NASTY = "<script>alert('x')</script> & \"$b$\" \\ |\x00\x1b"  # the name of a column in a file that nobody has vetted
@@ -121,6 +122,31 @@ def linear(columns: int = 30, outputs: tuple[str, ...] = (">50K",), nasty: bool 
         coefficients=draws.normal(size=(len(outputs), columns)),
         intercepts=draws.normal(size=len(outputs)),
     )
+
+
+@functools.cache
+def additive(outputs: tuple[str, ...] = (">50K",), nasty: bool = False) -> LinearModel:
+    """A model of every kind of column before encoding, with shapes and the noise of coefficients."""
+    names = [NASTY if nasty else "age", "gain", "day", "occupation", "hours"]
+    encoder = dpb.BoundedEncoder(
+        ranges={names[0]: (17, 90), "gain": (0, 99_999), "hours": (1, 99)},
+        categories={"occupation": [NASTY if nasty else "sales", *(f"occupation number {one}" for one in range(14))]},
+        dates={"day": ("2025-01-01", "2026-12-31")},
+        scales={"gain": "log"},
+        knots={names[0]: 12, "gain": 12, "day": 8},
+        parts={"day": ["month"]},
+    ).fit({names[0]: [30], "gain": [0], "day": ["2025-06-30"], "occupation": ["sales"], "hours": [40]})
+    model = linear(len(encoder.group_of_column_), outputs, nasty)
+    points = sum(len(term.points) for term in encoder.terms_)
+    shapes = shapes_of(encoder.terms_, model.coefficients, np.linspace(0.05, 0.3, points))
+    return replace(model, noise=np.full_like(model.coefficients, 0.1), shapes=shapes)
+
+
+@functools.cache
+def scores() -> dpb.Evaluation:
+    """Scores of a made-up model, released really."""
+    rows = np.linspace(-1, 1, 3000)
+    return dpb.evaluate(lambda rows: rows > 0.1, (rows, rows > 0), dpb.Budget(1.0, 1e-5))
 
 
 def review(kind: str = "private", **changes: Any) -> Review:

@@ -142,11 +142,6 @@ def clipped_row_by_row(vector, held, present, clip):
     return clipped_sum(vector, rows, jnp.repeat(present, most) & rows.present[:, 0], clip)
 
 
-def compiled_answers():
-    """Answers with each of many units in the first place: compiled for all points of a release, anew for a mutant."""
-    return jax.jit(lambda *arguments: _answers(*arguments), static_argnums=(0, 1))
-
-
 def check_plan(plan, held, rng):
     """No unit moves an answer of a plan by more than its sensitivity; returns the largest ratio by release."""
     compiled, found = compiled_answers(), {}

@@ -48,6 +48,9 @@ Json = Annotated[bool, "Print JSON."]
 Quiet = Annotated[bool, "Print only warnings and errors."]
 
 
+WEIGHT = "weight of rows"  # the fact that names the column of --weight
+
+
 @dataclass(frozen=True, kw_only=True)
 class FitCommand:
     """The options of a command. Subclasses are applications; their docstring is the help text of the command.
@@ -88,6 +91,7 @@ class FitCommand:
     mean_rows: MeanRows = None
     # An option only of applications that give it a help text:
     validation: Path | None = None
+    weight: str | None = None
 
     command: ClassVar[str]
     example: ClassVar[str]
@@ -141,6 +145,10 @@ class FitCommand:
     def place_columns(self) -> dict[str, str]:
         """The column of each option in ``places``."""
         return {place: getattr(self, place) for place in self.places}
+
+    def columns_apart(self) -> list[str]:
+        """The columns of options, which are not features."""
+        return [*self.place_columns().values(), *([] if self.weight is None else [self.weight])]
 
 
 COMMANDS: dict[str, type[FitCommand]] = {}

@@ -149,5 +149,6 @@ def with_scores(solution: Solution, evaluation: Evaluation) -> Solution:
 def _at(rows: Rows, positions: Positions) -> Rows:
     features = rows.features
     chosen = EncodedRows(np.asarray(features)[positions], data_norm=features.data_norm, caveats=features.caveats)
+    chosen.terms = features.terms
     places = {name: cells[positions] for name, cells in rows.places.items()}
     return Rows(chosen, rows.target[positions], places, None if rows.units is None else rows.units[positions])

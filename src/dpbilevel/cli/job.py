@@ -59,14 +59,17 @@ def prepared(asked: FitCommand) -> Job:
     asked = asked.with_unit(schema)
     places = asked.place_columns()
     units = [] if asked.unit is None else [asked.unit]
-    for option, name in {"target": asked.target, **places}.items():
+    weights = {} if asked.weight is None else {"weight": asked.weight}
+    for option, name in {"target": asked.target, **places, **weights}.items():
         if name not in schema.columns:
             raise InvalidArgument(
                 f"--{option} {name}: {where} declares no such column; it declares "
                 f"{', '.join(map(repr, list(schema.columns)[:20]))}"
             )
+    if asked.weight is not None:
+        _check_weight(where, asked, schema)
     # Declarations are checked before a file is opened; the number of knots may follow from its number of rows.
-    features = schema.features(asked.target, *places.values())
+    features = schema.features(asked.target, *asked.columns_apart())
     if asked.unit is not None and features.needs_rows:
         names = [name for name, column in features.columns.items() if column.knots == "auto"]
         raise InvalidArgument(
@@ -75,19 +78,30 @@ def prepared(asked: FitCommand) -> Job:
             f'{", ".join(map(repr, names[:20]))} knots = 12, or knots = "none" for a straight line'
         )
     known = schema.resolved(_FEWEST)
-    encoder = fitted_encoder(known.features(asked.target, *places.values()), asked.invalid)
+    encoder = fitted_encoder(known.features(asked.target, *asked.columns_apart()), asked.invalid)
     estimator = _estimator(asked, known, encoder)
     table = open_table(asked.data, how)
     validation = None if asked.validation is None else open_table(asked.validation, how)
-    check_columns(schema, where, table, [*features.columns, asked.target, *places.values(), *units])
+    check_columns(schema, where, table, [*features.columns, asked.target, *asked.columns_apart(), *units])
     if validation is not None:
         check_columns(schema, where, validation, [*features.columns, asked.target, *units])
     rows = _count(asked, table) if features.needs_rows else None
     if rows is not None:
         known = schema.resolved(max(rows, _FEWEST))
-        encoder = fitted_encoder(known.features(asked.target, *places.values()), asked.invalid)
+        encoder = fitted_encoder(known.features(asked.target, *asked.columns_apart()), asked.invalid)
         estimator = _estimator(asked, known, encoder)
     return Job(asked=asked, table=table, validation=validation, schema=known, encoder=encoder, estimator=estimator)
+
+
+def _check_weight(where: str, asked: FitCommand, schema: Schema) -> None:
+    """Raise unless weights have a declared bound: their range, which starts at zero."""
+    declared = schema.columns[str(asked.weight)]
+    is_plain = declared.kind == "range" and declared.scale == "linear" and not declared.missing
+    if not is_plain or declared.values[0] != 0 or asked.weight == asked.target:
+        raise InvalidArgument(
+            f"{where}: the weight {asked.weight!r} must have range = [0, largest] and nothing else, and be another "
+            "column than the target; larger weights are clamped to the largest"
+        )
 
 
 def _count(asked: FitCommand, table: TableFile) -> int | None:

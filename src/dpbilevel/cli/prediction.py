@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
-from dpbilevel.cli.fit_command import estimator_named
+from dpbilevel.cli.fit_command import WEIGHT, estimator_named
 from dpbilevel.cli.layout import Layout
 from dpbilevel.cli.rows import encoded_blocks, fitted_encoder
 from dpbilevel.cli.schema import parsed
@@ -60,7 +60,7 @@ def restored(review: Review, invalid: str) -> tuple[Any, BoundedEncoder, Any]:
             f"RUN: has a model of {model.estimator}, unknown to this version; use the version that wrote it"
         )
     (command, kind), schema = found, parsed(declared, "RUN")
-    places = (review.facts.get(place) for place in command.places)
+    places = (review.facts.get(place) for place in (*command.places, WEIGHT))
     encoder = fitted_encoder(schema.features(model.target, *places), invalid)
     target = schema.columns[model.target]
     if target.kind == "classes":

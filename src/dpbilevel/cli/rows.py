@@ -85,13 +85,19 @@ def read_rows(
     target: str,
     places: Mapping[str, str],
     unit: str | None = None,
+    weight: str | None = None,
 ) -> Rows:
-    """Read an entire file; memory holds its encoded rows and one block. ``unit`` is the column of ids, if any."""
+    """Read an entire file; memory holds its encoded rows and one block.
+
+    ``unit`` is the column of ids and ``weight`` that of weights, if any.
+    """
     features: list[EncodedRows] = []
     listed: dict[str, list[Array]] = {name: [] for name in (target, *places.values())}
     ids: list[Array] = []
+    weights: list[Array] = []
     # A feature may also name a group.
-    columns = list(dict.fromkeys([*encoder.feature_names_in_, *listed, *([] if unit is None else [unit])]))
+    others = [name for name in (unit, weight) if name is not None]
+    columns = list(dict.fromkeys([*encoder.feature_names_in_, *listed, *others]))
     decimal = table.layout.decimal
     for block in table.blocks(columns):
         features.append(encoder.transform(cells_of(block, schema, encoder, decimal)))
@@ -99,10 +105,13 @@ def read_rows(
             cells.append(_listed(name, schema, block, decimal))
         if unit is not None:
             ids.append(words(block[unit]))
+        if weight is not None:
+            weights.append(numbers(weight, block[weight], decimal))
     if not features:
         raise InvalidRecords(f"{table.path}: has no rows; training needs at least 2")
     whole = {name: np.concatenate(cells) for name, cells in listed.items()}
     arguments = {f"{place}s": whole[name] for place, name in places.items()}
+    arguments |= {} if weight is None else {"sample_weight": np.concatenate(weights)}
     return Rows(_joined(features), whole[target], arguments, None if unit is None else np.concatenate(ids))
 
 

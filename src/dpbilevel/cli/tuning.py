@@ -96,7 +96,7 @@ def _fit(model: Any, prepared: Prepared, checkpoint: Path | None) -> None:
 
 def _read(job: Job) -> tuple[Rows, Rows | None]:
     asked = job.asked
-    rows = read_rows(job.table, job.encoder, job.schema, asked.target, asked.place_columns(), asked.unit)
+    rows = read_rows(job.table, job.encoder, job.schema, asked.target, asked.place_columns(), asked.unit, asked.weight)
     if job.validation is None:
         return rows, None
     return rows, read_rows(job.validation, job.encoder, job.schema, asked.target, {}, asked.unit)

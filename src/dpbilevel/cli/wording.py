@@ -20,6 +20,8 @@ _NAMES = {
     "positive_class": "--positive-class",
     "random_state": "--seed",
     "runs": "--runs",
+    "largest_weight": "largest weight in the schema",
+    "sample_weight": "--weight",
     "target_range": "range of the target in the schema",
     "total": "--epsilon and --delta",
     "url": "--ledger",

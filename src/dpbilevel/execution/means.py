@@ -104,11 +104,10 @@ def _mean_by_products(
     taken = jnp.concatenate([present, jnp.zeros(length - number, bool)])
 
     def mean(x: Tree, y: jax.Array) -> jax.Array:
-        # Each chunk of rows has a copy of y, so that the derivative, a sum over chunks, sums a chunk at a time.
-        copies = jnp.broadcast_to(y.reshape(columns, -1).T, (chunks, y.size // columns, columns))
-        scores = jnp.einsum(
-            "rik,rok->rio", rows.reshape(chunks, -1, columns), copies, precision=jax.lax.Precision.HIGHEST
-        )
+        # Each chunk of rows has a copy of y, so that the derivative, a sum over chunks, sums a chunk at a time. Copies
+        # have the layout of y: with that of its transpose, jaxlib 0.10.2 compiled a loss that read zeros as its scores.
+        copies = jnp.broadcast_to(y.reshape(columns, -1), (chunks, columns, y.size // columns))
+        scores = jnp.matmul(rows.reshape(chunks, -1, columns), copies, precision=jax.lax.Precision.HIGHEST)
         scores = scores.reshape(length, *y.shape[1:])
         values = jax.vmap(lambda score, record: function.loss(x, score, record))(scores, records)
         return _sum(jnp.where(taken, values, 0)) / number

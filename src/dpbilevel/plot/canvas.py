@@ -2,7 +2,7 @@
 
 import contextlib
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from dpbilevel.errors import InvalidArgument
@@ -32,7 +32,7 @@ def drawing(ax: "Axes | None", height: float, width: float = WIDTH) -> Iterator[
         if ax is None:
             ax = Figure(figsize=(width, height), layout="constrained").subplots()
             made: Any = ax
-            made._repr_html_ = lambda: _shown(made)  # notebooks display pyplot figures only
+            show_in_notebooks(made, made.figure, lambda: made.get_title() or _axes_words(made))
         yield ax
         for axis in (ax.xaxis, ax.yaxis):
             for label in axis.get_ticklabels():  # column names may contain dollar signs
@@ -71,7 +71,15 @@ def power(value: float) -> str:
     return ("" if digits == "1" else f"{digits}·") + "10" + str(int(exponent)).translate(_RAISED)
 
 
-def _shown(ax: Any) -> str:
-    title = ax.get_title() or f"{ax.get_ylabel()} against {ax.get_xlabel()}"
-    picture = inline_svg(ax.figure, name=f"plot-{id(ax):x}", title=title, description="")
-    return f'<div style="max-width: 40rem; color: var(--jp-content-font-color1, inherit)">{picture}</div>'
+def show_in_notebooks(made: Any, figure: Any, title: Callable[[], str], width: int = 40) -> None:
+    """Let notebooks display what a function returns, with its title for readers who cannot see it."""
+
+    def shown() -> str:
+        picture = inline_svg(figure, name=f"plot-{id(made):x}", title=title(), description="")
+        return f'<div style="max-width: {width}rem; color: var(--jp-content-font-color1, inherit)">{picture}</div>'
+
+    made._repr_html_ = shown  # notebooks display pyplot figures only
+
+
+def _axes_words(ax: Any) -> str:
+    return f"{ax.get_ylabel()} against {ax.get_xlabel()}"

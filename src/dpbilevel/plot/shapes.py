@@ -5,10 +5,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dpbilevel.encoding.axes import Axis
 from dpbilevel.encoding.terms import DATES, NAMES
 from dpbilevel.errors import InvalidArgument
 from dpbilevel.foundation.extras import needing
-from dpbilevel.plot.canvas import drawing
+from dpbilevel.plot.canvas import drawing, show_in_notebooks
 from dpbilevel.plot.style import FAINT, SETTINGS, looks, shortened
 from dpbilevel.solution.shapes import Shape
 
@@ -17,8 +18,10 @@ if TYPE_CHECKING:
 
 WIDE, HIGH = 3.2, 2.3  # inches: of one small plot
 _BAND = 2.0  # standard deviations
+_APART = 0.15  # the least distance of two numbers on an axis, as a part of it
 _TICKS = 4  # numbers or dates named on an axis
 _MOST_NAMES, _MOST_LINES = 12, 8
+_LONGEST = 16  # characters of a category
 _ACROSS = 3
 
 
@@ -48,10 +51,11 @@ def shape(own: Shape, ax: "Axes | None" = None, *, outputs: Sequence[str] = (), 
             else:
                 _curve(ax, own, effect, error, look, label)
         if own.scale == NAMES:
-            ax.set_yticks(range(len(chosen)), [shortened(str(name), 16) for name in own.points[chosen]])
+            ax.set_yticks(range(len(chosen)), _different(list(map(str, own.points[chosen]))))
             ax.set_ylim(len(chosen) - 0.5, -0.5)
             ax.tick_params(axis="y", length=0)
             ax.set_xlabel(unit)
+            ax.locator_params(axis="x", nbins=_TICKS)
             ax.grid(axis="x")
         else:
             _ticks(ax, own)
@@ -96,6 +100,7 @@ def shapes(made: Any, *, unit: str | None = None) -> Any:
                 shape(ordered[place], ax, outputs=classes, unit=unit)
             else:
                 ax.set_visible(False)
+    show_in_notebooks(figure, figure, lambda: f"Effects of {', '.join(one.name for one in ordered)}", width=60)
     return figure
 
 
@@ -106,6 +111,21 @@ def _height(own: Shape) -> float:
 def _largest(own: Shape) -> Any:
     """The categories of the largest effects, in their order."""
     return np.sort(np.argsort(-np.abs(own.effect).max(axis=0), kind="stable")[:_MOST_NAMES])
+
+
+def _different(names: list[str]) -> list[str]:
+    """Names of at most 16 characters: their beginnings, or beginning and end if beginnings are alike.
+
+    >>> _different(["Master of Arts and Science", "Master of Arts and Letters"])
+    ['Master… Science', 'Master… Letters']
+    """
+    short = [shortened(name, _LONGEST) for name in names]
+    if len(set(short)) == len(names):
+        return short
+    half = _LONGEST // 2
+    return [
+        name if len(name) <= _LONGEST else f"{shortened(name, half)}{shortened(name, 200)[-half:]}" for name in names
+    ]
 
 
 def _curve(ax: "Axes", own: Shape, effect: Any, error: Any, look: Any, label: str | None) -> None:
@@ -128,15 +148,40 @@ def _ticks(ax: "Axes", own: Shape) -> None:
 
         low, high = float(own.points[0]), float(own.points[-1])
         start, end = float(own.places[0]), float(own.places[-1])
-        values = [value for value in MaxNLocator(_TICKS).tick_values(low, high) if low <= value <= high]
+        whole = bool(np.all(own.points == np.round(own.points)))
+        values = [
+            value
+            for value in MaxNLocator(_TICKS, integer=whole, steps=[1, 2, 2.5, 5, 10]).tick_values(low, high)
+            if low <= value <= high
+        ]
         places = [start + (value - low) / (high - low) * (end - start) for value in values]
         ax.set_xticks(places, [_short(value) for value in values])
+        return
+    if own.scale != DATES and own.places[0] == 0 and own.places[-1] == 1:  # points span the declared range
+        axis = Axis(float(own.points[0]), float(own.points[-1]), own.scale)
+        values = _round_numbers(axis)
+        ax.set_xticks(axis.places(values), [_short(value) for value in values])
         return
     at = np.unique(np.linspace(0, len(own.points) - 1, _TICKS).round().astype(int))
     names = [str(own.points[one].astype("datetime64[D]")) for one in at] if own.scale == DATES else []
     ax.set_xticks(own.places[at], names or [_short(float(own.points[one])) for one in at])
     if own.scale == DATES:
         ax.set_xticks(own.places[at[[0, -1]]], [names[0], names[-1]])
+
+
+def _round_numbers(axis: Axis) -> list[float]:
+    """The ends of a range, and round numbers between, the roundest first, that are far enough apart on its axis.
+
+    >>> _round_numbers(Axis(1.0, 60.0, "log")), _round_numbers(Axis(0.0, 99_999.0, "log"))
+    ([1.0, 3.0, 10.0, 30.0, 60.0], [0.0, 200.0, 1000.0, 10000.0, 30000.0, 99999.0])
+    """
+    kept = [axis.low, axis.high]
+    powers = [10.0**power for power in range(-9, 13)]
+    for value in [digit * power for digit in (1, 3, 5, 2) for power in powers]:
+        distances = np.abs(axis.places(kept) - axis.places(value))
+        if axis.low < value < axis.high and distances.min() >= _APART:
+            kept.append(value)
+    return sorted(kept)
 
 
 def _short(value: float) -> str:

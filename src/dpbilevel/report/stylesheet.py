@@ -59,7 +59,8 @@ dd { margin: 0; min-width: 0; overflow-wrap: anywhere; }
 figure { margin: 1rem 0 1.2rem; }
 figure svg { display: block; width: 100%; max-width: 38rem; height: auto; color: var(--soft);
   font-family: inherit; stroke-linejoin: round; }
-.shapes { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(18rem, 100%), 1fr)); gap: .4rem 1.6rem; }
+.shapes { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(16rem, 100%), 1fr)); gap: .4rem 1.6rem; }
+.shapes svg { max-width: 26rem; }
 .shapes figure { margin: .3rem 0; }
 figcaption { color: var(--soft); font-size: .9rem; margin-top: .4rem; }
 

@@ -7,6 +7,7 @@ from dpbilevel.report.elements import epsilon_text, number
 
 LEDGER = "ledger"  # the public fact that names the entry of a ledger
 _NO_LEDGER = "none is recorded with this run, which accounts for itself alone; other runs on the same rows add to it"
+_ONE_ROW = "the content of one row, not of a person with several"
 
 
 def summary_rows(report: Content) -> list[tuple[str, str]]:
@@ -27,9 +28,7 @@ def _protected(report: Content) -> str:
     guarantee = report["guarantee"]
     if guarantee["status"] == "not private":
         return "nothing: this run is not private"
-    # As the run file and the sentence have it: "one record (...)", or "one unit (...)".
-    whole = guarantee["unit"].startswith("one unit")
-    content = "all rows of one unit" if whole else "the content of one row, not of a person with several"
+    content = "all rows of one unit" if _has_units(report) else _ONE_ROW
     return (
         f"{content}: epsilon {epsilon_text(guarantee['epsilon'])} at delta "
         f"{number(guarantee['delta'])} ({guarantee['adjacency']})"
@@ -40,6 +39,11 @@ def _rows_read(report: Content) -> str:
     parts = [f"{number(role['records'])} {role['use']}" for role in report["spend"]]
     disjoint = "; each of them has one of these uses" if len(parts) > 1 else ""
     return f"{', '.join(parts)} (their numbers are public){disjoint}" if parts else "none"
+
+
+def _has_units(report: Content) -> bool:
+    """Whether a record is all rows of one person."""
+    return bool(report["guarantee"]["unit"].startswith("one unit"))
 
 
 def _released(report: Content) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
-from dpbilevel.cli.fit_command import FitCommand
+from dpbilevel.cli.fit_command import WEIGHT, FitCommand
 from dpbilevel.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -26,9 +26,11 @@ class Tune(FitCommand):
         "one"
     )
 
+    weight: Annotated[str | None, "A column of weights of rows, with range = [0, largest] in the schema."] = None
+
     command = "tune"
     example = "dpbilevel tune people.csv --target income --schema schema.toml --epsilon 1 --delta 1e-6 --out run"
-    title = "Penalties tuned and a model trained"
+    title = "A privately trained model"
 
     @classmethod
     def estimators(cls) -> Mapping[str, Any]:
@@ -41,24 +43,27 @@ class Tune(FitCommand):
         """Check the option for groups."""
         if self.groups not in _GROUPS:
             raise InvalidArgument(f"--groups {self.groups}: must be one of {', '.join(_GROUPS)}")
+        if self.unit is not None and self.weight is not None:
+            raise InvalidArgument("--weight: is not supported together with --unit yet; leave one of them out")
 
     def declared(self, schema: "Schema", encoder: "BoundedEncoder") -> dict[str, Any]:
-        """The group of each encoded column."""
+        """The group of each encoded column, and the largest weight."""
         from dpbilevel.cli.rows import group_names
 
+        weights = {} if self.weight is None else {"largest_weight": schema.columns[self.weight].values[1]}
         if self.groups == "one":
-            return {"groups": None}
+            return {"groups": None} | weights
         names = group_names(encoder)
         if self.groups == "schema":
             groups = {name: schema.columns[name].group for name in encoder.feature_names_in_}
             if not any(groups.values()):
                 raise InvalidArgument(f'--groups schema: no column of {self.schema} has a group; add group = "name"')
             names = [groups.get(name) or name for name in names]
-        return {"groups": [names[at] for at in encoder.group_of_column_]}
+        return {"groups": [names[at] for at in encoder.group_of_column_]} | weights
 
     def facts(self) -> dict[str, str]:
-        """The number of penalties."""
-        return {"penalties": _GROUPS[self.groups]}
+        """The number of penalties, and the weights of rows."""
+        return {"penalties": _GROUPS[self.groups]} | ({} if self.weight is None else {WEIGHT: self.weight})
 
 
 COMMAND = Tune
