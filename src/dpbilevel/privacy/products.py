@@ -21,6 +21,7 @@ scale float32 holds with fewer digits.
 
 import functools
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -106,15 +107,14 @@ def products_total(block: Products, taken: jax.Array, clip: float, chunk: int) -
     numbers = _clipped_numbers(block, _usable(block, taken), clip)
     chunks = numbers.reshape(numbers.shape[0], -1, chunk)
     products = jax.lax.dot_general(
-        chunks[:count],
+        jnp.moveaxis(chunks[:count], 1, 0),
         block.rows.astype(numbers.dtype).reshape(-1, chunk, block.rows.shape[1]),
-        (((2,), (1,)), ((1,), (0,))),
+        (((2,), (1,)), ((0,), (0,))),
         precision=PRECISION,
         preferred_element_type=numbers.dtype,
     )
     others = jnp.sum(chunks[count:], axis=2)
-    products, others = (part.astype(jnp.float64) for part in (products, others))
-    return block.layout.assemble(jnp.sum(products, axis=0), jnp.sum(others, axis=1))
+    return block.layout.assemble(_added(products), jnp.sum(others.astype(jnp.float64), axis=1))
 
 
 def _usable(block: Products, taken: jax.Array) -> jax.Array:
@@ -132,9 +132,8 @@ def _clipped_numbers(block: Products, usable: jax.Array, clip: float) -> jax.Arr
     Scales may be computed several times, in copies that differ by a few units of float64. Whichever copy decides, the
     norm of the result exceeds the clip by no more than that, as in `clipping.clipped`.
     """
-    squares, count = jnp.square(block.numbers.astype(jnp.float64)), block.factors
-    outer, others = _along_lines(jnp.add, squares[:count]), _along_lines(jnp.add, squares[count:])
-    lengths = jnp.sqrt(outer * block.norms**2 + others) * (1 + (squares.shape[0] + 8) * 2.0**-52)
+    outer, others = (_added(part, jnp.square) for part in jnp.split(block.numbers, [block.factors]))
+    lengths = jnp.sqrt(outer * block.norms**2 + others) * (1 + (block.numbers.shape[0] + 8) * 2.0**-52)
     # Division comes last, because compilers compute it once: clip/clip for a short record, zero for an unusable one.
     longest = jnp.minimum(clip, _LONGEST)
     scales = (longest / jnp.where(usable, jnp.maximum(lengths, longest), jnp.inf)).astype(block.numbers.dtype)
@@ -147,3 +146,12 @@ def _along_lines(operation: Any, lines: jax.Array) -> jax.Array:
     if 0 < lines.shape[0] <= _FEW:
         return functools.reduce(operation, lines)
     return operation.reduce(lines, axis=0)
+
+
+def _added(parts: jax.Array, of: Callable[[jax.Array], jax.Array] = lambda part: part) -> jax.Array:
+    """The sum along the first axis, in float64, of the parts or of a function of them."""
+    if parts.shape[0] <= _FEW or jax.default_backend() != "cpu":
+        return _along_lines(jnp.add, of(parts.astype(jnp.float64)))
+    # One after another: compilers for processors take longer for such a sum than for the products that it adds.
+    zero = jnp.zeros(parts.shape[1:], jnp.float64)
+    return jax.lax.scan(lambda total, part: (total + of(part.astype(jnp.float64)), None), zero, parts)[0]
