@@ -39,6 +39,7 @@ def runs(
             persistent_noise=jnp.full(x.shape, known * persistent_noise**2, x.dtype),
             rate=jnp.ones(()),
             sampling_variance=sampling_variance,
+            steps=STEPS,
             has_hypergradient=jnp.asarray(True),
         )
         return (state, ravel_pytree(project(domain, unravel(x)))[0], stays), None
@@ -186,6 +187,7 @@ def test_before_the_first_slope_nothing_moves_and_nothing_breaks(domain):
             persistent_noise=jnp.zeros(5),
             rate=jnp.ones(()),
             sampling_variance=0.0,
+            steps=STEPS,
             has_hypergradient=jnp.asarray(True),
         )
         assert np.all(np.isfinite(x))
