@@ -16,6 +16,7 @@ import task_data
 from pieces import Cells, options, read_cells, run
 from rates import machine
 from scipy.stats import t
+from sklearn.metrics import log_loss
 from survey_problems import synthetic
 from task_problems import logistic, weights_problem
 from tasks import default_data_directory
@@ -33,8 +34,8 @@ TUNED, UNTUNED, GOOD, HALF = "tuned", "equal weights", "good sources only", "hal
 PAGE = """# Sources with few rows
 
 {rows:,} training rows from {sources} sources and {clean:,} rows with right labels, for `DPSourceWeightedClassifier`
-with its defaults, δ = {delta:g}, replace-one. Simulated rows have 20 columns and scores with a standard deviation of 3; rows
-of Adult have 108 columns. Mean over {seeds} draws with Student's 95% interval.
+with its defaults, δ = {delta:g}, replace-one. Simulated rows have 20 columns and scores with a standard deviation of 3;
+rows of Adult have 108 columns. Mean over {seeds} draws with Student's 95% interval.
 
 ## All labels of half of the sources are wrong
 
@@ -73,11 +74,10 @@ Rows = tuple[np.ndarray, np.ndarray]
 
 
 def simulated(seed: int) -> tuple[Rows, Rows]:
-    """Rows of norm at most one with an intercept, and labels: for training, and for testing."""
+    """Rows of norm at most one, and labels: for training, and for testing."""
     drawn = synthetic("logistic", ROWS + CLEAN, 20, "dense", 3.0, seed).draw(0)
 
     def scaled(rows: np.ndarray) -> np.ndarray:
-        rows = np.column_stack([rows, np.ones(len(rows))]).astype(np.float32)
         return rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1.0)
 
     return (scaled(drawn.rows), drawn.targets), (scaled(drawn.test_rows), drawn.test_targets)
@@ -94,6 +94,11 @@ TABLES: dict[str, Callable[[int], tuple[Rows, Rows]]] = {"simulated": simulated,
 KINDS = ("half wrong", "equal")
 
 
+def with_intercept(rows: np.ndarray) -> np.ndarray:
+    """Rows as the estimator has them."""
+    return (np.column_stack([rows, np.ones(len(rows))]) / math.sqrt(2)).astype(np.float32)
+
+
 def measure(task: tuple[str, str, int]) -> Cells:
     """All models on one draw, at every epsilon."""
     name, kind, seed = task
@@ -101,18 +106,18 @@ def measure(task: tuple[str, str, int]) -> Cells:
     source = np.random.default_rng([6, seed]).integers(0, SOURCES, ROWS).astype(np.int32)
     labels, test_labels = labels.astype(np.int32), test_labels.astype(np.int32)
     given = np.where((source < SOURCES // 2) & (kind != "equal"), 1 - labels[:ROWS], labels[:ROWS])
-    clean = rows[ROWS:], labels[ROWS:]
-    problem, records = weights_problem(logistic, SOURCES), dpb.Records(upper=clean, lower=(rows[:ROWS], given, source))
+    designed, tested = with_intercept(rows), with_intercept(test_rows)
+    problem = weights_problem(logistic, SOURCES)
+    lower = designed[:ROWS], given, source
+    records = dpb.Records(upper=(designed[ROWS:], labels[ROWS:]), lower=lower)
     equal = np.full(SOURCES, 1 / SOURCES, np.float32)
     half = np.where(np.arange(SOURCES) < SOURCES // 2, 0, 2 / SOURCES).astype(np.float32)
 
-    def loss(y: np.ndarray) -> float:
-        return float(np.mean(np.logaddexp(0, np.where(test_labels > 0, -1, 1) * (test_rows @ y))))
-
     def trained(x: np.ndarray, epsilon: float) -> float:
-        start = x, np.zeros(rows.shape[1], np.float32)
+        start = x, np.zeros(designed.shape[1], np.float32)
         budget = dpb.Budget(epsilon, DELTA)
-        return loss(dpb.solve(problem, records, budget, start=start, method=dpb.Refit(), refit=None, seed=seed).y)
+        y = dpb.solve(problem, records, budget, start=start, method=dpb.Refit(), refit=None, seed=seed).y
+        return float(np.mean(np.logaddexp(0, np.where(test_labels > 0, -1, 1) * (tested @ np.asarray(y)))))
 
     cells = {"commit": current_commit()}
     for epsilon in EPSILONS:
@@ -122,12 +127,11 @@ def measure(task: tuple[str, str, int]) -> Cells:
             data_norm=1.0,
             classes=[0, 1],
             source_names=range(SOURCES),
-            fit_intercept=False,
             random_state=seed,
-        ).fit(rows[:ROWS], given, sources=source, validation=clean)
+        ).fit(rows[:ROWS], given, sources=source, validation=(rows[ROWS:], labels[ROWS:]))
         cells[f"{epsilon:g}"] = {
             "weights": model.source_weights_.tolist(),
-            TUNED: loss(model.coef_.ravel()),
+            TUNED: log_loss(test_labels, model.predict_proba(test_rows)),
             UNTUNED: trained(equal, epsilon),
             GOOD if kind != "equal" else HALF: trained(half, epsilon),
         }

@@ -16,7 +16,7 @@ UNIFORM = np.full(K, 1 / K)
 
 
 def runs(
-    domain, x, slopes, noise, seeds, natural=1.0, sampling_variance=0.0, persistent_noise=0.0, known=True
+    domain, x, slopes, noise, seeds, natural=1.0, sampling_variance=0.0, persistent_noise=0.0, known=True, steps=STEPS
 ) -> np.ndarray:
     """Where steps on gradients ``slopes(x)`` with Gaussian noise end, one for each seed.
 
@@ -39,7 +39,7 @@ def runs(
             persistent_noise=jnp.full(x.shape, known * persistent_noise**2, x.dtype),
             rate=jnp.ones(()),
             sampling_variance=sampling_variance,
-            steps=STEPS,
+            steps=steps,
             has_hypergradient=jnp.asarray(True),
         )
         return (state, ravel_pytree(project(domain, unravel(x)))[0], stays), None
@@ -77,6 +77,16 @@ def test_weights_fall_and_rise():
     weights = runs(dpb.Simplex(), UNIFORM, lambda x: slopes, 0.5, range(10))
     assert weights[:, :8].max() < 0.02
     assert np.median(weights[:, 8:]) > 2 / K
+
+
+def test_faint_slopes_part_weights_in_the_end():
+    """Noise of six times a slope. If the first steps are the longest, their noise hides all others."""
+    slopes = jnp.where(jnp.arange(K) < 6, 0.5, -0.5)
+    wrong, mutant = (
+        runs(dpb.Simplex(), UNIFORM, lambda x: slopes, 3.0, range(40), steps=steps)[:, :6].sum(axis=1)
+        for steps in (STEPS, 0)
+    )
+    assert np.mean(wrong < 0.1) > 0.8 > np.mean(mutant < 0.1) + 0.2
 
 
 def test_weights_find_an_interior_solution_and_return():
