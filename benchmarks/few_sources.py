@@ -24,6 +24,7 @@ from utility import current_commit
 
 import dpbilevel as dpb
 from dpbilevel.estimators import DPSourceWeightedClassifier
+from dpbilevel.estimators.rows import with_intercept
 from dpbilevel.foundation.tables import markdown_table
 
 RESULTS = Path(__file__).resolve().parent.parent / "docs" / "results" / "few_sources.json"
@@ -94,11 +95,6 @@ TABLES: dict[str, Callable[[int], tuple[Rows, Rows]]] = {"simulated": simulated,
 KINDS = ("half wrong", "equal")
 
 
-def with_intercept(rows: np.ndarray) -> np.ndarray:
-    """Rows as the estimator has them."""
-    return (np.column_stack([rows, np.ones(len(rows))]) / math.sqrt(2)).astype(np.float32)
-
-
 def measure(task: tuple[str, str, int]) -> Cells:
     """All models on one draw, at every epsilon."""
     name, kind, seed = task
@@ -106,7 +102,7 @@ def measure(task: tuple[str, str, int]) -> Cells:
     source = np.random.default_rng([6, seed]).integers(0, SOURCES, ROWS).astype(np.int32)
     labels, test_labels = labels.astype(np.int32), test_labels.astype(np.int32)
     given = np.where((source < SOURCES // 2) & (kind != "equal"), 1 - labels[:ROWS], labels[:ROWS])
-    designed, tested = with_intercept(rows), with_intercept(test_rows)
+    designed, tested = (with_intercept(part.astype(np.float32)) for part in (rows, test_rows))
     problem = weights_problem(logistic, SOURCES)
     lower = designed[:ROWS], given, source
     records = dpb.Records(upper=(designed[ROWS:], labels[ROWS:]), lower=lower)

@@ -80,13 +80,13 @@ def test_weights_fall_and_rise():
 
 
 def test_faint_slopes_part_weights_in_the_end():
-    """Noise of six times a slope. If the first steps are the longest, their noise hides all others."""
-    slopes = jnp.where(jnp.arange(K) < 6, 0.5, -0.5)
+    """Noise of three times a slope. If the first steps are the longest, their noise hides all others."""
+    slopes = jnp.where(jnp.arange(K) < 6, 1.0, -1.0)
     wrong, mutant = (
         runs(dpb.Simplex(), UNIFORM, lambda x: slopes, 3.0, range(40), steps=steps)[:, :6].sum(axis=1)
         for steps in (STEPS, 0)
     )
-    assert np.mean(wrong < 0.1) > 0.8 > np.mean(mutant < 0.1) + 0.2
+    assert np.mean(wrong < 0.1) > 0.6 > 0.3 > np.mean(mutant < 0.1)
 
 
 def test_weights_find_an_interior_solution_and_return():
