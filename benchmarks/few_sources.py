@@ -64,7 +64,7 @@ $$N(x) = \\tfrac12 \\Big(\\frac{{sC}}{{n_u/n + n_l/(n K \\sum_s x_s^2)}}\\Big)^2
 
 to the loss, with $n_u$ clean rows, which train with full weight, $n_l$ others, and $H$ the Hessian of a mean of rows; a
 training that stops early adds less. Leaving out half of the rows costs {least:.4f} to {most:.4f}, sampling included;
-the right weights gain {gain:.2f} on average where labels are wrong. The gradient of $N$ is public and would be free, but
+the right weights gain {gain:.2f} on average where labels are wrong. The gradient of $N$ is public and free, but
 it can only pull weights together. Where sources are equally good there is nothing to correct: weights are worth at
 least 99% of all rows in {kept} of {runs} runs. Where labels are wrong and tuning fails, it fails because weights stay
 equal or nearly so. So the default has no such term.
