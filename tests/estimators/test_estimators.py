@@ -279,6 +279,7 @@ WRONG = {
     "dimension": ["2", None, True, 0, -1, 1.5],
     "largest_weight": ["2", True, 0, -1.0, float("nan"), float("inf")],
     "class_weight": ["balanced", 5, [1, 2], {0: 1.0}, {0: 1.0, 1: -1.0}, {0: 1.0, 1: "a"}],
+    "smooth": ["yes", None, 1, 0.5, True],  # rows of plain columns have nothing to smooth
     "rows_per_unit": ["2", True, 0, -1, 1.5],
     "mean_rows": ["2", True, 0, float("nan"), [1.0]],  # without rows_per_unit, too
 }

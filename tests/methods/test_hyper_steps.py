@@ -16,7 +16,7 @@ UNIFORM = np.full(K, 1 / K)
 
 
 def runs(
-    domain, x, slopes, noise, seeds, natural=1.0, sampling_variance=0.0, persistent_noise=0.0, known=True
+    domain, x, slopes, noise, seeds, natural=1.0, sampling_variance=0.0, persistent_noise=0.0, known=True, steps=STEPS
 ) -> np.ndarray:
     """Where steps on gradients ``slopes(x)`` with Gaussian noise end, one for each seed.
 
@@ -39,6 +39,7 @@ def runs(
             persistent_noise=jnp.full(x.shape, known * persistent_noise**2, x.dtype),
             rate=jnp.ones(()),
             sampling_variance=sampling_variance,
+            steps=steps,
             has_hypergradient=jnp.asarray(True),
         )
         return (state, ravel_pytree(project(domain, unravel(x)))[0], stays), None
@@ -76,6 +77,16 @@ def test_weights_fall_and_rise():
     weights = runs(dpb.Simplex(), UNIFORM, lambda x: slopes, 0.5, range(10))
     assert weights[:, :8].max() < 0.02
     assert np.median(weights[:, 8:]) > 2 / K
+
+
+def test_faint_slopes_part_weights_in_the_end():
+    """Noise of three times a slope. If the first steps are the longest, their noise hides all others."""
+    slopes = jnp.where(jnp.arange(K) < 6, 1.0, -1.0)
+    wrong, mutant = (
+        runs(dpb.Simplex(), UNIFORM, lambda x: slopes, 3.0, range(40), steps=steps)[:, :6].sum(axis=1)
+        for steps in (STEPS, 0)
+    )
+    assert np.mean(wrong < 0.1) > 0.6 > 0.3 > np.mean(mutant < 0.1)
 
 
 def test_weights_find_an_interior_solution_and_return():
@@ -186,6 +197,7 @@ def test_before_the_first_slope_nothing_moves_and_nothing_breaks(domain):
             persistent_noise=jnp.zeros(5),
             rate=jnp.ones(()),
             sampling_variance=0.0,
+            steps=STEPS,
             has_hypergradient=jnp.asarray(True),
         )
         assert np.all(np.isfinite(x))

@@ -58,8 +58,9 @@ def test_the_demonstration_at_small_size(command, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     code, said, _ = command("demo", "--rows", 2000)
     assert code == 0
-    assert re.search(r"untuned +0\.\d{3} ", said)
-    assert re.search(r"the scale of the model was then tuned, by ", said, re.MULTILINE)
+    for model in ("all reports, equal weights", "verified flights only", "tuned weights"):
+        assert re.search(rf"{model} +0\.\d{{3}} ", said)
+    assert re.search(r"^B +swapped +[01]\.\d{3}$", said, re.MULTILINE)
     assert said.rstrip().endswith(f"Report: {Path('flights-run') / 'report.html'}")
     code, _, said = command("demo", "--rows", 2000)
     assert code == 2

@@ -106,12 +106,12 @@ def register(kind: type[FitCommand]) -> None:
 @_added("dpbilevel demo --out flights-run")
 def demo(
     out: shared.Out = Path("flights-run"),
-    rows: Annotated[int, "The number of flights to use."] = 100_000,
+    rows: Annotated[int, "The number of private flights."] = 20_000,
     force: shared.Force = False,
     json: shared.Json = False,
     quiet: shared.Quiet = False,
 ) -> None:
-    """Tune penalties on 80,000 private flights and write a report: will a flight from New York arrive late?"""
+    """Tune weights of sources on 20,000 private flights and write a report: will a flight arrive late?"""
     from dpbilevel.cli.commands import run_demo
 
     run_demo(out, rows=rows, force=force, as_json=json, quiet=quiet, command=_command())

