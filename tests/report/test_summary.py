@@ -32,9 +32,9 @@ def test_the_questions_of_a_review_are_answered():
 
 def test_runs_on_units_say_that_a_person_is_protected():
     found = answers(solution=with_privacy(made(), rows_per_unit=4))
-    assert found["What is protected"].startswith("the content of one unit (one person, or what else ids stand for: all")
+    assert found["What is protected"].startswith("all rows of one unit: epsilon")
     assert found["Which rows were read"].startswith("2,000 training units, 500 validation units")
-    assert "each unit has one of these uses" in found["Which rows were read"]
+    assert "each of them has one of these uses" in found["Which rows were read"]
 
 
 def test_clips_that_adapt_and_numbers_at_an_edge_are_named():
