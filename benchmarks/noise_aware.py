@@ -265,6 +265,7 @@ def draw(cells: Cells, target: Path) -> None:
                 panel.grid(True)
             row[0].set_ylabel("log-loss")
         for panel in panels[-1]:
+            panel.set_xticks([1e-5, 1e-3, 1e-1], ["1e-05", "1e-03", "0.1"])
             panel.set_xlabel("ridge")
         figure.legend(*panels[0][0].get_legend_handles_labels(), loc="outside upper center", ncols=2)
         figure.savefig(target, metadata={"Date": None})
