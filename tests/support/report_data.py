@@ -139,7 +139,7 @@ def additive(outputs: tuple[str, ...] = (">50K",), nasty: bool = False) -> Linea
     model = linear(len(encoder.group_of_column_), outputs, nasty)
     points = sum(len(term.points) for term in encoder.terms_)
     shapes = shapes_of(encoder.terms_, model.coefficients, np.linspace(0.05, 0.3, points))
-    return replace(model, noise=np.full_like(model.coefficients, 0.1), shapes=shapes)
+    return replace(model, standard_errors=np.full_like(model.coefficients, 0.1), shapes=shapes)
 
 
 @functools.cache
