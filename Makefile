@@ -50,7 +50,7 @@ lint: $(READY)  ## check style, format and types
 docs: $(READY)  ## build the documentation as a site, strictly, into site/
 	@$(PY) -m properdocs build --strict
 
-format: $(READY)  ## mend style and format
+format: $(READY)  ## fix style and format
 	$(PY) -m ruff check --fix-only .
 	$(PY) -m ruff format .
 

@@ -49,8 +49,8 @@ penalty; an R² below zero is worse than the mean of the targets.
 
 Ours: (ε, {delta:g})-DP when the content of one row is replaced, all of tuning and training together. diffprivlib: pure
 ε-DP (δ = 0), the stronger notion, when one row is replaced. DP-EBM: (ε, {delta:g})-DP when one row is added or removed,
-which takes half of the noise of a replacement: at the same ε its promise is the weaker one. *The same for a
-replacement* is DP-EBM at the ε of μ/2, where μ is that of the first column: the same promise as ours.
+which takes half of the noise of a replacement: at the same ε its guarantee is weaker. *The same for a
+replacement* is DP-EBM at the ε of μ/2, where μ is that of the first column: the same guarantee as ours.
 
 ## The adult-sources task of the utility benchmark, with `DPSourceWeightedClassifier`
 

@@ -50,7 +50,7 @@ FAIR = ["charged"] + ["refused"] * (RACERS - 1)
 
 PAGE = """# Trust
 
-Attempts to break the library's promises, and their outcomes. Made by `make trust` on {hardware}, Python {python}.
+Attempts to break the library's guarantees, and their outcomes. Made by `make trust` on {hardware}, Python {python}.
 
 {table}
 

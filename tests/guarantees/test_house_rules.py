@@ -420,8 +420,8 @@ def test_no_two_modules_import_each_other():
 def test_the_map_of_contributing_shows_every_room_and_no_other():
     page = (SOURCE.parents[1] / "CONTRIBUTING.md").read_text("utf-8")
     section = page.partition("## The map")[2].partition("\n## ")[0]
-    rows = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
-    shown = [name for row in rows for name in re.findall(r"`([\w/.]+)`", row)]
+    heads = re.findall(r"^- \*\*(.*?)\*\*:", section, re.MULTILINE)
+    shown = [name for head in heads for name in re.findall(r"`([\w/.]+)`", head)]
     packages = {f"{path.parent.relative_to(SOURCE)}/" for path in SOURCE.rglob("__init__.py") if path.parent != SOURCE}
     modules = {path.name for path in SOURCE.glob("*.py")} - {"__init__.py", "__main__.py"}
     assert sorted(shown) == sorted(packages | modules)

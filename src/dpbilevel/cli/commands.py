@@ -375,11 +375,11 @@ def _show_forecast(console: Console, shown: Forecast) -> None:
     kind = "rows" if sizes.rows_per_unit is None else "units"
     console.print(f"For {good} at this epsilon and delta: about {shown.rows_needed:,} {kind}.")
     if shown.theory is not None:
-        promise = f"a hypergradient norm of at most {shown.theory.alpha:.3g} with probability 0.95"
+        bound = f"a hypergradient norm of at most {shown.theory.alpha:.3g} with probability 0.95"
         empty = " This bound is vacuous at these sizes: the norm is never larger." if shown.theory.vacuous else ""
         needed = (
             "no data set is large enough" if shown.theory_rows is None else f"{shown.theory_rows:,} rows are needed"
         )
-        console.print(f"The paper's theorems guarantee {promise}, for its algorithm.{empty} For 0.1, {needed}.")
+        console.print(f"The paper's theorems guarantee {bound}, for its algorithm.{empty} For 0.1, {needed}.")
         console.print("Privacy does not depend on these theorems.")
     console.result(shown.to_json())

@@ -1,8 +1,8 @@
 """The scale of a trained model: one factor per group of penalised coefficients, measured on records after training.
 
-Training stops before noise is fitted, and what it returns has noise. So a trained model is too short where it stopped
-early, and too long where noise dominates: no penalty that is chosen before training knows which. With y the trained
-model, y_b its coefficients of group b, and c one factor per group, a few passes release the first two derivatives of
+Early stopping shrinks a model and noise inflates it. Which effect dominates is unknown before training, so no penalty
+that is chosen before training corrects both. With y the trained model, y_b its coefficients of group b, and c one
+factor per group, a few passes release the first two derivatives of
 
     F(c) = mean loss of the model (c_b y_b)_b
 
