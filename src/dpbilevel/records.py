@@ -136,8 +136,9 @@ class Records:
             records of a run that is charged together with their scores.
         invalid: "refuse" (default) raises for non-finite values, before anything is charged; whether it raises is not
             covered by (epsilon, delta). With "zero", the run never raises, and such records contribute zero.
-        unit: whose row each row is: ids, integers or strings, one for each row; a mapping from roles to ids if there
-            are two roles. The unit of privacy is then all rows of one id, and everything counts units. Ids are private.
+        unit: the id of the unit of each row: integers or strings, one for each row; a mapping from roles to ids if
+            there are two roles. The unit of privacy is then all rows of one id, and everything counts units. Ids are
+            private.
         rows_per_unit: k, public: how many rows of a unit are used. Of a unit with more, k are kept.
         mean_rows: public, k by default: a guess of the mean number of rows of a unit, by which losses are divided. The
             closer it is, the closer the mean over units is to a mean over rows.

@@ -1,4 +1,4 @@
-"""Second moments of units: all rows of a unit count as one matrix, which is clipped whole."""
+"""Second moments of units: all rows of a unit count as one matrix, which is clipped as a whole."""
 
 import functools
 import math

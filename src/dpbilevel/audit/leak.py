@@ -179,11 +179,11 @@ def exact_hypergradient(problem: BilevelProblem, x: jax.Array, records: jax.Arra
 def neighbours(n: int, dimension: int, adjacency: str) -> tuple[Arrays, Arrays]:
     """The data sets of the private attack, with the target and without it, as arguments of the compiled loop."""
     target = np.full((1, dimension), 1 / math.sqrt(dimension), user_float())
-    others, everybody = _points(0, n - 1, dimension), np.ones(n, bool)
-    valid = everybody.copy()
+    others, all_valid = _points(0, n - 1, dimension), np.ones(n, bool)
+    valid = all_valid.copy()
     valid[0] = adjacency != "zero-out"  # under zero-out the target is removed, under replace-one it is replaced by -u
     return (
-        {"lower": (np.concatenate([target, others]), everybody)},
+        {"lower": (np.concatenate([target, others]), all_valid)},
         {"lower": (np.concatenate([-target, others]), valid)},
     )
 

@@ -29,7 +29,7 @@ class Rows:
         features: encoded features.
         target: labels as text, or numbers.
         places: further columns by the name of the argument of `fit`, such as "sources".
-        units: ids, whose row each row is; None if rows are protected.
+        units: the id of the unit of each row; None if rows are protected.
     """
 
     features: EncodedRows

@@ -69,7 +69,7 @@ class DPMultiTaskRidge(RegressorMixin, PrivateEstimator):
         Args:
             X, y: rows and targets.
             tasks: the task of each row; None for one task. The rows of a unit may have several tasks.
-            units: whose row each row is, with ``rows_per_unit``, as in `DPRidgeCV.fit`.
+            units: the id of the unit of each row, with ``rows_per_unit``, as in `DPRidgeCV.fit`.
             checkpoint: path of a file from which an interrupted fit resumes, as in `dpbilevel.solve`. It is as secret
                 as the rows; delete it once the model is saved.
         """

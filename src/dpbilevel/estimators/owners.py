@@ -6,8 +6,8 @@ the first row would change the roles of others. To replace an id moves at most o
 
 The label, the source and the task of a row are its content, and neighbours may differ in all of them. So a unit may
 have rows in several sources. Its loss is the sum of theirs, its gradient by the weights has an entry for each of its
-sources, and every contribution of a method is clipped whole, whichever entries it has: no sensitivity rests on where
-rows are.
+sources, and every contribution of a method is clipped as a whole, whichever entries it has: no sensitivity rests on
+where rows are.
 """
 
 from collections.abc import Mapping, Sequence

@@ -61,8 +61,8 @@ class PenaltyEstimator(LinearEstimator):
             X, y: rows and targets.
             sample_weight: one weight >= 0 per row, at most ``largest_weight``; larger ones are clamped to it. Not
                 together with units.
-            units: whose row each row is: ids, integers or strings. Needs ``rows_per_unit``. The guarantee is then that
-                of all rows of one id, and the numbers of records are numbers of ids.
+            units: the id of the unit of each row: integers or strings. Needs ``rows_per_unit``. The guarantee is then
+                that of all rows of one id, and the numbers of records are numbers of ids.
             checkpoint: path of a file from which an interrupted fit resumes, as in `dpbilevel.solve`. It is as secret
                 as the rows; delete it once the model is saved.
         """

@@ -40,11 +40,11 @@ class SourceWeighted(LinearEstimator):
         Args:
             X, y: rows and targets.
             sources: the source of each row; None for one source. The rows of a unit may be in several sources: its
-                gradient by the weights then has an entry for each of them, and is clipped whole.
+                gradient by the weights then has an entry for each of them, and is clipped as a whole.
             validation: a pair (X, y) of separate rows for tuning, none of which is also a training row (the guarantee
                 assumes that each record occurs once); by default a fraction of the rows (``validation_fraction``).
                 With units, (X, y, units): no unit may have rows of both kinds.
-            units: whose row each row is, with ``rows_per_unit``, as in `DPLogisticRegressionCV.fit`.
+            units: the id of the unit of each row, with ``rows_per_unit``, as in `DPLogisticRegressionCV.fit`.
             checkpoint: path of a file from which an interrupted fit resumes, as in `dpbilevel.solve`. It is as secret
                 as the rows; delete it once the model is saved.
         """

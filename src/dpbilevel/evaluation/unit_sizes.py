@@ -78,7 +78,7 @@ def unit_sizes(
     Guarantee: (budget.epsilon, budget.delta)-DP under ``budget.adjacency`` for all rows of one unit.
 
     Args:
-        units: whose row each row is: ids, integers or strings.
+        units: the id of the unit of each row: integers or strings.
         budget: of this release, with a finite epsilon; a small one will do.
         largest: public: bins end at 1, 2, 4, ... up to it, and one more is for all other units.
         ledger: the ledger of the data set.

@@ -1,9 +1,10 @@
 """What protecting units costs against protecting rows, for every k, from public numbers only.
 
-Units of at most k rows are clipped whole. A clip that leaves k rows unchanged is sqrt(k) times that of one row if the
-rows of a unit are unrelated, and k times if they are alike. By this factor noise grows over that of a run that protects
-rows and uses the same ones: the divisor, units times ``mean_rows``, stands for the number of rows. (Group privacy of k
-rows takes k times the noise, whatever rows are.) A larger k keeps more rows. The signal is the number of rows kept:
+Units of at most k rows are clipped as a whole. A clip that leaves k rows unchanged is sqrt(k) times that of one row if
+the rows of a unit are unrelated, and k times if they are alike. By this factor noise grows over that of a run that
+protects rows and uses the same ones: the divisor, units times ``mean_rows``, stands for the number of rows. (Group
+privacy of k rows takes k times the noise, whatever rows are.) A larger k keeps more rows. The signal is the number of
+rows kept:
 
     signal to noise of k over that of k = 1:    kept(k)/(kept(1) sqrt(k))  to  kept(k)/(kept(1) k),    kept(1) = 1
 

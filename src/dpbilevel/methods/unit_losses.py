@@ -1,4 +1,4 @@
-"""The problem of units, from the problem of rows: what a unit contributes is the sum over its rows, clipped whole.
+"""The problem of units, from the problem of rows: a unit contributes the sum over its rows, clipped as a whole.
 
     f_u(x, y) = 1/m * sum over the rows j of unit u of f_j(x, y),    m a public mean of rows per unit
 

@@ -14,7 +14,7 @@ since the inner product of a a' and b b' is (a . b)^2 >= 0. So a mean over n rec
 not by 2 R^2/n, and by R^2/n if a record is set to zero. The bound needs matrices with non-negative inner products. No
 declaration is trusted with that: the release multiplies the row by itself, and clipping scales the product by a
 positive number, which is the product of a shorter row. A record may also be a unit with several rows, whose products
-are added and clipped whole; `unit_moments` has the same bounds for it.
+are added and clipped as a whole; `unit_moments` has the same bounds for it.
 
 **Rounding.** Rows are computed once and clipped, so that a factor of a product exceeds R by less than 2^-18 R, and two
 copies of it differ by less. A chunk of 128 rows is multiplied in float32 as in `products`, where both factors have norm

@@ -63,7 +63,7 @@ class Privacy:
         """The unit of privacy: one row, or all rows of one person."""
         if self.rows_per_unit is None:
             return "one record (a row of the data, not a person: use group=k for k rows of one person)"
-        return f"one unit (one person, or what else ids stand for: all of its rows, of which {self._used} used)"
+        return f"one unit (one person, or whatever an id denotes: all of its rows, of which {self._used} used)"
 
     @property
     def _used(self) -> str:

@@ -1,4 +1,4 @@
-"""The second moments of units: the matrix of a unit is the sum of the products of its rows, and is clipped whole.
+"""The second moments of units: the matrix of a unit is the sum of the products of its rows, clipped as a whole.
 
 A unit with rows a_1, ..., a_k contributes M = A'A = sum of a_j a_j', with the rows of A as its rows. M is scaled to a
 Frobenius norm of at most C = R^2. Every M is positive semidefinite, since v'Mv is a sum of squares, and so is a scaled

@@ -1,8 +1,8 @@
 """Units of privacy that are more than a row: a person, a device, a household. A unit is a record that is a bundle.
 
 A unit holds at most k of its rows. Everything else treats it as any other record: what it contributes to a release is a
-function of the whole bundle and is clipped whole, so that replacing *all* rows of one unit changes an answer by no more
-than replacing one record does. Sensitivities, accounting and noise stay as they are.
+function of the whole bundle and is clipped as a whole, so that replacing *all* rows of one unit changes an answer by no
+more than replacing one record does. Sensitivities, accounting and noise stay as they are.
 
 **Neighbours.** The set of ids is fixed: two data sets are neighbours if they differ in the rows of one id, any number
 of them. So nothing that concerns another unit may depend on the rows of this one:
@@ -133,7 +133,7 @@ def selections(given: Mapping[str, Tree], unit: Any, rows_per_unit: Any, mean_ro
         return {}
     most, _ = check_bounds(rows_per_unit, mean_rows)
     if unit is None:
-        raise InvalidRecords("unit: must be given with rows_per_unit=...; it says whose row each row is")
+        raise InvalidRecords("unit: must be given with rows_per_unit=...; it is the id of the unit of each row")
     check_columns_are_public(given)
     for role, tree in given.items():
         check_leading_axis(role, jax.tree.map(lambda leaf: shape_of(role, leaf), tree))  # noqa: B023

@@ -85,7 +85,7 @@ def _record(solution: Solution) -> str:
     if most is None:
         return "a record is one row of the data, not a person"
     used = "one is" if most == 1 else f"at most {most} are"
-    return f"a record is a unit, one person or what else ids stand for: all of its rows, of which {used} used"
+    return f"a record is a unit, one person or whatever an id denotes: all of its rows, of which {used} used"
 
 
 def _groups(solution: Solution) -> Iterator[tuple[int, float]]:
