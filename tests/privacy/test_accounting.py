@@ -50,6 +50,11 @@ def release(adjacency: str, *, noise: float, steps: int = 1, rate: float = 1.0, 
     )
 
 
+def test_the_noise_multiplier_is_the_inverse_of_the_ratio():
+    assert [charge(ratio).noise_multiplier for ratio in (0.25, 4.0, math.inf, 0.0)] == [4.0, 0.25, 0.0, math.inf]
+    assert dataclasses.replace(charge(1.0), declared=dpb.GaussianDP(0.5)).noise_multiplier is None
+
+
 # --- golden values -----------------------------------------------------------------------------------------------
 
 HUNDRED_GAUSSIANS = dp_accounting.SelfComposedDpEvent(dp_accounting.GaussianDpEvent(20.0), 100)

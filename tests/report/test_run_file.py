@@ -58,6 +58,8 @@ def test_numbers_are_where_the_schema_says(tmp_path):
     assert guarantee["status"] == "private"
     assert [role["role"] for role in content["spend"]] == ["lower", "upper"]
     assert sum(release["share"] for release in content["spend"][0]["releases"]) == pytest.approx(1)
+    for release in (release for role in content["spend"] for release in role["releases"]):
+        assert release["noise_multiplier"] * release["sensitivity_over_noise"] == pytest.approx(1, rel=1e-15)
     assert [entry["name"] for entry in content["hyperparameters"]["values"]] == ["age", "sex", "job"]
     assert np.shape(content["trajectory"]) == (40, 3)
     assert content["model"]["coefficients"] == linear().coefficients.tolist()

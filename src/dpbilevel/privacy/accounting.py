@@ -55,6 +55,13 @@ class Charge:
         return self.ratio * math.sqrt(self.uses)
 
     @property
+    def noise_multiplier(self) -> float | None:
+        """Noise over sensitivity of one use, the inverse of the ratio; None where the cost of a call is declared."""
+        if self.declared is not None:
+            return None
+        return 1 / self.ratio if self.ratio > 0 else math.inf
+
+    @property
     def is_full_batch(self) -> bool:
         """Whether the release is full batch, so that mu^2 adds up: no sampling, and no black box."""
         return self.sampling.is_full_batch and self.declared is None

@@ -106,6 +106,7 @@ def _charge(charge: Charge, share: float) -> Content:
         "uses": charge.uses,
         "sampling": repr(charge.sampling),
         "sensitivity_over_noise": None if charge.declared is not None else charge.ratio,
+        "noise_multiplier": charge.noise_multiplier,
         "mu": charge.mu if charge.is_gaussian else None,
         "clip": charge.clip,
         "declared": None if charge.declared is None else repr(charge.declared),

@@ -61,9 +61,9 @@ def html_report(review: Review) -> str:
             spend_picture(solution),
             table(
                 "Spend by use of rows and release",
-                ["release", "rows", "uses", "sampling", "sensitivity / noise", "mu", "share"],
+                ["release", "rows", "uses", "sampling", "sensitivity / noise", "noise multiplier", "mu", "share"],
                 release_rows(report),
-                numeric=(2, 4, 5, 6),
+                numeric=(2, 4, 5, 6, 7),
                 wide=True,
             ),
         ),

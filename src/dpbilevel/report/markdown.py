@@ -47,7 +47,10 @@ def markdown_report(review: Review) -> str:
         _titled("## Remarks", _bullets(f"{remark}." for remark in report["remarks"])),
         "## Privacy spend",
         _text(spend_words(report)),
-        _table(["release", "rows", "uses", "sampling", "sensitivity / noise", "mu", "share"], release_rows(report)),
+        _table(
+            ["release", "rows", "uses", "sampling", "sensitivity / noise", "noise multiplier", "mu", "share"],
+            release_rows(report),
+        ),
         _table(["rows", "number", "epsilon"], roles),
         "## Hyperparameters",
         _text(returned_words(report)),

@@ -36,7 +36,7 @@ def spend_words(report: Content) -> str:
 
 
 def release_rows(report: Content) -> list[list[str]]:
-    """One row per charge: release, rows, uses, sampling, sensitivity over noise, mu and share."""
+    """One row per charge: release, rows, uses, sampling, sensitivity over noise, noise multiplier, mu and share."""
     return [
         [
             release["release"],
@@ -44,6 +44,7 @@ def release_rows(report: Content) -> list[list[str]]:
             number(release["uses"]),
             release["sampling"].removesuffix("()"),
             release["declared"] or number(release["sensitivity_over_noise"]),
+            number(release["noise_multiplier"]),
             number(release["mu"]),
             f"{release['share']:.1%}" if release["share"] else "–",
         ]
