@@ -31,21 +31,23 @@ class LinearBounds:
         curvature: largest second derivative of the loss in the score; an operator norm if the score is a vector.
         first_curvature: the same at the start of training, where y is zero: a mean over the entries of the score. By
             default it is the largest.
-        slope: largest first derivative in the score; infinite where it is not bounded, as for a squared loss.
+        derivative: largest first derivative in the score; infinite where it is not bounded, as for a squared loss.
 
-    >>> LinearBounds(row_norm=1.0, curvature=0.25, slope=1.0)  # logistic regression on rows of norm one
-    LinearBounds(row_norm=1.0, curvature=0.25, first_curvature=None, slope=1.0)
+    >>> LinearBounds(row_norm=1.0, curvature=0.25, derivative=1.0)  # logistic regression on rows of norm one
+    LinearBounds(row_norm=1.0, curvature=0.25, first_curvature=None, derivative=1.0)
     """
 
     row_norm: float
     curvature: float
     first_curvature: float | None = None
-    slope: float = math.inf
+    derivative: float = math.inf
 
     def __post_init__(self) -> None:
         positive("row_norm", self.row_norm, "it bounds the norm of every row (try 1.0)")
         positive("curvature", self.curvature, "it bounds the second derivative of the loss in the score (try 1.0)")
-        positive("slope", self.slope, "it bounds the first derivative of the loss in the score", infinite=True)
+        positive(
+            "derivative", self.derivative, "it bounds the first derivative of the loss in the score", infinite=True
+        )
         positive("first_curvature", self.at_zero, "it is the second derivative of the loss at a score of zero")
 
     @property

@@ -178,7 +178,7 @@ def test_other_problems_are_refused_before_a_charge(baseline):
         with pytest.raises(InvalidProblem, match="one score per record and declared bounds"):
             dpb.plan(problem, records(LABELS).sizes, BUDGET, method=baseline, start=start)
     other = SQUARED if isinstance(baseline, ObjectivePerturbation) else LOGISTIC
-    with pytest.raises(InvalidProblem, match="bounded slope"):
+    with pytest.raises(InvalidProblem, match="bounded derivative"):
         dpb.plan(other, records(LABELS).sizes, BUDGET, method=baseline)
 
 

@@ -101,7 +101,7 @@ def test_another_epsilon_takes_other_steps_and_compiles_nothing():
 
 
 def test_steps_grow_with_columns_and_shrink_with_noise():
-    bounds = dpb.LinearBounds(row_norm=1.0, curvature=0.25, slope=1.0)
+    bounds = dpb.LinearBounds(row_norm=1.0, curvature=0.25, derivative=1.0)
 
     def steps(columns=100, mu=0.3):
         return Preconditioned(bounds, 20_000, columns, mu, True, 1).number_of_steps

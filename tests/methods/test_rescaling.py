@@ -101,7 +101,7 @@ def test_newton_steps_find_the_factors_that_noise_does_not_hide(noise, expected)
     rule = Rescaling(groups, parts, noise, 0.0, 1000, 1.0, 0.25, True)
     state = rule.start()
     for step in range(PASSES):
-        derivatives = {"slope": curvature * (state["scales"] - best), "curvature": curvature}
+        derivatives = {"derivative": curvature * (state["scales"] - best), "curvature": curvature}
         answer = {name: value / parts[name].unit for name, value in derivatives.items()}
         state = rule.step(state, answer, jnp.asarray(step))
     factors = rule.factors(state, jnp.ones(COLUMNS), 0.1 * jnp.ones(COLUMNS), (jnp.ones(COLUMNS), jnp.ones(COLUMNS)))

@@ -13,7 +13,7 @@ from dpbilevel.privacy import objective
 from dpbilevel.privacy.objective import ObjectiveNoise
 
 SLOPE, CURVATURE, ROW_NORM = 1.5, 0.7, 2.0
-BOUNDS = {"slope": SLOPE, "curvature": CURVATURE, "row_norm": ROW_NORM}
+BOUNDS = {"derivative": SLOPE, "curvature": CURVATURE, "row_norm": ROW_NORM}
 TOLERANCE = 1e-9
 THETA = np.linspace(-60, 60, 400_001)
 

@@ -56,7 +56,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], dict[str, Any], tuple[str, ...]]]
     "Ball": (dpb.Ball, {"radius": 1.0}, ()),
     "Simplex": (dpb.Simplex, {}, ("total",)),
     "Constants": (dpb.Constants, _constants, ("record_upper_lipschitz", "record_lower_smoothness")),
-    "LinearBounds": (dpb.LinearBounds, {"row_norm": 1.0, "curvature": 0.25}, ("first_curvature", "slope")),
+    "LinearBounds": (dpb.LinearBounds, {"row_norm": 1.0, "curvature": 0.25}, ("first_curvature", "derivative")),
     "LinearLoss": (dpb.LinearLoss, {"row": len, "loss": print}, ("bounds",)),
     "BilevelProblem": (
         dpb.BilevelProblem,

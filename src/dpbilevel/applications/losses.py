@@ -110,7 +110,7 @@ class LinearModel:
         classes = self.classes or 1
         first = suprema.curvature if classes == 1 else (1 - 1 / classes) / classes
         return LinearBounds(
-            row_norm=self.row_norm, curvature=suprema.curvature, first_curvature=first, slope=suprema.slope
+            row_norm=self.row_norm, curvature=suprema.curvature, first_curvature=first, derivative=suprema.derivative
         )
 
     def certified(self, constants: Callable[..., Constants], **declared: Any) -> Constants | None:

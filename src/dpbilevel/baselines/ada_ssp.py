@@ -77,8 +77,10 @@ class AdaSSP(Baseline):
     def program(self, context: PublicContext) -> tuple[Program, Parameters]:
         """One round of two stages: a release each, and the model from both answers."""
         bounds = linear_bounds(context, "AdaSSP")
-        if math.isfinite(bounds.slope):
-            raise InvalidProblem("AdaSSP: needs a squared loss; for a loss of bounded slope use ObjectivePerturbation")
+        if math.isfinite(bounds.derivative):
+            raise InvalidProblem(
+                "AdaSSP: needs a squared loss; for a loss with a bounded derivative use ObjectivePerturbation"
+            )
         if not context.budget.is_private:
             return noiseless_training(context, pools(context))
         adjacency, row_norm = context.budget.adjacency, math.sqrt(bounds.curvature) * bounds.row_norm

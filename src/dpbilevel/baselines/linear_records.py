@@ -1,4 +1,4 @@
-"""What baselines for linear models need of a problem at a fixed x: rows, slopes, weights and penalties."""
+"""What baselines for linear models need of a problem at a fixed x: rows, derivatives, weights and penalties."""
 
 import functools
 from collections.abc import Callable

@@ -5,9 +5,9 @@ Chaudhuri, Monteleoni and Sarwate (2011), with the accounting and the approximat
 One look at the records, whatever the number of passes that the minimiser takes: what a training of one release costs.
 
 **How it is charged.** It is no Gaussian release of a clipped sum: the density of its result involves a determinant, and
-the slopes of the changed records depend on the noise. Its cost is the (epsilon, delta) of `privacy.objective`, which
-has the proof, as a `DeclaredRelease`. Rows are shortened and slopes clipped here. That the loss is convex, and its
-curvature at most the declared one, is assumed and stated as a caveat; for this library's losses it is proved.
+the derivatives of the changed records depend on the noise. Its cost is the (epsilon, delta) of `privacy.objective`,
+which has the proof, as a `DeclaredRelease`. Rows are shortened and derivatives clipped here. That the loss is convex,
+and its curvature at most the declared one, is assumed and stated as a caveat; for this library's losses it is proved.
 
 **The minimiser** is found by Newton steps that are halved until they reduce the norm of the gradient, until it is below
 a public tolerance. This ends for all records, since the objective is smooth and strongly convex. The number of steps
@@ -63,7 +63,7 @@ _HALVINGS = 60
 class ObjectivePerturbation(Baseline):
     """Train at the starting x with one perturbed objective, and the full budget.
 
-    For problems with one score per record and a loss of bounded slope that declares its bounds, such as
+    For problems with one score per record and a loss with a bounded derivative that declares its bounds, such as
     `dpb.applications.regularization("logistic", row_norm=...)`. The problem's own penalties are used at the starting x,
     and a ridge that the guarantee needs is added to them.
 
@@ -92,8 +92,10 @@ class ObjectivePerturbation(Baseline):
     def program(self, context: PublicContext) -> tuple[Program, Parameters]:
         """One call, which draws its noise, minimises, and returns the noisy minimiser."""
         bounds, budget = linear_bounds(context, "ObjectivePerturbation"), context.budget
-        if math.isinf(bounds.slope):
-            raise InvalidProblem("ObjectivePerturbation: needs a loss of bounded slope; for a squared loss use AdaSSP")
+        if math.isinf(bounds.derivative):
+            raise InvalidProblem(
+                "ObjectivePerturbation: needs a loss with a bounded derivative; for a squared loss use AdaSSP"
+            )
         if not budget.is_private or budget.delta is None:
             return noiseless_training(context, pools(context))
         number, sizes = number_of_records(context), context.sizes
@@ -131,9 +133,9 @@ class ObjectivePerturbation(Baseline):
 
     def noise(self, budget: Budget, bounds: LinearBounds, records: int, columns: int) -> ObjectiveNoise:
         """Ridge, noise and tolerance, from public numbers."""
-        own = {"slope": bounds.slope, "curvature": bounds.curvature, "row_norm": bounds.row_norm}
+        own = {"derivative": bounds.derivative, "curvature": bounds.curvature, "row_norm": bounds.row_norm}
         bend = bounds.curvature * bounds.row_norm**2
-        tolerance = _TOLERANCE * records * bounds.slope * bounds.row_norm
+        tolerance = _TOLERANCE * records * bounds.derivative * bounds.row_norm
         smallest = bend / math.expm1(min(self.share * budget.epsilon, _MOST_COST))
         first = ObjectiveNoise.of(budget, **own, ridge=smallest, tolerance=tolerance)
         wanted = first.noise_std**2 * columns / (records * bounds.curvature)
@@ -190,7 +192,7 @@ def minimiser(derivatives: Derivatives, start: Floats, tolerance: float) -> Floa
 
 @functools.lru_cache(maxsize=64)
 def _derivatives(problem: BilevelProblem, levels: tuple[str, ...], bounds: LinearBounds) -> Callable[..., Any]:
-    """(x, y, records by level) -> gradient and Hessian of the sum of losses, of shortened rows and clipped slopes."""
+    """(x, y, records by level) -> gradient and Hessian of the sum of losses; rows shortened, derivatives clipped."""
 
     def of_level(level: str, x: Tree, y: jax.Array, records: Tree) -> tuple[jax.Array, jax.Array]:
         rows = jax.vmap(row(problem, level))(records)
@@ -198,17 +200,19 @@ def _derivatives(problem: BilevelProblem, levels: tuple[str, ...], bounds: Linea
         rows = jnp.where(jnp.isfinite(norms), rows, 0.0) * jnp.minimum(
             1.0, bounds.row_norm / jnp.maximum(norms, 1e-300)
         )
-        slope = jax.grad(score_loss(problem, level), 1)
+        derivative = jax.grad(score_loss(problem, level), 1)
 
         def clipped(score: jax.Array, record: Tree) -> jax.Array:
             # A record of more than full weight counts once: the bound on the curvature is one for full weights.
-            weight = jax.grad(slope, 1)(x, jnp.zeros_like(score), record) / bounds.at_zero
-            return jnp.clip(slope(x, score, record) / jnp.maximum(weight, 1.0), -bounds.slope, bounds.slope)
+            weight = jax.grad(derivative, 1)(x, jnp.zeros_like(score), record) / bounds.at_zero
+            return jnp.clip(
+                derivative(x, score, record) / jnp.maximum(weight, 1.0), -bounds.derivative, bounds.derivative
+            )
 
         scores = rows @ y
-        slopes = jax.vmap(clipped)(scores, records)
+        derivatives = jax.vmap(clipped)(scores, records)
         bends = jnp.clip(jax.vmap(jax.grad(clipped))(scores, records), 0.0, bounds.curvature)
-        return slopes @ rows, (rows * bends[:, None]).T @ rows
+        return derivatives @ rows, (rows * bends[:, None]).T @ rows
 
     @jax.jit
     def both(x: Tree, y: jax.Array, records: Mapping[str, Tree]) -> tuple[jax.Array, jax.Array]:

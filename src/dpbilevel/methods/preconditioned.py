@@ -147,9 +147,9 @@ class Preconditioned:
     def ridge(self) -> float:
         """The ridge that the noise on the mean gradient is worth."""
         noise = (2.0 if self.replaced else 1.0) / (self.records * self.mu * math.sqrt(1 - _SHARE - _SCALE_SHARE))
-        bounded = math.isfinite(self.bounds.slope)
+        bounded = math.isfinite(self.bounds.derivative)
         # Gradients of an unbounded loss are clipped at its residuals, which are smaller than its targets.
-        return noise * self.bounds.row_norm**2 * (self.bounds.slope if bounded else self.bounds.curvature / 2)
+        return noise * self.bounds.row_norm**2 * (self.bounds.derivative if bounded else self.bounds.curvature / 2)
 
     @property
     def noise_to_signal(self) -> float:
@@ -186,7 +186,7 @@ class Preconditioned:
                 records=self.records,
                 row_norm=bounds.row_norm,
                 curvature=bounds.curvature,
-                likelihood=math.isfinite(bounds.slope),
+                likelihood=math.isfinite(bounds.derivative),
                 mean_rows=self.mean_rows,
             )
         noise = gradients.parts[GRADIENT].unit * releases[TRAINING].noise_std
@@ -244,7 +244,7 @@ class Preconditioned:
 
     @property
     def _first_clip(self) -> float:
-        return self.bounds.row_norm * (self.bounds.slope if math.isfinite(self.bounds.slope) else 1.0)
+        return self.bounds.row_norm * (self.bounds.derivative if math.isfinite(self.bounds.derivative) else 1.0)
 
     def _parameters(self, releases: Mapping[str, Release], roles: tuple[str, ...]) -> Parameters:
         moments, training = releases[MOMENTS], releases[TRAINING]

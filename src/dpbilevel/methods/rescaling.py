@@ -14,7 +14,7 @@ needs no formula, because the derivatives are measured at the model that has it.
 *Groups* are the columns that share a penalty of x; all columns that x does not penalise, such as an intercept, are one
 more. A problem without penalties in x has no groups, and nothing is spent.
 
-*Sampling.* Records that have trained the model are fitted better than others. The slope of F is corrected by what
+*Sampling.* Records that have trained the model are fitted better than others. The derivative of F is corrected by what
 sampling alone explains, E[y . zeta] = phi d_eff/n, with d_eff the number of coefficients that training has fitted and
 phi the dispersion of the loss: one for a log-likelihood. For units n is their number, and phi depends on how alike the
 rows of one are: 1/m for independent rows, one for equal ones. The clip of training, which units' gradients have set,
@@ -52,7 +52,7 @@ Tree = Any
 SCALE = "scale of the model"
 PASSES = 4  # Newton steps; the first starts at a factor of one, the others are averaged
 SHARE = 0.02  # of the training's mu^2: costs as much accuracy as 1% fewer records
-_SHARES = {"slope": 0.7, "curvature": 0.3}  # of the mu^2 of a pass
+_SHARES = {"derivative": 0.7, "curvature": 0.3}  # of the mu^2 of a pass
 _MOST_GROUPS = 16  # with more, all penalised columns share a factor, because noise grows with their number
 _LARGEST = 3.0  # factor: training that stops early reaches at least a third of the way
 _DOUBT = 1 + 2 * math.sqrt(2)  # a squared movement over its variance that noise explains: two deviations above its mean
@@ -115,7 +115,7 @@ class Rescaling:
         moments_noise: on entries of the second moments.
         records: number of training records.
         row_norm, curvature: declared bounds.
-        likelihood: whether slopes are bounded, as those of a log-likelihood of classes.
+        likelihood: whether derivatives are bounded, as those of a log-likelihood of classes.
         mean_rows: m, the mean number of rows of a record.
     """
 
@@ -161,15 +161,15 @@ class Rescaling:
         square = jnp.sum(sizes @ (directions.T @ flat) ** 2)
         noise = self.moments_noise * jnp.sum(flat**2)
         size = jnp.sqrt(jnp.minimum(jnp.maximum(square, 0) + noise, self.row_norm**2 * jnp.sum(flat**2)))
-        slope = clip / self.row_norm
-        clips = jnp.stack([_TAIL * slope * size, self.curvature * (_TAIL * size) ** 2])
-        dispersion = self._dispersion((slope / _TAIL) ** 2)
+        derivative = clip / self.row_norm
+        clips = jnp.stack([_TAIL * derivative * size, self.curvature * (_TAIL * size) ** 2])
+        dispersion = self._dispersion((derivative / _TAIL) ** 2)
         of_groups = jax.ops.segment_sum(fitted, jnp.asarray(self.groups), self.number) * flat.shape[1]
         more = {"clips": jnp.maximum(clips, _TINY), "fitted": dispersion * of_groups / self.records}
         return state | {name: value.astype(jnp.float32) for name, value in more.items()}
 
     def _dispersion(self, square: jax.Array) -> Any:
-        """phi, from the mean square of slopes."""
+        """phi, from the mean square of derivatives."""
         if not self.likelihood:
             return square
         return 1.0 if self.mean_rows == 1 else jnp.clip(square / self.curvature, 1 / self.mean_rows, 1.0)
@@ -178,10 +178,10 @@ class Rescaling:
         """The factors after a pass."""
         means = separated(answer, self.parts)
         noise = {name: self.parts[name].unit * self.noise_std * state["clips"][at] for at, name in enumerate(_SHARES)}
-        slope = state["clips"][0] * means["slope"] + state["fitted"]
+        derivative = state["clips"][0] * means["derivative"] + state["fitted"]
         curvature = jnp.maximum(state["clips"][1] * means["curvature"], noise["curvature"])
-        target = state["scales"] - slope / jnp.maximum(curvature, _TINY)
-        variance = (noise["slope"] / jnp.maximum(curvature, _TINY)) ** 2
+        target = state["scales"] - derivative / jnp.maximum(curvature, _TINY)
+        variance = (noise["derivative"] / jnp.maximum(curvature, _TINY)) ** 2
         scales = jnp.clip(target, 0.0, _LARGEST)
         later = jnp.where(step > 0, 1.0 / (PASSES - 1), 0.0)
         new = {
@@ -222,8 +222,8 @@ def scaled(y: jax.Array, factors: jax.Array) -> jax.Array:
 
 
 def _parts(problem: BilevelProblem, level: str, groups: tuple[int, ...]) -> dict[str, Part]:
-    slope, curvature = _derivatives(problem, level, groups)
-    return shared({"slope": (slope, 1.0), "curvature": (curvature, 1.0)}, _SHARES)
+    derivative, curvature = _derivatives(problem, level, groups)
+    return shared({"derivative": (derivative, 1.0), "curvature": (curvature, 1.0)}, _SHARES)
 
 
 @functools.lru_cache(maxsize=64)
@@ -236,7 +236,7 @@ def _derivatives(problem: BilevelProblem, level: str, groups: tuple[int, ...]) -
         weight = problem.lower_scale(x) if level == "lower" else 1.0
         return lambda scales: loss(x, scaled(y, scales[column_groups]), record) / weight
 
-    def slope(point: Tree, record: Tree) -> jax.Array:
+    def derivative(point: Tree, record: Tree) -> jax.Array:
         return jax.grad(relative(point, record))(point[2]) / point[3][0]
 
     def curvature(point: Tree, record: Tree) -> jax.Array:
@@ -245,7 +245,7 @@ def _derivatives(problem: BilevelProblem, level: str, groups: tuple[int, ...]) -
         second = jax.vmap(lambda unit: unit @ jax.jvp(gradient, (point[2],), (unit,))[1])(along)
         return second / point[3][1]
 
-    return slope, curvature
+    return derivative, curvature
 
 
 def fitted_columns(

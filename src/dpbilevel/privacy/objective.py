@@ -13,16 +13,17 @@ has the density of b at that place, times the determinant of the Hessian H. Comp
 ``ridge``. Either determinant is at most 1 + K R^2/ridge times that of the remainder, and at least once. Its logarithm
 is at most log(1 + K R^2/ridge).
 
-*Density of b.* The neighbour needs b + v at the same y*, with v = s a - s' c and slopes s, s' in [-G, G] that depend on
-y*, hence on b. The loss in the exponent is (2 b . v + |v|^2)/(2 noise_std^2). It is convex in (s, s'), so that it is
-largest at one of four vertices, each of which is a *fixed* vector of norm at most 2 G R. For a fixed v it is the loss
-of a Gaussian mechanism. The hockey-stick divergence of the largest of four losses is at most the sum of four: with mu =
-2 G R/noise_std,
+*Density of b.* The neighbour needs b + v at the same y*, with v = s a - s' c and derivatives s, s' in [-G, G] that
+depend on y*, hence on b. The loss in the exponent is (2 b . v + |v|^2)/(2 noise_std^2). It is convex in (s, s'), so
+that it is largest at one of four vertices, each of which is a *fixed* vector of norm at most 2 G R. For a fixed v it is
+the loss of a Gaussian mechanism. The hockey-stick divergence of the largest of four losses is at most the sum of four:
+with mu = 2 G R/noise_std,
 
     delta(epsilon) <= 4 delta_mu(epsilon - log(1 + K R^2/ridge)),
 
 delta_mu that of mu-GDP. If a record is set to zero instead, there are two vertices of norm at most G R, and 2 in place
-of 4, which is Theorem 3.1 of the paper. That slopes depend on b is why objective perturbation is no Gaussian release.
+of 4, which is Theorem 3.1 of the paper. That derivatives depend on b is why objective perturbation is no Gaussian
+release.
 
 **The approximation.** The objective is ridge-strongly convex, so that |y~ - y*| <= tolerance/ridge. Given y*, the
 output is a Gaussian mechanism on y~ - y*, which differs between neighbours by at most 2 tolerance/ridge. It composes
@@ -64,16 +65,16 @@ class ObjectiveNoise:
 
     @classmethod
     def of(
-        cls, budget: Budget, *, slope: float, curvature: float, row_norm: float, ridge: float, tolerance: float
+        cls, budget: Budget, *, derivative: float, curvature: float, row_norm: float, ridge: float, tolerance: float
     ) -> Self:
         """For a budget and a ridge, whose determinant must cost less than epsilon.
 
         >>> noise = ObjectiveNoise.of(
-        ...     Budget(1.0, 1e-6), slope=1.0, curvature=0.25, row_norm=1.0, ridge=2.5, tolerance=1e-9
+        ...     Budget(1.0, 1e-6), derivative=1.0, curvature=0.25, row_norm=1.0, ridge=2.5, tolerance=1e-9
         ... )
         >>> round(noise.noise_std, 2)
         9.89
-        >>> spent = noise.delta(1.0, slope=1.0, curvature=0.25, row_norm=1.0, adjacency="replace-one")
+        >>> spent = noise.delta(1.0, derivative=1.0, curvature=0.25, row_norm=1.0, adjacency="replace-one")
         >>> 0.999e-6 < spent <= 1e-6
         True
         """
@@ -86,14 +87,14 @@ class ObjectiveNoise:
         mu = gaussian_mu(budget.epsilon - cost, budget.delta / _VERTICES[budget.adjacency]) * (1 - _HEADROOM)
         return cls(
             ridge=ridge,
-            noise_std=_CHANGES[budget.adjacency] * slope * row_norm / (mu * math.sqrt(1 - _OUTPUT_SHARE)),
+            noise_std=_CHANGES[budget.adjacency] * derivative * row_norm / (mu * math.sqrt(1 - _OUTPUT_SHARE)),
             output_std=2 * tolerance / (ridge * mu * math.sqrt(_OUTPUT_SHARE)),
             tolerance=tolerance,
         )
 
-    def delta(self, epsilon: float, *, slope: float, curvature: float, row_norm: float, adjacency: str) -> float:
+    def delta(self, epsilon: float, *, derivative: float, curvature: float, row_norm: float, adjacency: str) -> float:
         """The delta at epsilon, by the bound above."""
-        minimiser = _CHANGES[adjacency] * slope * row_norm / self.noise_std
+        minimiser = _CHANGES[adjacency] * derivative * row_norm / self.noise_std
         output = 2 * self.tolerance / (self.ridge * self.output_std)
         left = epsilon - math.log1p(curvature * row_norm**2 / self.ridge)
         return _VERTICES[adjacency] * gaussian_delta(math.hypot(minimiser, output), left)

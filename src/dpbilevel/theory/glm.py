@@ -95,7 +95,7 @@ def glm_constants(
     if radius is None:
         radius = shape.solution_radius(row_norm, floor)
     radius = positive("radius", radius, "it is the radius of the ball that y stays in (try None for the solutions')")
-    slope, curvature, twist = shape.suprema(row_norm * radius)
+    derivative, curvature, third_derivative = shape.suprema(row_norm * radius)
     record_curvature = curvature * row_norm * row_norm
     # Along (a in x, b in y) with group norms a_k, b_k: sums over groups such as sum_k a_k^2 ||y_k|| b_k are at most
     # a^2 r b, because no a_k exceeds a, and by Cauchy-Schwarz. So groups never increase a bound.
@@ -106,13 +106,13 @@ def glm_constants(
         cubic = (high * radius * radius / 2, 3 * high * radius, 3 * high)
     total = largest_square(x_block, cross_block, high + record_curvature)
     return Constants(
-        upper_lipschitz=slope * row_norm,
+        upper_lipschitz=derivative * row_norm,
         upper_smoothness=record_curvature,
-        lower_lipschitz=slope * row_norm,
+        lower_lipschitz=derivative * row_norm,
         lower_smoothness=total if fixed is None else max(total, fixed + record_curvature),
-        lower_hessian_lipschitz=largest_cubic(*cubic, twist * row_norm * row_norm * row_norm),
+        lower_hessian_lipschitz=largest_cubic(*cubic, third_derivative * row_norm * row_norm * row_norm),
         strong_convexity=floor,
-        record_upper_lipschitz=slope * row_norm,
+        record_upper_lipschitz=derivative * row_norm,
         record_lower_smoothness=record_curvature,
     )
 

@@ -30,9 +30,9 @@ _OPTIONAL = {("pseudo-huber", "target_bound")}
 class Suprema(NamedTuple):
     """Suprema of the loss's first three derivatives in s, over targets and scores; operator norms if s is a vector."""
 
-    slope: float
+    derivative: float
     curvature: float
-    twist: float
+    third_derivative: float
 
 
 @dataclass(frozen=True)
@@ -40,12 +40,12 @@ class LossShape:
     """The properties of a loss that determine the constants.
 
     Attributes:
-        slope_at_zero: c0, the supremum of |loss'(0)| over targets.
+        derivative_at_zero: c0, the supremum of |loss'(0)| over targets.
         pull: p, the supremum of -loss'(s) s: how strongly a record pulls y away from 0.
         suprema: suprema of the derivatives, as a non-decreasing function of the reach.
     """
 
-    slope_at_zero: float
+    derivative_at_zero: float
     pull: float
     suprema: Callable[[float], Suprema]
 
@@ -65,7 +65,7 @@ class LossShape:
 
         def radius(inverse_penalty: float) -> float:
             multiple = (weight + inverse_penalty) / floor
-            return min(self.slope_at_zero * row_norm * multiple, math.sqrt(self.pull * multiple))
+            return min(self.derivative_at_zero * row_norm * multiple, math.sqrt(self.pull * multiple))
 
         smallest_penalty_weight = 2 * self.suprema(row_norm * radius(0.0)).curvature * row_norm * row_norm / floor
         return radius(1 / max(smallest_penalty_weight, 1 / weight))
@@ -78,7 +78,7 @@ def loss_shape(loss: Any, row_norm: Any, *, target_bound: Any, threshold: Any, c
     >>> loss_shape("logistic", 1.0, **options).suprema(10.0).curvature
     0.25
     >>> loss_shape("poisson", 1.0, **options | {"target_bound": 3.0}).suprema(0.0)
-    Suprema(slope=2.0, curvature=1.0, twist=1.0)
+    Suprema(derivative=2.0, curvature=1.0, third_derivative=1.0)
     """
     if isinstance(loss, str) and loss == "huber":
         raise InvalidArgument(
@@ -108,25 +108,26 @@ def loss_shape(loss: Any, row_norm: Any, *, target_bound: Any, threshold: Any, c
             return LossShape(bound, bound * bound / 4, lambda reach: Suprema(reach + bound, 1.0, 0.0))
         case "poisson":
             return _poisson(bound)
-    # The residual v over the threshold: slope v/sqrt(1 + v^2), curvature (1 + v^2)^(-3/2), whose own slope is steepest
-    # at v = 1/2. The slope is below both the absolute residual (so the pull is below the squared loss's) and threshold.
+    # The residual v over the threshold: derivative v/sqrt(1 + v^2), curvature (1 + v^2)^(-3/2), which changes most at
+    # v = 1/2. The derivative is below both the absolute residual (so the pull is below the squared loss's) and the
+    # threshold.
     threshold = positive("threshold", threshold, "it is where the pseudo-Huber loss turns linear (try 1.0)")
-    slope_at_zero, pull = threshold, math.inf
+    derivative_at_zero, pull = threshold, math.inf
     if target_bound is not None:
-        slope_at_zero = bound / math.hypot(1, bound / threshold)
+        derivative_at_zero = bound / math.hypot(1, bound / threshold)
         pull = min(bound * bound / 4, bound * threshold)
-    return _bounded(slope_at_zero, pull, Suprema(threshold, 1.0, 1.5 * 0.8**2.5 / threshold))
+    return _bounded(derivative_at_zero, pull, Suprema(threshold, 1.0, 1.5 * 0.8**2.5 / threshold))
 
 
-def _bounded(slope_at_zero: float, pull: float, suprema: Suprema) -> LossShape:
+def _bounded(derivative_at_zero: float, pull: float, suprema: Suprema) -> LossShape:
     """A loss whose derivatives are bounded for any reach."""
-    return LossShape(slope_at_zero, pull, lambda reach: suprema)
+    return LossShape(derivative_at_zero, pull, lambda reach: suprema)
 
 
 def _softmax(classes: int) -> LossShape:
     if classes < 2:
         raise InvalidArgument(f"classes={classes!r}: must be at least 2; one class leaves nothing to learn")
-    # The slope is p - e_label, at most the distance of two vertices. Along a unit vector u second and third
+    # The derivative is p - e_label, at most the distance of two vertices. Along a unit vector u second and third
     # derivatives are the variance and the third central moment of u_k under p: of a variable whose range is at
     # most sqrt(2), so at most range^2/4 and range^3/(6 sqrt(3)). The pull is E[d], d_k = s_label - s_k; it is
     # stationary where every other d_k is 1 + E[d], hence its maximum W((classes - 1)/e).
@@ -135,7 +136,7 @@ def _softmax(classes: int) -> LossShape:
 
 
 def _poisson(target_bound: float) -> LossShape:
-    """e^s - target s with 0 <= target <= target_bound: its slope is e^s - target, and all further derivatives e^s."""
+    """e^s - target s with 0 <= target <= target_bound: its derivative is e^s - target, and all others e^s."""
 
     def suprema(reach: float) -> Suprema:
         if reach > math.log(sys.float_info.max):

@@ -73,8 +73,12 @@ def weighted_constants(
     if radius is None:
         radius = shape.solution_radius(row_norm, ridge, sources)
     radius = positive("radius", radius, "it is the radius of the ball that y stays in (try None for the solutions')")
-    slope, curvature, twist = shape.suprema(row_norm * radius)
-    first, second, third = slope * row_norm, curvature * row_norm * row_norm, twist * row_norm * row_norm * row_norm
+    derivative, curvature, third_derivative = shape.suprema(row_norm * radius)
+    first, second, third = (
+        derivative * row_norm,
+        curvature * row_norm * row_norm,
+        third_derivative * row_norm * row_norm * row_norm,
+    )
     return Constants(
         upper_lipschitz=first,
         upper_smoothness=second,
