@@ -19,7 +19,7 @@ from dpbilevel.evaluation import auc as auc_module
 from dpbilevel.evaluation.auc import auc_interval, default_edges
 from dpbilevel.evaluation.error_quantiles import LEVELS, quantile_interval
 from dpbilevel.evaluation.groups import group_interval
-from dpbilevel.evaluation.intervals import solved
+from dpbilevel.evaluation.intervals import solve_quadratic
 from dpbilevel.evaluation.r_squared import RSquared, r2_interval
 
 RUNS, LEVEL, ALARM = 1000, 0.9, 1e-6
@@ -200,8 +200,8 @@ def test_intervals_of_quantiles_that_forget_something_are_caught():
 
 
 def test_one_bounded_interval_or_the_whole_line():
-    assert solved(1.0, -3.0, 2.0) == (1.0, 2.0)
-    assert solved(0.0, 1.0, 1.0) == (-np.inf, np.inf)
+    assert solve_quadratic(1.0, -3.0, 2.0) == (1.0, 2.0)
+    assert solve_quadratic(0.0, 1.0, 1.0) == (-np.inf, np.inf)
 
 
 # --------------------------------------------------------------------------------------------------- real releases

@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from dpbilevel.evaluation.calibration import usable_probability
 from dpbilevel.evaluation.cells import UNIT, bin_of, count_noise, counts, one_cell
-from dpbilevel.evaluation.intervals import Interval, solved, within, z_score
+from dpbilevel.evaluation.intervals import Interval, solve_quadratic, within, z_score
 from dpbilevel.evaluation.means import Floats, Tree
 
 _MOST = 200  # bins: the AUC is then known to 0.25% where scores overlap most
@@ -141,7 +141,7 @@ def _interval(released: Mapping[str, Any], tie: float, level: float) -> Interval
         leading -= rest**2 * spread.sum()
         linear += 2 * rest * float(others @ spread)
         constant -= float(others**2 @ spread)
-    return within(solved(leading, linear, constant), 0.0, 1.0)
+    return within(solve_quadratic(leading, linear, constant), 0.0, 1.0)
 
 
 def default_edges(noise: float) -> tuple[float, ...]:

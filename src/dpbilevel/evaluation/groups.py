@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpbilevel.evaluation.cells import UNIT, count_noise, counts, one_cell
-from dpbilevel.evaluation.intervals import Interval, solved, within, z_score
+from dpbilevel.evaluation.intervals import Interval, solve_quadratic, within, z_score
 from dpbilevel.evaluation.means import Tree
 
 
@@ -79,7 +79,7 @@ def group_interval(released: Mapping[str, Any], group: str, level: float) -> Int
     noisy, sampled = square * noise**2, square * max(records, 0.0)
     if not records > 0:
         return 0.0, 1.0
-    found = solved(
+    found = solve_quadratic(
         records**2 - 2 * noisy + sampled,
         -2 * right * records + 2 * noisy - sampled,
         right**2 - noisy,

@@ -22,10 +22,10 @@ def z_score(level: float) -> float:
     return float(norm.isf((1 - level) / 2))
 
 
-def solved(leading: float, linear: float, constant: float) -> Interval:
+def solve_quadratic(leading: float, linear: float, constant: float) -> Interval:
     """All t with leading t^2 + linear t + constant <= 0; the whole line if this is not one bounded interval.
 
-    >>> solved(1.0, -3.0, 2.0), solved(-1.0, 0.0, 2.0)
+    >>> solve_quadratic(1.0, -3.0, 2.0), solve_quadratic(-1.0, 0.0, 2.0)
     ((1.0, 2.0), (-inf, inf))
     """
     if not leading > 0:

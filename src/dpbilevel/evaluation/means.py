@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 
-from dpbilevel.evaluation.intervals import Interval, solved, z_score
+from dpbilevel.evaluation.intervals import Interval, solve_quadratic, z_score
 
 Tree = Any
 Floats = npt.NDArray[np.float64]
@@ -180,7 +180,7 @@ def mean_interval(score: float, noise: float, largest: float, number: int, level
     A mean m of values between zero and b has a sampling variance of at most m (b - m)/n, whatever their distribution.
     """
     square = z_score(level) ** 2
-    low, high = solved(
+    low, high = solve_quadratic(
         1 + square / number,
         -2 * score - square * largest / number,
         score**2 - square * noise**2,
