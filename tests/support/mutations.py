@@ -88,7 +88,7 @@ def empty_place_in_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-def closing_loss_judged_free(monkeypatch: pytest.MonkeyPatch) -> None:
+def closure_treated_as_data_free(monkeypatch: pytest.MonkeyPatch) -> None:
     """A loss that closes over data is treated as data-free: its x-gradient is neither charged nor reported."""
     monkeypatch.setattr(problem_module, "closed_over_arrays", lambda traced, public: False)
 
@@ -103,7 +103,7 @@ def no_charge_on_resume(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Checkpoint, "charge", free)
 
 
-def vectors_computed_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+def contribution_computed_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     """The compiler may compute a contribution once for its norm and again for the sum, with different rounding."""
     buffer_cases.broken(monkeypatch, buffer_cases.direct)
 
@@ -151,7 +151,7 @@ MUTATIONS = (
     Mutation(realised_batch_size, detectors.batches_are_divided_by_public_numbers, SEARCH),
     Mutation(one_batch_as_several, detectors.releases_cost_what_their_batches_leak, BRUTE_FORCE),
     Mutation(empty_place_in_a_batch, detectors.fixed_batches_cost_what_they_leak, BRUTE_FORCE),
-    Mutation(closing_loss_judged_free, detectors.data_that_a_loss_closes_over_is_reported, SEARCH),
+    Mutation(closure_treated_as_data_free, detectors.data_that_a_loss_closes_over_is_reported, SEARCH),
     Mutation(no_charge_on_resume, detectors.a_resumed_run_is_in_the_ledger, LEDGER),
-    Mutation(vectors_computed_twice, detectors.what_is_measured_is_what_is_summed, COMPILER),
+    Mutation(contribution_computed_twice, detectors.what_is_measured_is_what_is_summed, COMPILER),
 )
