@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from plot_results import Results, parsed
+from plot_results import Results, parse
 
 from dpbilevel.audit.verdict import Audit
 from dpbilevel.errors import InvalidArgument
@@ -68,4 +68,4 @@ def _audits(results: Results | Sequence[Audit]) -> list[Audit]:
         if not results or not all(isinstance(audit, Audit) for audit in results):
             raise InvalidArgument("results: must be a non-empty list of results of dpbilevel.audit.audit")
         return list(results)
-    return [Audit.from_json(entry) for entry in parsed(results, "audits", _EXAMPLE)["audits"]]
+    return [Audit.from_json(entry) for entry in parse(results, "audits", _EXAMPLE)["audits"]]

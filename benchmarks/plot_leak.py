@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-from plot_results import Results, parsed
+from plot_results import Results, parse
 
 from dpbilevel.audit.attack import Attack, allowed_advantage
 from dpbilevel.errors import InvalidArgument
@@ -74,4 +74,4 @@ def _attacks(results: Results | Sequence[Attack]) -> list[Attack]:
         if not results or not all(isinstance(attack, Attack) for attack in results):
             raise InvalidArgument("results: must be a non-empty list of results of dpbilevel.audit.leak")
         return list(results)
-    return [Attack.from_json(entry) for entry in parsed(results, "attacks", _EXAMPLE)["attacks"]]
+    return [Attack.from_json(entry) for entry in parse(results, "attacks", _EXAMPLE)["attacks"]]

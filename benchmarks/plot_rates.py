@@ -4,7 +4,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 import numpy as np
-from plot_results import Results, parsed
+from plot_results import Results, parse
 
 from dpbilevel.errors import InvalidArgument
 from dpbilevel.foundation.arguments import in_the_form_of, one_of
@@ -31,7 +31,7 @@ def rates(results: Results, ax: "Axes | None" = None, against: str = "n") -> "Ax
         against: the quantity that varies: "n", "epsilon", "d_" (a dimension) or "batch".
     """
     one_of("against", against, tuple(AGAINST), "it is the quantity that varies")
-    experiments = parsed(results, "experiments", _EXAMPLE)["experiments"]
+    experiments = parse(results, "experiments", _EXAMPLE)["experiments"]
     shown = [r for r in experiments if r["against"].startswith(against) and r["metric"] not in _HIDDEN]
     if not shown:
         raise InvalidArgument(f"results: have no experiment against {against!r}")

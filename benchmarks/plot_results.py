@@ -10,7 +10,7 @@ from dpbilevel.errors import InvalidArgument
 Results = str | Path | Mapping[str, Any]
 
 
-def parsed(results: Results, key: str, example: str) -> Mapping[str, Any]:
+def parse(results: Results, key: str, example: str) -> Mapping[str, Any]:
     """The content of a results file; it must have ``key``."""
     content: Any = results
     if isinstance(results, str | Path):

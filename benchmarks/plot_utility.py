@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from plot_results import Results, parsed
+from plot_results import Results, parse
 
 from dpbilevel.errors import InvalidArgument
 from dpbilevel.foundation.arguments import in_the_form_of
@@ -35,7 +35,7 @@ def epsilon_utility(results: Results, ax: "Axes | None" = None) -> "Axes":
         results: docs/results/utility.json, or its content.
         ax: Axes to draw on; new ones by default.
     """
-    outcomes = list(parsed(results, "results", _EXAMPLE)["results"].values())
+    outcomes = list(parse(results, "results", _EXAMPLE)["results"].values())
     epsilons = sorted({outcome["epsilon"] for outcome in outcomes})
     ran = {outcome["method"] for outcome in outcomes} - {UNTUNED, BAD_START, ORACLE}
     methods = sorted(ran, key=lambda name: (name != OURS, name))

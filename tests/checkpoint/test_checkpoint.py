@@ -564,7 +564,7 @@ def test_a_seal_without_a_secret_key_is_refused(key):
 
 
 def test_mutant_that_draws_noise_again(path, whole, monkeypatch):
-    monkeypatch.setattr(KeySchedule, "restored", classmethod(lambda cls, secret: cls()))
+    monkeypatch.setattr(KeySchedule, "restore", classmethod(lambda cls, secret: cls()))
     assert faults(path, 10, whole) == ["other bits"]
 
 

@@ -12,7 +12,7 @@ from jax.experimental.compilation_cache import compilation_cache as of_jax
 
 import dpbilevel as dpb
 from dpbilevel.cli import compilation_cache
-from dpbilevel.cli.compilation_cache import VARIABLE, kept
+from dpbilevel.cli.compilation_cache import VARIABLE, cache_programs
 
 pytestmark = pytest.mark.filterwarnings("ignore::dpbilevel.PrivacyLeakWarning", "ignore::dpbilevel.UtilityWarning")
 
@@ -41,7 +41,7 @@ def planned(loss=lambda x, y, record: (y - record) ** 2):
 def compiled(plan):
     """Compile one program while programs are kept."""
     jax.clear_caches()
-    with kept(plan):
+    with cache_programs(plan):
         jax.jit(lambda value: jnp.sin(value) * 3 + 1)(jnp.arange(7.0)).block_until_ready()
 
 
@@ -113,7 +113,7 @@ def test_where_there_is_no_folder_programs_are_compiled_without(cache, monkeypat
 
 def test_a_run_that_fails_leaves_no_part_of_a_file(cache):
     def fail():
-        with kept(planned()):
+        with cache_programs(planned()):
             (own,) = cache.rglob("run-*")
             (own / "half").write_bytes(b"half")
             raise KeyboardInterrupt

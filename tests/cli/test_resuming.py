@@ -250,8 +250,8 @@ def test_passwords_are_not_stored():
     stored = resuming.StoredRun.of(asked, facts={}, schema={}, typed="dpbilevel tune", created="now")
     assert "secret" not in stored.text()
     with pytest.raises(dpb.InvalidArgument, match=r"--ledger: give .* again, because its password is not stored"):
-        stored.asked(Tune, run_folder.Path("run"), {})
-    again = stored.asked(Tune, run_folder.Path("run"), {"ledger": asked.ledger})
+        stored.fit_command(Tune, run_folder.Path("run"), {})
+    again = stored.fit_command(Tune, run_folder.Path("run"), {"ledger": asked.ledger})
     assert again.ledger == asked.ledger
 
 

@@ -10,7 +10,7 @@ from support.cli_data import SCHEMA, people, write_people
 
 import dpbilevel as dpb
 from dpbilevel.cli.rows import column_names, fitted_encoder, group_names
-from dpbilevel.cli.schema import check_columns, parsed, read_schema, template
+from dpbilevel.cli.schema import check_columns, parse, read_schema, template
 from dpbilevel.cli.table_file import open_table
 
 
@@ -19,7 +19,7 @@ def test_a_schema_and_back(tmp_path):
     schema = read_schema(path)
     assert schema.columns["age"].values == (0.0, 100.0)
     assert schema.columns["town"].group == "place"
-    assert parsed(schema.to_json(), "run") == schema
+    assert parse(schema.to_json(), "run") == schema
     assert list(schema.features("paid", "clinic").columns) == ["age", "town", "cost"]
 
 
@@ -28,7 +28,7 @@ def test_values_are_the_text_of_the_file():
         "format": "dpbilevel.schema/1",
         "columns": {"month": {"categories": [1, 2]}, "old": {"classes": [True, False]}},
     }
-    schema = parsed(content, "here")
+    schema = parse(content, "here")
     assert schema.columns["month"].values == ("1", "2")
     assert schema.columns["old"].values == ("true", "false")
 
@@ -108,14 +108,14 @@ classes = ["no", "yes"]
 
 
 def test_a_schema_of_feature_maps_and_back():
-    schema = parsed(tomllib.loads(MAPS), "here")
+    schema = parse(tomllib.loads(MAPS), "here")
     assert schema.columns["age"].knots == (0.0, 20.0, 100.0)
     assert schema.columns["pay"].knots == "auto"
     assert schema.columns["height"].knots is None
     assert schema.columns["when"].values == ("2025-01-01", "2026-12-31")
     assert "number" not in schema.features("paid").columns
     for whole in (schema, schema.resolved(1000)):
-        assert parsed(json.loads(json.dumps(whole.to_json())), "run") == whole
+        assert parse(json.loads(json.dumps(whole.to_json())), "run") == whole
     assert schema.resolved(1000).columns["pay"].knots == 7
     encoder = fitted_encoder(schema.features("paid").resolved(1000), "refuse")
     assert len(encoder.group_of_column_) == (3 + 1) + 7 + 1 + 5 + (3 + 12 + 24) + 16 + 2 + 4 * 2
@@ -128,8 +128,8 @@ def test_a_schema_of_feature_maps_and_back():
 def test_numbers_of_the_first_format_are_plain_columns():
     second = {"format": "dpbilevel.schema/2", "columns": {"age": {"range": [0, 1]}}}
     first = {**second, "format": "dpbilevel.schema/1"}
-    assert [parsed(content, "here").columns["age"].knots for content in (first, second)] == [None, "auto"]
-    assert not parsed(first, "here").needs_rows
+    assert [parse(content, "here").columns["age"].knots for content in (first, second)] == [None, "auto"]
+    assert not parse(first, "here").needs_rows
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_numbers_of_the_first_format_are_plain_columns():
 def test_what_is_wrong_with_feature_maps_is_said_before_a_file_is_opened(old, new, said):
     assert old in MAPS
     with pytest.raises(dpb.InvalidArgument, match=said):
-        fitted_encoder(parsed(tomllib.loads(MAPS.replace(old, new)), "here").features("paid").resolved(9), "refuse")
+        fitted_encoder(parse(tomllib.loads(MAPS.replace(old, new)), "here").features("paid").resolved(9), "refuse")
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from dpbilevel.cli import table_file
 from dpbilevel.cli.cells import listed_words, numbers, words
 from dpbilevel.cli.layout import Layout
 from dpbilevel.cli.table_file import open_table
-from dpbilevel.execution.progress import displayed
+from dpbilevel.execution.progress import set_display
 
 
 def read(path, columns, **options):
@@ -205,7 +205,7 @@ def test_reading_tells_how_far_it_has_come(tmp_path, monkeypatch, capfd):
     pyarrow.parquet.write_table(pyarrow.table(table), tmp_path / "people.parquet")
     monkeypatch.setattr(table_file, "_ROWS", 100)
     monkeypatch.setattr("dpbilevel.execution.progress._INTERVAL", 0.0)
-    with displayed("lines"):
+    with set_display("lines"):
         list(open_table(tmp_path / "people.parquet").blocks(["age"]))
     lines = [line.partition(",")[0] for line in capfd.readouterr().err.splitlines()]
     assert lines == [f"Reading people.parquet: {part} of 100 percent" for part in (25, 50, 75)]

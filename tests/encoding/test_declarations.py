@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dpbilevel.encoding.columns import read_table
-from dpbilevel.encoding.declarations import Declarations, completed, declared
+from dpbilevel.encoding.declarations import Declarations, complete, declared
 from dpbilevel.errors import InvalidArgument, InvalidRecords
 
 TABLE = read_table({"age": np.array([31.0, 57.0]), "sex": np.array(["F", "M"])})
@@ -68,7 +68,7 @@ def test_no_cell_is_read_to_check_declarations():
 
 def discovered(columns, ranges=None, categories=None, refuse=True):
     table = read_table(columns)
-    return completed(table, declared(table, ranges, categories), refuse=refuse)
+    return complete(table, declared(table, ranges, categories), refuse=refuse)
 
 
 def test_nothing_is_discovered_where_everything_is_declared():

@@ -6,13 +6,13 @@ import time
 import pytest
 
 from dpbilevel.execution import progress
-from dpbilevel.execution.progress import counted, displayed
+from dpbilevel.execution.progress import set_display, show_progress
 
 
 @pytest.mark.parametrize(("display", "spoken"), [("bar", 0), ("none", 0), ("lines", 3)])
 def test_lines_are_for_those_who_ask(display, spoken, monkeypatch, capfd):
     monkeypatch.setattr(progress, "_INTERVAL", 0.0)
-    with displayed(display), counted("tuning", 4, "steps") as advance:
+    with set_display(display), show_progress("tuning", 4, "steps") as advance:
         for _ in range(4):
             advance(1)
     lines = [line for line in capfd.readouterr().err.splitlines() if line.startswith("tuning: ")]
@@ -22,14 +22,14 @@ def test_lines_are_for_those_who_ask(display, spoken, monkeypatch, capfd):
 
 
 def test_nothing_is_said_within_two_seconds(capfd):
-    with displayed("lines"), counted("tuning", 4) as advance:
+    with set_display("lines"), show_progress("tuning", 4) as advance:
         advance(1)
     assert capfd.readouterr() == ("", "")
 
 
 def test_a_display_ends_with_its_block(capfd, monkeypatch):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    with displayed("lines"), displayed("none"), counted("tuning", 2) as advance:
+    with set_display("lines"), set_display("none"), show_progress("tuning", 2) as advance:
         advance(2)
     assert capfd.readouterr() == ("", "")
     assert progress._DISPLAY.get() == "bar"
@@ -47,15 +47,15 @@ def wait_for(capfd, text):
 
 def test_something_is_said_within_five_seconds_whatever_is_going_on(capfd):
     """Planning, and then the first step, which is compiled: neither counts anything."""
-    with displayed("lines"):
+    with set_display("lines"):
         assert wait_for(capfd, "\n") == "dpbilevel: still at work\n"
-        with counted("tuning", 200):
+        with show_progress("tuning", 200):
             assert wait_for(capfd, "\n") == "tuning: 0 of 200 rounds so far\n"
 
 
 def test_a_silence_is_broken_once(monkeypatch, capfd):
     monkeypatch.setattr(progress, "_INTERVAL", 0.05)
-    with displayed("lines"), counted("tuning", 200):
+    with set_display("lines"), show_progress("tuning", 200):
         said = wait_for(capfd, "so far\n")
         time.sleep(0.5)
     assert said.count("so far") + capfd.readouterr().err.count("so far") == 1
@@ -67,7 +67,7 @@ def test_the_first_estimate_leaves_compilation_out(compiled, monkeypatch, capfd)
     clock = [0.0]
     monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
     monkeypatch.setattr(progress, "_POLLING", 1000.0)
-    with displayed("lines"), counted("tuning", 20) as advance:
+    with set_display("lines"), show_progress("tuning", 20) as advance:
         for step in range(1, 4):
             clock[0] += 1000.0 if step == compiled else 10.0
             advance(1)
@@ -88,6 +88,6 @@ def test_a_closed_stderr_ends_no_run(monkeypatch):
 
     monkeypatch.setattr(sys, "stderr", Closed())
     monkeypatch.setattr(progress, "_INTERVAL", 0.0)
-    with displayed("lines"), counted("tuning", 3) as advance:
+    with set_display("lines"), show_progress("tuning", 3) as advance:
         time.sleep(0.3)
         advance(1)

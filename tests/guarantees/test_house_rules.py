@@ -148,7 +148,7 @@ def takes_keys(tree: ast.AST, module: str) -> list[str]:
     words = {"reveal_secret", "seal"}
     named = {getattr(node, field, None) for node in ast.walk(tree) for field in ("id", "attr", "name")}
     quoted = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
-    restores = [name for name in dotted_uses(tree, module) if name.endswith("KeySchedule.restored")]
+    restores = [name for name in dotted_uses(tree, module) if name.endswith("KeySchedule.restore")]
     return [f"{module} mentions {word}" for word in sorted((named | quoted) & words)] + restores
 
 
@@ -303,7 +303,7 @@ BROKEN = [
     (opens_the_vault, "dpbilevel.solving", "_VAULT = {}"),
     (takes_keys, "dpbilevel.solving", "def f(records, key):\n    return records.seal(key)"),
     (takes_keys, "dpbilevel.solving", "def f(schedule):\n    return getattr(schedule, 'reveal_secret')()"),
-    (takes_keys, "dpbilevel.solving", "from dpbilevel.privacy.noise import KeySchedule as K\ns = K.restored(b'')"),
+    (takes_keys, "dpbilevel.solving", "from dpbilevel.privacy.noise import KeySchedule as K\ns = K.restore(b'')"),
     (runs_past_the_loop, "dpbilevel.solving", "def f(ledger, releases):\n    return ledger.charge(releases)"),
     (runs_past_the_loop, "dpbilevel.baselines.random_search", "run = records.execute"),
     (runs_past_the_loop, "dpbilevel.evaluation.evaluating", "run = getattr(records, 'execute')"),

@@ -45,6 +45,7 @@ IDENTIFIERS = {
     "penalised_noise": "penalised_noise_std",
     "remark_on": "warn_if_weak",
     "say_warnings_in_lines": "show_warnings_as_lines",
+    "slope_at_zero": "derivative_at_zero",
     "smallest_penalty": "smallest_penalty_weight",
     "takes_everybody": "is_full_batch",
     "write_whole": "write_atomically",
@@ -69,10 +70,21 @@ CODE = {
     r"\bguessed\(": "epsilon_from_guesses",
     r"\btogether\(": "batch_size",
     r"\bunforeseen\(": "describe_unexpected",
+    r"\bLinearBounds\([^)]*\bslope=|\bbounds\.slope\b": "derivative",
+    r"\bnoise\.drawn\b|\bimport drawn\b": "draw_indices",
+    r"\.restored\(|\bimport restored\b": "restore",
+    r"\bimport .*\bcounted\b": "show_progress",
+    r"\bimport .*\bdisplayed\b": "set_display",
+    r"\bimport .*\bparsed\b": "parse",
+    r"\bimport .*\bkept\b": "cache_programs",
+    r"\bimport .*\bsolved\b": "solve_quadratic",
+    r"\bimport .*\bcompleted\b": "complete",
+    r"\bstored\.asked\b": "fit_command",
 }
 PHRASES = (
     "broken twin",
     "cannot be heard",
+    "clipped whole",
     "cry wolf",
     "dearest",
     "noise rules",
@@ -84,6 +96,9 @@ PHRASES = (
     "side door",
     "so manyth",
     "Speak JSON",
+    "What there is.",
+    "what else ids stand for",
+    "whose row each row is",
 )
 
 
@@ -114,6 +129,10 @@ def test_retired_words_stay_away(name):
         "from dpbilevel.privacy.books.entry import Entry",
         "tests have a broken twin",
         "a table of text, one a line",
+        "dpb.LinearBounds(row_norm=1.0, slope=1.0)",
+        "from dpbilevel.execution.progress import counted, displayed",
+        "schedule = KeySchedule.restored(secret)",
+        "contributions are clipped whole",
     ],
 )
 def test_a_retired_word_is_noticed(text):
@@ -129,6 +148,7 @@ def test_a_retired_word_is_noticed(text):
         "class _TOP_MEMORYLESS: ...",
         "noise_std, lower_noise_std and noises, together (all of them)",
         'glm_constants("logistic", penalty=(0.1, 1.0))',
+        "the slope of a line; rows are counted, parsed and kept; def counted(self) -> str",
     ],
 )
 def test_ordinary_words_are_left_alone(text):

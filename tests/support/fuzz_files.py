@@ -30,7 +30,7 @@ from dpbilevel.checkpoint import file as checkpoint_file
 from dpbilevel.cli import app
 from dpbilevel.cli.layout import layout
 from dpbilevel.cli.rows import fitted_encoder, read_rows
-from dpbilevel.cli.schema import parsed, read_schema
+from dpbilevel.cli.schema import parse, read_schema
 from dpbilevel.cli.table_file import open_table
 from dpbilevel.report.review import Review
 from dpbilevel.report.run_file import read_run, write_run
@@ -113,14 +113,14 @@ def schemas(draw: Draw, folder: Path) -> Call:
                 }
             )
         )
-        return lambda: parsed(content, "here")
+        return lambda: parse(content, "here")
     (folder / "schema.toml").write_bytes(draw(damaged_text(SCHEMA)))
     return lambda: read_schema(folder / "schema.toml")
 
 
 @functools.cache
 def _schema() -> Any:
-    return parsed(tomllib.loads(SCHEMA), "here")
+    return parse(tomllib.loads(SCHEMA), "here")
 
 
 def tables(draw: Draw, folder: Path) -> Call:

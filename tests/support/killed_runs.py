@@ -118,7 +118,7 @@ def _forgetful(draws: random.Random) -> None:
     from dpbilevel.checkpoint import checkpoint
     from dpbilevel.privacy.noise import KeySchedule
 
-    checkpoint.KeySchedule = mock.Mock(wraps=KeySchedule, restored=lambda secret: KeySchedule())  # type: ignore[misc]
+    checkpoint.KeySchedule = mock.Mock(wraps=KeySchedule, restore=lambda secret: KeySchedule())  # type: ignore[misc]
 
 
 MUTATIONS = {"uncharged": _uncharged, "forgetful": _in_the_loop}

@@ -148,7 +148,7 @@ class Checkpoint:
             self._write(replace(saved, records=self._seal(records)))
         return receipt
 
-    def restored(self, index: int, part: Program, start: State) -> tuple[State, int]:
+    def restore(self, index: int, part: Program, start: State) -> tuple[State, int]:
         """The state of a part and the number of its completed rounds.
 
         All rounds of an earlier part are complete. Its state is not needed any more, because the state of the current
@@ -240,7 +240,7 @@ def opened(
             if not _fits(saved, parts, start):
                 raise checkpoint_file.damaged(target)
             if saved.secret is not None:
-                schedule = KeySchedule.restored(saved.secret)
+                schedule = KeySchedule.restore(saved.secret)
             elif not (schedule.reproducible or _is_finished(planned, saved.part, saved.rounds)):
                 raise checkpoint_file.damaged(target)
         yield Checkpoint(target, planned, saved, schedule, new=content is None, required=required)

@@ -28,7 +28,7 @@ from dpbilevel.cli.tuning import run
 from dpbilevel.cli.wording import for_command_line
 from dpbilevel.errors import InvalidArgument, UtilityWarning
 from dpbilevel.execution.notices import TRAINING_LIMIT
-from dpbilevel.execution.progress import counted, displayed
+from dpbilevel.execution.progress import set_display, show_progress
 from dpbilevel.foundation.files import write_atomically
 from dpbilevel.foundation.tables import short
 from dpbilevel.privacy.budget import Budget
@@ -48,14 +48,14 @@ _ROLES = {"lower": "training (lower)", "upper": "validation (upper)", "both": "b
 @contextlib.contextmanager
 def _console(as_json: bool, quiet: bool) -> Iterator[Console]:
     show_warnings_as_lines()
-    with displayed("none" if quiet else "lines"):
+    with set_display("none" if quiet else "lines"):
         yield Console(as_json, quiet)
 
 
 def resume(kind: type[FitCommand], folder: Path, given: dict[str, Any], command: str) -> None:
     """Resume a run with the options that it was started with; those that are ``given`` again must be the same."""
     stored = stored_run(kind, folder)
-    fit(stored.asked(kind, folder, given), command, stored)
+    fit(stored.fit_command(kind, folder, given), command, stored)
 
 
 def fit(asked: FitCommand, command: str, stored: StoredRun | None = None) -> None:
@@ -239,7 +239,7 @@ def run_audits(
             raise InvalidArgument(f"--confidence {confidence:g}: must be between 0 and 1 (try 0.99)")
         cases, found = standard_cases(budget), []
         each = 1 - (1 - confidence) / len(cases)  # union bound: all bounds hold simultaneously
-        with counted("audits", len(cases), "audits") as advance:
+        with show_progress("audits", len(cases), "audits") as advance:
             for case in cases:
                 found.append(audit(case, budget, runs=runs, confidence=each))
                 advance(1)

@@ -42,7 +42,7 @@ _SETTINGS = {  # keep everything: dozens of small programs take as long as a lar
 
 
 @contextlib.contextmanager
-def kept(planned: Plan) -> Iterator[None]:
+def cache_programs(planned: Plan) -> Iterator[None]:
     """Keep the programs that are compiled inside, and use those of earlier runs.
 
     Not for a plan whose losses close over arrays, nor where it is switched off, nor where JAX has a folder already. If

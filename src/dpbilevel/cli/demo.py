@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from dpbilevel import datasets, estimators
-from dpbilevel.cli.compilation_cache import kept
+from dpbilevel.cli.compilation_cache import cache_programs
 from dpbilevel.cli.console import Console
 from dpbilevel.cli.rows import column_names
 from dpbilevel.cli.run_folder import PAGE, RunFolder, check_free, finished, now, running
@@ -95,7 +95,7 @@ def demonstrate(out: Path, *, rows: int, force: bool, console: Console, command:
         )
 
     with running(folder, Ledger(BUDGET)) as ledger:
-        with kept(prepared.planned):
+        with cache_programs(prepared.planned):
             tuned.set_params(ledger=ledger)._fit(prepared)
         folder.solution = tuned.solution_
         finished(folder, reviewed)

@@ -13,7 +13,7 @@ from typing import Any
 from dpbilevel.cli.ending import RunFailed, describe_unexpected
 from dpbilevel.cli.holdout import default_metrics
 from dpbilevel.cli.layout import Layout
-from dpbilevel.cli.prediction import restored
+from dpbilevel.cli.prediction import restore
 from dpbilevel.cli.rows import Rows, read_rows
 from dpbilevel.cli.run_folder import HeldLedger
 from dpbilevel.cli.schema import Schema
@@ -114,7 +114,7 @@ def check_file(out: Path, *, force: bool) -> None:
 
 def score(review: Review, data: Path, out: Path, wanted: Wanted, *, layout: Layout, ledger: Ledger | None) -> Scored:
     """Score the model of a run on the rows of a file, and write the scores."""
-    model, encoder, schema = restored(review, wanted.invalid)
+    model, encoder, schema = restore(review, wanted.invalid)
     target = review.model.target if review.model is not None else ""
     names, groups = wanted.names(schema, target), wanted.group_names(schema)
     unit = unit_of(schema, "the schema of the run", unit=wanted.unit, rows_per_unit=wanted.rows_per_unit)

@@ -8,7 +8,7 @@ from typing import Any
 from dpbilevel.cli.fit_command import WEIGHT, estimator_named
 from dpbilevel.cli.layout import Layout
 from dpbilevel.cli.rows import encoded_blocks, fitted_encoder
-from dpbilevel.cli.schema import parsed
+from dpbilevel.cli.schema import parse
 from dpbilevel.cli.signals import NOTHING_SPENT
 from dpbilevel.cli.table_file import open_table
 from dpbilevel.encoding.encoder import BoundedEncoder
@@ -32,7 +32,7 @@ def predict(review: Review, data: Path, out: Path, *, layout: Layout, invalid: s
     A prediction is a function of the released model and of one row. It spends no budget of the training rows, and must
     be protected like the row itself.
     """
-    model, encoder, schema = restored(review, invalid)
+    model, encoder, schema = restore(review, invalid)
     table = open_table(data, layout)
     missing = [name for name in encoder.feature_names_in_ if name not in table.names]
     if missing:
@@ -49,7 +49,7 @@ def predict(review: Review, data: Path, out: Path, *, layout: Layout, invalid: s
     return rows
 
 
-def restored(review: Review, invalid: str) -> tuple[Any, BoundedEncoder, Any]:
+def restore(review: Review, invalid: str) -> tuple[Any, BoundedEncoder, Any]:
     """The fitted estimator of a run, with its encoder and schema."""
     model, declared = review.model, review.schema
     if model is None or declared is None:
@@ -59,7 +59,7 @@ def restored(review: Review, invalid: str) -> tuple[Any, BoundedEncoder, Any]:
         raise InvalidArgument(
             f"RUN: has a model of {model.estimator}, unknown to this version; use the version that wrote it"
         )
-    (command, kind), schema = found, parsed(declared, "RUN")
+    (command, kind), schema = found, parse(declared, "RUN")
     places = (review.facts.get(place) for place in (*command.places, WEIGHT))
     encoder = fitted_encoder(schema.features(model.target, *places), invalid)
     target = schema.columns[model.target]
@@ -70,7 +70,7 @@ def restored(review: Review, invalid: str) -> tuple[Any, BoundedEncoder, Any]:
         known = {"classes": [*first, *model.outputs]}
     else:
         weights, known = (model.coefficients[0], float(model.intercepts[0])), {}
-    return kind.restored(review.solution, *weights, data_norm=encoder.row_norm_, **known), encoder, schema
+    return kind.restore(review.solution, *weights, data_norm=encoder.row_norm_, **known), encoder, schema
 
 
 def _predicted(model: Any, rows: Any, ids: Collection[str]) -> dict[str, Any]:

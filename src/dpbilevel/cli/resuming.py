@@ -54,7 +54,7 @@ class StoredRun:
         """As a file has it."""
         return json.dumps(dict(vars(self)), indent=1) + "\n"
 
-    def asked(self, kind: type[FitCommand], folder: Path, given: Mapping[str, Any]) -> FitCommand:
+    def fit_command(self, kind: type[FitCommand], folder: Path, given: Mapping[str, Any]) -> FitCommand:
         """The command that the run was started with; raises for options that are given and differ."""
         resume = f"leave it out: --resume {folder} resumes with the options that the run was started with"
         for name, value in given.items():

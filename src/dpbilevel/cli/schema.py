@@ -73,7 +73,7 @@ class Schema:
         return replace(self, columns={name: column.resolved(rows) for name, column in self.columns.items()})
 
     def to_json(self) -> dict[str, Any]:
-        """As the content of a TOML file; `parsed` reads it."""
+        """As the content of a TOML file; `parse` reads it."""
         crosses = {"crosses": [list(pair) for pair in self.crosses]} if self.crosses else {}
         return {"format": FORMAT, **crosses, "columns": {name: c.to_json() for name, c in self.columns.items()}}
 
@@ -143,10 +143,10 @@ def read_schema(path: Path) -> Schema:
         raise InvalidArgument(f"{path}: cannot be read; a schema is a TOML file in UTF-8") from None
     except tomllib.TOMLDecodeError as error:  # may quote a line of the schema, which is public
         raise InvalidArgument(f"{path}: is not TOML: {error}; fill in the brackets, or delete the line") from None
-    return parsed(content, str(path))
+    return parse(content, str(path))
 
 
-def parsed(content: Mapping[str, Any], where: str) -> Schema:
+def parse(content: Mapping[str, Any], where: str) -> Schema:
     """Parse the content of a TOML file or of a run file."""
     written = content.get("format")
     if not isinstance(written, str) or written not in _KNOTS:

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 
 from dpbilevel.cli.layout import NO_HEADER, Layout, check_header
 from dpbilevel.errors import InvalidArgument, InvalidRecords
-from dpbilevel.execution.progress import counted
+from dpbilevel.execution.progress import show_progress
 
 Block = dict[str, Any]
 
@@ -66,7 +66,7 @@ class TableFile:
         """The given columns of all rows, in order, as Arrow arrays of text."""
         # Callers that need rows refuse empty files: the number of rows is known only at the end.
         headings = [self.headings[self.names.index(name)] for name in columns]
-        with _without_cells(self.path), counted(f"{doing} {self.path.name}", 100, "percent") as advance:
+        with _without_cells(self.path), show_progress(f"{doing} {self.path.name}", 100, "percent") as advance:
             read = 0
             for batch, part in self._parquet(headings) if self.kinds is not None else self._separated(headings):
                 if batch.num_rows:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from dpbilevel.cli.compilation_cache import kept
+from dpbilevel.cli.compilation_cache import cache_programs
 from dpbilevel.cli.evaluation import SPACE as SCORES_SPACE
 from dpbilevel.cli.holdout import HeldOut, divided, planned_scores, with_scores
 from dpbilevel.cli.job import Job
@@ -90,7 +90,7 @@ def run(job: Job, *, ledger: Ledger | None, command: str, stored: StoredRun | No
 
 def _fit(model: Any, prepared: Prepared, checkpoint: Path | None) -> None:
     # A disk that is full does not stop a run that is paid for: space for its results has been taken.
-    with kept(prepared.planned):
+    with cache_programs(prepared.planned):
         model._fit(prepared, checkpoint, saves_required=False)
 
 

@@ -89,7 +89,7 @@ def check_labels(name: str, labels: Iterable[Any], table: Table) -> None:
             raise InvalidArgument(f"{name}: column {label!r} is not in the data; refer to columns {called}")
 
 
-def completed(table: Table, given: Declarations, *, refuse: bool, missing: Collection[Any] = ()) -> Declarations:
+def complete(table: Table, given: Declarations, *, refuse: bool, missing: Collection[Any] = ()) -> Declarations:
     """Discover undeclared ranges and categories.
 
     With ``refuse``, missing numbers raise before cells are used, except in columns that indicate ``missing`` cells.

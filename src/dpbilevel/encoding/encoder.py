@@ -18,7 +18,7 @@ from dpbilevel.encoding.blocks import Block, Date, Number, Plain, WithMissing, c
 from dpbilevel.encoding.columns import Chunk, Table, as_slice, is_dictionary, numbers_of, read_table
 from dpbilevel.encoding.crosses import Cross, crosses
 from dpbilevel.encoding.dates import moments
-from dpbilevel.encoding.declarations import check_finite, completed, declared
+from dpbilevel.encoding.declarations import check_finite, complete, declared
 from dpbilevel.encoding.encoded_rows import EncodedRows
 from dpbilevel.encoding.terms import terms_of
 from dpbilevel.errors import InvalidArgument, InvalidRecords, PrivacyLeakWarning
@@ -133,7 +133,7 @@ class BoundedEncoder(TransformerMixin, BaseEstimator):
         missing = feature_maps.missing_of(self.missing, table)
         scales, parts = feature_maps.scales_of(self.scales, given), feature_maps.parts_of(self.parts, given)
         feature_maps.knots_of(self.knots, given, 1)  # whether they are valid, before a cell is read
-        known = completed(table, given, refuse=self.invalid == "refuse", missing=missing)
+        known = complete(table, given, refuse=self.invalid == "refuse", missing=missing)
         knots = feature_maps.knots_of(self.knots, known, table.shape[0])
         blocks = feature_maps.blocks(table, known, scales=scales, knots=knots, parts=parts, missing=missing)
         crossed = crosses(self.crosses, table, blocks)

@@ -22,7 +22,7 @@ class LinearEstimator(PrivateEstimator):
     """An estimator that predicts from linear scores."""
 
     @classmethod
-    def restored(
+    def restore(
         cls, solution: Solution, coefficients: Any, intercepts: Any, *, data_norm: float = 1.0, classes: Any = None
     ) -> Self:
         """A fitted estimator from the released values of an earlier fit; it makes the same predictions.

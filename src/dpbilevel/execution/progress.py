@@ -65,7 +65,7 @@ _PRINTER: contextvars.ContextVar[_LinePrinter | None] = contextvars.ContextVar("
 
 
 @contextlib.contextmanager
-def displayed(display: Display) -> Iterator[None]:
+def set_display(display: Display) -> Iterator[None]:
     """Set the display of all runs inside: "bar" (on terminals), "lines" (bars on terminals, else lines) or "none"."""
     printer = _LinePrinter() if display == "lines" and not sys.stderr.isatty() else None
     tokens = _DISPLAY.set(display), _PRINTER.set(printer)
@@ -79,10 +79,10 @@ def displayed(display: Display) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def counted(title: str, total: int, unit: str = "rounds") -> Iterator[Advance]:
+def show_progress(title: str, total: int, unit: str = "rounds") -> Iterator[Advance]:
     """Show progress up to a total on stderr; the returned function adds to the count.
 
-    >>> with displayed("none"), counted("tuning", 20) as advance:
+    >>> with set_display("none"), show_progress("tuning", 20) as advance:
     ...     advance(5)
     """
     printer = _PRINTER.get()

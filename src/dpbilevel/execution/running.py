@@ -15,7 +15,7 @@ import numpy as np
 from dpbilevel.checkpoint.checkpoint import Checkpoint
 from dpbilevel.errors import InvalidArgument
 from dpbilevel.execution.program import Program
-from dpbilevel.execution.progress import counted, displayed
+from dpbilevel.execution.progress import set_display, show_progress
 from dpbilevel.privacy.accounting import Chargeable
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.ledger import Ledger, Receipt
@@ -82,13 +82,13 @@ def run(
         history = checkpoint.history(parts[0], start)
     with contextlib.ExitStack() as stack:
         if not progress:
-            stack.enter_context(displayed("none"))
-        advance = stack.enter_context(counted(description, sum(part.rounds for part in parts)))
+            stack.enter_context(set_display("none"))
+        advance = stack.enter_context(show_progress(description, sum(part.rounds for part in parts)))
         values = start
         for index, part in enumerate(parts):
             state, done = part.start(values[0], start[1]), 0
             if checkpoint is not None:
-                state, done = checkpoint.restored(index, part, state)
+                state, done = checkpoint.restore(index, part, state)
             if done:
                 part.take(receipt, schedule, done)
                 advance(done)

@@ -44,7 +44,7 @@ class KeySchedule:
         self.__owner: object = None
 
     @classmethod
-    def restored(cls, secret: bytes) -> "KeySchedule":
+    def restore(cls, secret: bytes) -> "KeySchedule":
         """The schedule of an interrupted run. The checkpoint has verified that everything else is the same."""
         schedule = cls()
         schedule.__secret = secret
@@ -115,7 +115,7 @@ def capacity(rate: float, size: int) -> int:
     return min(size, math.ceil(size * rate + excess))
 
 
-def drawn(key: jax.Array, stream: int, number: int, size: int, replace: bool) -> jax.Array:
+def draw_indices(key: jax.Array, stream: int, number: int, size: int, replace: bool) -> jax.Array:
     """Draw ``size`` of ``number`` indices, with or without replacement; different streams are independent."""
     own = jax.random.fold_in(_wrapped(key), stream)
     if replace:

@@ -304,7 +304,7 @@ def _fixed_size(key: "jax.Array", counts: Sequence[int], size: int, replace: boo
     from dpbilevel.privacy import noise
 
     everyone = jnp.ones(size, bool)
-    return [(noise.drawn(key, role, number, size, replace), everyone) for role, number in enumerate(counts)]
+    return [(noise.draw_indices(key, role, number, size, replace), everyone) for role, number in enumerate(counts)]
 
 
 def _known(records: int | None, sampling: Sampling) -> int:
