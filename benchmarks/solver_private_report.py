@@ -21,7 +21,7 @@ from solver_private import (
     key_of,
     plain_name,
 )
-from solver_private_judgement import Judgement, judge
+from solver_private_statistics import Comparison, compare
 from solver_problems import table
 
 from dpbilevel.foundation.tables import markdown_table
@@ -78,15 +78,15 @@ def header(records: tuple[int, ...]) -> list[str]:
     return ["problem", *(f"ε = {epsilon:g}, {POWERS[number]}" for epsilon in EPSILONS for number in records)]
 
 
-def listed(judgement: Judgement, originals: dict[str, str]) -> str:
+def listed(comparison: Comparison, originals: dict[str, str]) -> str:
     """Names of the cells with unwanted results."""
     changes = [f"{name} | {epsilon:g}" for name in originals for epsilon in EPSILONS]
-    still = [change for change in changes if change not in judgement.falls + judgement.rises]
+    still = [change for change in changes if change not in comparison.falls + comparison.rises]
     groups = {
-        "No significant change with the number of records": still if judgement.compared["falls"] else [],
-        "Increases with the number of records": judgement.rises,
-        "Above the start": judgement.above,
-        "Different from the original problem": judgement.differs,
+        "No significant change with the number of records": still if comparison.compared["falls"] else [],
+        "Increases with the number of records": comparison.rises,
+        "Above the start": comparison.above,
+        "Different from the original problem": comparison.differs,
     }
     lines = [f"- {title}: {'; '.join(map(_in_words, keys))}.\n" for title, keys in groups.items() if keys]
     return "\n" + "".join(lines) if lines else ""
@@ -124,11 +124,11 @@ def draw(cells: Cells, target: Path) -> None:
     figure.savefig(target, metadata={"Date": None})
 
 
-def report(results: Path) -> Judgement:
+def report(results: Path) -> Comparison:
     """Write page and figure from the results."""
     cells = read_cells(results)
     originals = {entry.name: plain_name(entry) for entry in table()}
-    judgement = judge(cells, originals, EPSILONS, RECORDS)
+    comparison = compare(cells, originals, EPSILONS, RECORDS)
     small = tuple(number for number in RECORDS if number < max(RECORDS))
     certified = [name for name in originals if any(means(cells, name, DOUBLE_LOOP, small))]
     rows = [
@@ -141,9 +141,9 @@ def report(results: Path) -> Judgement:
         number=len(originals),
         delta=DELTA,
         seeds=" or ".join(map(str, sorted({len(cell["left"]) for cell in cells.values()}))),
-        **{name: len(keys) for name, keys in judgement._asdict().items() if name != "compared"},
-        compared=judgement.compared,
-        listed=listed(judgement, originals),
+        **{name: len(keys) for name, keys in comparison._asdict().items() if name != "compared"},
+        compared=comparison.compared,
+        listed=listed(comparison, originals),
         table=markdown_table(header(RECORDS), [[name, *means(cells, name, DEFAULT, RECORDS)] for name in originals]),
         norm=RECORD_NORM,
         double_loop=markdown_table(header(small), rows),
@@ -154,4 +154,4 @@ def report(results: Path) -> Judgement:
         **NOISE_SEEDS,
     )
     results.with_suffix(".md").write_text(page, encoding="utf-8")
-    return judgement
+    return comparison

@@ -60,12 +60,12 @@ clipped and summed in float32, block by block, without noise.
 
 ## Tuning without privacy
 
-*F* is judged in float64 by a separate solver. The target is an F that both the library and jaxopt reach, the larger of
-their smallest F. *Seconds* is the median time to the first point within 1e-4 of it, without compilation, and *points*
-is how many points a side had seen by then. The *first run* is one point, with compilation. *F at the end* is that of a
-run that goes on until the side stops by itself, or for 20 seconds (F2SA: 10; library and jaxopt with 2,000 penalties:
-40). With 2,000 penalties jaxopt has not converged by then: the F there is the smallest that it reached, far from the
-library's. F2SA is a minimal version in plain JAX with exact gradients.
+*F* is evaluated in float64 by a separate solver. The target is an F that both the library and jaxopt reach, the larger
+of their smallest F. *Seconds* is the median time to the first point within 1e-4 of it, without compilation, and
+*points* is how many points a side had seen by then. The *first run* is one point, with compilation. *F at the end* is
+that of a run that continues until the side stops by itself, or for 20 seconds (F2SA: 10; library and jaxopt with 2,000
+penalties: 40). With 2,000 penalties jaxopt has not converged by then: the F there is the smallest that it reached,
+far from the library's. F2SA is a minimal version in plain JAX with exact gradients.
 
 {tuning}
 

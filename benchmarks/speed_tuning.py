@@ -1,7 +1,7 @@
 """Time to the same hyperobjective without privacy: this library with an infinite epsilon, jaxopt, and a plain F2SA.
 
 Logistic regression with a log-penalty for each column; a fifth of the columns carry signal. Each side keeps its points,
-with the time at which it had them. They are judged afterwards, by a solver of its own in float64. The target is an F
+with the time at which it had them. They are evaluated afterwards, by a solver of its own in float64. The target is an F
 that both the library and jaxopt reach, the larger of their smallest F, to 1e-4; the time of a side is that of its first
 point within it.
 """
@@ -202,7 +202,7 @@ def f2sa(number: int, columns: int) -> Run:
     return run
 
 
-class Judge:
+class Evaluator:
     """F(x) in float64, independent of all sides: SciPy's L-BFGS-B on scaled coefficients."""
 
     def __init__(self, number: int, columns: int) -> None:
@@ -229,10 +229,10 @@ class Judge:
         return float(np.mean(np.logaddexp(0, -labels * (rows @ self.solution))))
 
 
-def first_within(points: list[Any], target: float, judge: Callable[[Any], float]) -> int | None:
-    """The first point with F at most ``target``. Its own value guides the search: the judge sees only candidates."""
+def first_within(points: list[Any], target: float, evaluate: Callable[[Any], float]) -> int | None:
+    """The first point with F at most ``target``. Its own value guides the search; only candidates are evaluated."""
     for index, (_, value, x) in enumerate(points):
-        if value <= target * (1 + TOLERANCE) and judge(x) <= target:
+        if value <= target * (1 + TOLERANCE) and evaluate(x) <= target:
             return index
     return None
 
@@ -251,7 +251,7 @@ def tuning(columns: int, tiny: bool) -> Callable[[Any], dict[str, Any]]:
             name = f"jaxopt, tolerance {tolerance:g}"
             sides[name] = settings.peer_side("implicit", script, tolerance=tolerance, **sizes)
         sides["F2SA"] = settings.side("f2sa", script, **sizes)
-        load, judge, reached = [os.getloadavg()[0]], Judge(**sizes), {}
+        load, evaluate, reached = [os.getloadavg()[0]], Evaluator(**sizes), {}
         with ExitStack() as stack:
             workers, first, whole = {}, {}, {}
             for name, make in sides.items():
@@ -259,11 +259,11 @@ def tuning(columns: int, tiny: bool) -> Callable[[Any], dict[str, Any]]:
                 first[name] = workers[name].first()  # one point, with compilation
                 whole[name] = workers[name].run(most=None)
             best = {name: min(run["points"], key=lambda point: point[1])[2] for name, run in whole.items()}
-            ends = {name: judge(x) for name, x in best.items()}
+            ends = {name: evaluate(x) for name, x in best.items()}
             tools = [[end for name, end in ends.items() if name.startswith(tool)] for tool in ("library", "jaxopt")]
             target = max(map(min, tools)) * (1 + TOLERANCE)
             for name, run in whole.items():
-                index = first_within(run["points"], target, judge)
+                index = first_within(run["points"], target, evaluate)
                 if index is not None:
                     reached[name] = index + 1
             # Runs of a side are equal but for the last bits: further ones stop at the point that is within the target.

@@ -1,4 +1,4 @@
-"""Estimators with defaults on many small problems, beside not tuning, a constant, and rivals: docs/results/survey.*.
+"""Estimators with defaults on many small problems, beside not tuning, a constant, and baselines: docs/results/survey.*.
 
     python benchmarks/survey.py --processes 2                      (an hour; interrupted, it resumes)
     python benchmarks/survey.py --dev --processes 2 --seeds 8      (other problems and seeds, into build/)
@@ -9,7 +9,7 @@ For each problem, epsilon and repetition: the test loss of
 
 * *tuned*: `DPLogisticRegressionCV` or `DPRidgeCV` with all defaults;
 * *default*: the same not tuned, the whole budget on training at the estimator's first penalty, ``method=Refit()``;
-* *rival*: `ObjectivePerturbation` for two classes, `AdaSSP` for numbers, also at the first penalty;
+* *baseline*: `ObjectivePerturbation` for two classes, `AdaSSP` for numbers, also at the first penalty;
 * *constant*: the training rows' frequencies or mean, without privacy;
 * *reference*: scikit-learn's `LogisticRegressionCV` or `RidgeCV` without privacy.
 
@@ -34,7 +34,7 @@ ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "docs" / "results" / "survey.json"
 DEVELOPED = ROOT / "build" / "survey_dev.json"
 EPSILONS, SEEDS, BLOCK = (0.3, 1.0, 3.0, 8.0), 20, 10
-TUNED, DEFAULT, RIVAL, CONSTANT, REFERENCE = "tuned", "default", "rival", "constant", "reference"
+TUNED, DEFAULT, BASELINE, CONSTANT, REFERENCE = "tuned", "default", "rival", "constant", "reference"  # stored
 FIRST_NOISE_SEED = 500
 
 PROBLEMS = {problem.name: problem for problem in (*COMMITTED, *DEVELOPMENT, *QUICK)}
@@ -113,9 +113,9 @@ def methods(split: Split) -> dict[str, Any]:
 
     known: dict[str, Any] = {TUNED: None, DEFAULT: dpb.Refit(rescale=False)}
     if not split.classifies:
-        known[RIVAL] = AdaSSP(target_bound=3.0)  # the estimator scales targets to [-3, 3]
+        known[BASELINE] = AdaSSP(target_bound=3.0)  # the estimator scales targets to [-3, 3]
     elif len(split.declared["classes"]) == 2:
-        known[RIVAL] = ObjectivePerturbation()
+        known[BASELINE] = ObjectivePerturbation()
     return known
 
 

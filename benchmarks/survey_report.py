@@ -5,14 +5,18 @@ from pathlib import Path
 import numpy as np
 from pieces import read_cells
 from rates import machine
-from survey import CONSTANT, DEFAULT, EPSILONS, REFERENCE, RIVAL, TUNED
-from survey_judgement import CLEARLY, Cell, Judgement, gathered, judge, worst_tenth
+from survey import BASELINE, CONSTANT, DEFAULT, EPSILONS, REFERENCE, TUNED
+from survey_statistics import CLEARLY, Cell, Comparison, compare, gathered, worst_tenth
 
 from dpbilevel.foundation.tables import markdown_table
 from dpbilevel.plot.style import COLOURS, INK, SETTINGS
 
 WORST_DRAWN = 1.25  # of what a constant loses
-LOOKS = {TUNED: ("o", COLOURS[0], "tuned"), DEFAULT: ("|", COLOURS[1], "not tuned"), RIVAL: ("x", COLOURS[2], "rival")}
+LOOKS = {
+    TUNED: ("o", COLOURS[0], "tuned"),
+    DEFAULT: ("|", COLOURS[1], "not tuned"),
+    BASELINE: ("x", COLOURS[2], "baseline"),
+}
 
 PAGE = """# Survey: small data, few and many columns
 
@@ -22,15 +26,15 @@ declared follows from fixed rules. Losses are test log-losses, or half the squar
 loss).
 
 *Tuned* is the default. *Not tuned* spends the whole budget on training at the estimator's first penalty
-(`method=dpb.Refit(rescale=False)`), with the same rows and noise seeds. *Rival* is `baselines.ObjectivePerturbation`
+(`method=dpb.Refit(rescale=False)`), with the same rows and noise seeds. *Baseline* is `baselines.ObjectivePerturbation`
 for two classes and `baselines.AdaSSP` for numbers. *Constant* predicts frequencies or the mean of the training rows
 without privacy, *no privacy* is scikit-learn's `LogisticRegressionCV` or `RidgeCV`.
 
 {verdicts}
 
 Tests exchange the losses of tuned and not tuned within repetitions, at a family-wise error rate of 5% over the
-{cells} cells of each test (Holm). A rival is significantly better than the default in {rival_better} of
-{rivals} cells, and worse in {rival_worse}.
+{cells} cells of each test (Holm). A baseline is significantly better than the default in {baseline_better} of
+{baselines} cells, and worse in {baseline_worse}.
 {listed}
 ![What is lost of what can be learnt, by problem and ε]({figure})
 
@@ -39,8 +43,8 @@ is worse than 1.25 is drawn at the edge.
 
 {table}
 
-Mean losses as *tuned / not tuned / rival*; ▼ means significantly better than not tuned, ▲ significantly worse, ! that a
-`UtilityWarning` comes before the charge.
+Mean losses as *tuned / not tuned / baseline*; ▼ means significantly better than not tuned, ▲ significantly worse, !
+that a `UtilityWarning` comes before the charge.
 
 Worst tenths of the runs:
 
@@ -56,20 +60,20 @@ def mean(cell: Cell, method: str) -> str:
     return f"{np.mean(cell.losses[method]):.3f}" if method in cell.losses else "–"
 
 
-def in_table(key: str, cell: Cell, judged: Judgement) -> str:
+def in_table(key: str, cell: Cell, found: Comparison) -> str:
     """The entry of a cell in the table."""
-    sign = " ▲" if key in judged.worse else " ▼" if key in judged.better else ""
+    sign = " ▲" if key in found.worse else " ▼" if key in found.better else ""
     warned = " !" if cell.warned.any() else ""
-    return " / ".join(mean(cell, method) for method in (TUNED, DEFAULT, RIVAL)) + sign + warned
+    return " / ".join(mean(cell, method) for method in (TUNED, DEFAULT, BASELINE)) + sign + warned
 
 
-def tables(judged: Judgement, names: list[str], epsilons: list[float]) -> tuple[str, str]:
+def tables(found: Comparison, names: list[str], epsilons: list[float]) -> tuple[str, str]:
     """The table of means, and that of worst tenths."""
     rows, tails = [], []
     for name in names:
-        mine = {epsilon: judged.cells.get(f"{name} | {epsilon:g}") for epsilon in epsilons}
+        mine = {epsilon: found.cells.get(f"{name} | {epsilon:g}") for epsilon in epsilons}
         there = next(cell for cell in mine.values() if cell is not None)
-        entries = ["" if c is None else in_table(f"{name} | {e:g}", c, judged) for e, c in mine.items()]
+        entries = ["" if c is None else in_table(f"{name} | {e:g}", c, found) for e, c in mine.items()]
         rows.append([name, mean(there, CONSTANT), mean(there, REFERENCE), *entries])
         worst = [
             "" if c is None else " / ".join(f"{worst_tenth(c.losses[m]):.3f}" for m in (TUNED, DEFAULT))
@@ -82,52 +86,52 @@ def tables(judged: Judgement, names: list[str], epsilons: list[float]) -> tuple[
     )
 
 
-def verdicts(judged: Judgement) -> str:
+def verdicts(found: Comparison) -> str:
     """What is asked of the default, and whether it holds."""
 
     def line(ok: bool, text: str) -> str:
         return f"- **{'met' if ok else 'missed'}**: {text}"
 
-    worse, tail, number = len(judged.worse), len(judged.worse_tail), len(judged.cells)
+    worse, tail, number = len(found.worse), len(found.worse_tail), len(found.cells)
     return "\n".join(
         [
             line(
-                not judged.worse,
+                not found.worse,
                 f"mean tuned loss significantly above that of not tuning in {worse} of {number} cells (below it in "
-                f"{len(judged.better)}); in none",
+                f"{len(found.better)}); in none",
             ),
             line(
-                not judged.worse_tail,
+                not found.worse_tail,
                 f"worst tenth of runs significantly more than 2% above that of not tuning in {tail} cells (the largest "
-                f"ratio of two worst tenths is {judged.tail:.3f}); in none",
+                f"ratio of two worst tenths is {found.tail:.3f}); in none",
             ),
             line(
-                judged.unwarned <= 0.01,
-                f"{judged.unwarned:.1%} of all runs are more than 1% worse than the constant without a warning before "
-                f"the charge ({judged.worse_than_constant:.1%} with those warned about); at most 1%",
+                found.unwarned <= 0.01,
+                f"{found.unwarned:.1%} of all runs are more than 1% worse than the constant without a warning before "
+                f"the charge ({found.worse_than_constant:.1%} with those warned about); at most 1%",
             ),
             line(
-                judged.false_alarms <= 0.1,
-                f"a warning before {judged.false_alarms:.1%} of the runs that are at least {1 - CLEARLY:.0%} better "
+                found.false_alarms <= 0.1,
+                f"a warning before {found.false_alarms:.1%} of the runs that are at least {1 - CLEARLY:.0%} better "
                 "than the constant; at most 10%",
             ),
         ]
     )
 
 
-def listed(judged: Judgement) -> str:
+def listed(found: Comparison) -> str:
     """Names of the cells with unwanted results."""
     groups = {
-        "Worse than not tuning": judged.worse,
-        "Worse worst tenth": judged.worse_tail,
-        "Rival better": judged.rival_better,
+        "Worse than not tuning": found.worse,
+        "Worse worst tenth": found.worse_tail,
+        "Baseline better": found.baseline_better,
     }
     words = {title: [key.replace(" | ", " (ε = ") + ")" for key in sorted(keys)] for title, keys in groups.items()}
     lines = [f"- {title}: {'; '.join(keys)}.\n" for title, keys in words.items() if keys]
     return "\n" + "".join(lines) if lines else ""
 
 
-def draw(judged: Judgement, names: list[str], epsilons: list[float], target: Path) -> None:
+def draw(found: Comparison, names: list[str], epsilons: list[float], target: Path) -> None:
     """One panel per epsilon, one line per problem."""
     import matplotlib
     from matplotlib.figure import Figure
@@ -137,7 +141,7 @@ def draw(judged: Judgement, names: list[str], epsilons: list[float], target: Pat
         panels = figure.subplots(1, len(epsilons), sharey=True, squeeze=False)[0]
         for axes, epsilon in zip(panels, epsilons, strict=True):
             for place, name in enumerate(names):
-                cell = judged.cells.get(f"{name} | {epsilon:g}")
+                cell = found.cells.get(f"{name} | {epsilon:g}")
                 if cell is None:
                     continue
                 best, most = (np.mean(cell.losses[method]) for method in (REFERENCE, CONSTANT))
@@ -167,19 +171,19 @@ def report(out: Path, known: list[str]) -> str:
     there = {tuple(key.rsplit(" | ", 2)[:2]) for key in cells}
     names = [name for name in known if any(name == mine for mine, _ in there)]
     epsilons = sorted({float(epsilon) for name, epsilon in there if name in names} or EPSILONS)
-    judged = judge(gathered(cells, names, epsilons))
-    table, tails = tables(judged, names, epsilons)
-    numbers = sorted({len(cell.warned) for cell in judged.cells.values()})
+    found = compare(gathered(cells, names, epsilons))
+    table, tails = tables(found, names, epsilons)
+    numbers = sorted({len(cell.warned) for cell in found.cells.values()})
     page = PAGE.format(
         problems=len(names),
         epsilons=", ".join(f"{epsilon:g}" for epsilon in epsilons),
         seeds=" or ".join(map(str, numbers)),
-        verdicts=verdicts(judged),
-        cells=len(judged.cells),
-        rivals=sum(RIVAL in cell.losses for cell in judged.cells.values()),
-        rival_better=len(judged.rival_better),
-        rival_worse=len(judged.rival_worse),
-        listed=listed(judged),
+        verdicts=verdicts(found),
+        cells=len(found.cells),
+        baselines=sum(BASELINE in cell.losses for cell in found.cells.values()),
+        baseline_better=len(found.baseline_better),
+        baseline_worse=len(found.baseline_worse),
+        listed=listed(found),
         figure=out.with_suffix(".svg").name,
         table=table,
         tails=tails,
@@ -187,5 +191,5 @@ def report(out: Path, known: list[str]) -> str:
         made=machine(),
     )
     out.with_suffix(".md").write_text(page, encoding="utf-8")
-    draw(judged, names, epsilons, out.with_suffix(".svg"))
-    return verdicts(judged)
+    draw(found, names, epsilons, out.with_suffix(".svg"))
+    return verdicts(found)

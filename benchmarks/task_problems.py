@@ -40,7 +40,7 @@ def explained(y: Tree, rows: np.ndarray, targets: np.ndarray) -> float:
     return float(1 - np.mean((rows @ np.asarray(y) - targets) ** 2) / np.var(targets))
 
 
-def judges(loss: Callable[..., jax.Array], accuracy: Callable[..., float], rows: np.ndarray, targets: np.ndarray):
+def evaluators(loss: Callable[..., jax.Array], accuracy: Callable[..., float], rows: np.ndarray, targets: np.ndarray):
     def mean_loss(x: Tree, y: Tree) -> float:
         return float(jnp.mean(jax.vmap(loss, (None, 0, 0))(jnp.asarray(y), jnp.asarray(rows), jnp.asarray(targets))))
 

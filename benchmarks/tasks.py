@@ -30,8 +30,8 @@ from task_data import (
 from task_oracles import tuned_penalties, tuned_weights
 from task_problems import (
     Tree,
+    evaluators,
     explained,
-    judges,
     logistic,
     penalties_problem,
     pseudo_huber,
@@ -140,7 +140,7 @@ def _sources(
     good = np.where(np.arange(sources) < bad, 0.0, 1 / (sources - bad)).astype(np.float32)
     known = {"uniform": uniform(sources)} if shuffled else {"good sources": good}
     loss, shape = (softmax, (rows.shape[1], classes)) if classes > 2 else (logistic, (rows.shape[1],))
-    mean_loss, accuracy = judges(loss, right_class, test_rows, test_labels)
+    mean_loss, accuracy = evaluators(loss, right_class, test_rows, test_labels)
     return Task(
         name=name,
         problem=weights_problem(loss, sources, classes if classes > 2 else None),
@@ -165,7 +165,7 @@ def _flights_shift(name: str, directory: Path, seed: int) -> Task:
     used[test] = used[upper] = True
     # From the end: the flights of the target at the front are already in use.
     lower = order[~used[order]][-FLIGHTS_TRAINING:]
-    mean_loss, accuracy = judges(logistic, right_class, rows[test], late[test])
+    mean_loss, accuracy = evaluators(logistic, right_class, rows[test], late[test])
 
     def oracle() -> Mapping[str, Tree]:
         # The exact optimum of the validation loss without noise. The target alone has few rows, so that at small
@@ -205,7 +205,7 @@ def _imbalance(name: str, directory: Path, seed: int, *, validation: int = 5000,
     upper_rows, lower_rows = draws.permutation(np.concatenate(upper)), draws.permutation(np.concatenate(lower))
     inverse = 1 / np.asarray(kept, np.float32)
     powers = {"inverse frequency": 1.0, "its root": 0.5}
-    mean_loss, accuracy = judges(softmax, right_class, test_rows, test_labels)
+    mean_loss, accuracy = evaluators(softmax, right_class, test_rows, test_labels)
     return Task(
         name=name,
         problem=weights_problem(softmax, MNIST_CLASSES, MNIST_CLASSES),
@@ -231,7 +231,7 @@ def _penalties(
     test: Arrays,
 ) -> Task:
     number = int(groups.max()) + 1
-    mean_loss, mean_accuracy = judges(loss, accuracy, *test)
+    mean_loss, mean_accuracy = evaluators(loss, accuracy, *test)
 
     def oracle() -> Mapping[str, Tree]:
         # The exact optimum of the validation loss without noise. With noise, larger penalties may be better, equal for

@@ -159,7 +159,7 @@ LEAST_CLOSED = {
     **{(f"adult-{kind}-{start}", 1.0): 0.93 for kind in ("groups", "scalar") for start in (5, 3, 0)},
 }
 LEAST_CLOSED_ELSEWHERE, LEAST_MEDIAN = 0.8, 0.95
-RIVALS = {  # methods to outperform, and the largest allowed ratio of passes over the data
+BASELINES = {  # methods to outperform, and the largest allowed ratio of passes over the data
     "double loop": 1 / 20,
     "random search 10": 1 / 5,
     "random search 30": 1 / 10,
@@ -172,7 +172,7 @@ LARGEST_FACTOR, LARGEST_HARM = 1.5, 0.02
 
 def verdicts(table: Table) -> list[list[str]]:
     """Every target with its result: target, measured value, and whether it is met."""
-    rows = [*_gap_verdicts(table), *_rival_verdicts(table), *_shuffled_verdicts(table)]
+    rows = [*_gap_verdicts(table), *_baseline_verdicts(table), *_shuffled_verdicts(table)]
     return [[target, measured, {True: "met", False: "**missed**"}[met]] for target, measured, met in rows]
 
 
@@ -187,27 +187,27 @@ def _gap_verdicts(table: Table) -> Iterable[tuple[str, str, bool]]:
         yield f"median over counted tasks, ε = 1: at least {LEAST_MEDIAN:g}", f"{median:.3f}", median >= LEAST_MEDIAN
 
 
-def _rival_verdicts(table: Table) -> Iterable[tuple[str, str, bool]]:
+def _baseline_verdicts(table: Table) -> Iterable[tuple[str, str, bool]]:
     cells = [(task, epsilon) for task in table.tasks for epsilon in table.epsilons if table.counted(task, epsilon)]
-    for rival, part in RIVALS.items():
-        shared = [c for c in cells if table.values(c[0], rival, c[1]) and table.values(c[0], OURS, c[1])]
+    for baseline, part in BASELINES.items():
+        shared = [c for c in cells if table.values(c[0], baseline, c[1]) and table.values(c[0], OURS, c[1])]
         if not shared:
             continue
         lost = [
             f"{task} ε = {epsilon:g}"
             for task, epsilon in shared
             if statistics.fmean(table.values(task, OURS, epsilon))
-            >= statistics.fmean(table.values(task, rival, epsilon))
+            >= statistics.fmean(table.values(task, baseline, epsilon))
         ]
         wins = f"{len(shared) - len(lost)} of {len(shared)}" + (f"; not on {', '.join(lost)}" if lost else "")
-        yield f"ahead of {rival} on every counted task and ε", wins, not lost
+        yield f"ahead of {baseline} on every counted task and ε", wins, not lost
         if part is not None:
             ratio = max(
                 statistics.fmean(table.values(task, OURS, epsilon, "passes"))
-                / statistics.fmean(table.values(task, rival, epsilon, "passes"))
+                / statistics.fmean(table.values(task, baseline, epsilon, "passes"))
                 for task, epsilon in shared
             )
-            yield f"passes at most {part:g} of those of {rival}", f"{ratio:.3f}", ratio <= part
+            yield f"passes at most {part:g} of those of {baseline}", f"{ratio:.3f}", ratio <= part
     for task, epsilon in cells:
         theirs, ours = table.values(task, SCREENING, epsilon), table.values(task, OURS, epsilon)
         if theirs and ours:

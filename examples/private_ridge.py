@@ -45,8 +45,8 @@ def main(rows: int = 20_000, data: str | None = None, out: str = "private_ridge.
     test, training = slice(0, len(y) // 5), slice(len(y) // 5, None)
 
     # Candidate penalties, starting at a billionth of the number of rows.
-    rival = RidgeCV(len(y) * np.geomspace(1e-9, 1, 19)).fit(np.asarray(X[training]), y[training])
-    to_reach = rival.score(np.asarray(X[test]), y[test])
+    reference = RidgeCV(len(y) * np.geomspace(1e-9, 1, 19)).fit(np.asarray(X[training]), y[training])
+    to_reach = reference.score(np.asarray(X[test]), y[test])
 
     def score(epsilon: float, **settings: object) -> float:
         model = DPRidgeCV(epsilon=epsilon, target_range=dataset.target_range, **settings)

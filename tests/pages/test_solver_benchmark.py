@@ -1,4 +1,4 @@
-"""The solver benchmark with noise and the study of constants: their judgement on made-up numbers, and a tiny cell."""
+"""The solver benchmark with noise and the study of constants: their statistics on made-up numbers, and a tiny cell."""
 
 import sys
 from pathlib import Path
@@ -14,7 +14,7 @@ sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 import constants
 import pieces
 import solver_private
-import solver_private_judgement as judgement
+import solver_private_statistics as statistics
 from solver_private import DEFAULT, DOUBLE_LOOP, key_of
 from solver_problems import PLAIN, table
 
@@ -35,8 +35,8 @@ def made_up(changes=None):
     return {key_of(name, 1.0, number, DEFAULT): cell(mean) for (name, number), mean in means.items()}
 
 
-def judge(cells):
-    return judgement.judge(cells, MUTATIONS, EPSILONS, RECORDS)
+def compare(cells):
+    return statistics.compare(cells, MUTATIONS, EPSILONS, RECORDS)
 
 
 def test_names_of_problems_are_keys():
@@ -54,7 +54,7 @@ def test_every_rescaled_problem_has_an_original_and_noise_of_its_own():
 
 
 def test_what_falls_is_seen_to_fall_and_nothing_else():
-    found = judge(made_up())
+    found = compare(made_up())
     assert len(found.falls) == len(MUTATIONS)
     assert (found.rises, found.above, found.differs) == ([], [], [])
     assert found.compared == {"falls": 21, "above": 42, "differs": 2}
@@ -69,20 +69,20 @@ def test_what_falls_is_seen_to_fall_and_nothing_else():
     ],
 )
 def test_what_is_wrong_is_found(changes, field, key):
-    assert getattr(judge(made_up(changes)), field) == [key]
+    assert getattr(compare(made_up(changes)), field) == [key]
 
 
 def test_a_run_that_stays_at_the_start_is_not_above_it():
-    assert judgement.above_start([1 + 1e-8] * 8) > 0.1
-    assert judgement.above_start([1.01] * 8) < 1e-6
-    assert judgement.larger([1.0] * 8, [1.0] * 8) == pytest.approx(1)
-    assert judgement.different([1.0] * 8, [1.0] * 8) == pytest.approx(1)
+    assert statistics.above_start([1 + 1e-8] * 8) > 0.1
+    assert statistics.above_start([1.01] * 8) < 1e-6
+    assert statistics.larger([1.0] * 8, [1.0] * 8) == pytest.approx(1)
+    assert statistics.different([1.0] * 8, [1.0] * 8) == pytest.approx(1)
 
 
 def test_family_wise_error_rate():
     """With no difference anywhere, the share of families with any finding is 5% at most."""
     draws = np.random.default_rng(0).uniform(size=(2000, 50))
-    wrong = np.mean([bool(judgement.holm(dict(enumerate(family)))) for family in draws])
+    wrong = np.mean([bool(statistics.holm(dict(enumerate(family)))) for family in draws])
     assert 0.03 < wrong < 0.07
     uncorrected = np.mean((draws < 0.05).any(axis=1))
     assert uncorrected > 0.9  # what the adjustment is for

@@ -1,4 +1,4 @@
-"""The benchmark of speed: a line at a tiny size, its judgement on made-up numbers, and what the page claims."""
+"""The benchmark of speed: a line at a tiny size, its statistics on made-up numbers, and what the page claims."""
 
 import json
 import os
@@ -90,7 +90,7 @@ def test_targets_that_are_missed_are_said_to_be_missed():
     assert speed_report.verdict([*found.values()]) == verdict
 
 
-def test_time_to_a_value_is_that_of_the_first_point_which_the_judge_accepts():
+def test_time_to_a_value_is_that_of_the_first_point_which_the_evaluator_accepts():
     points = [(1.0, 0.9, [0]), (2.0, 0.5, [1]), (3.0, 0.5, [2]), (4.0, 0.4, [3])]
     truth = {0: 0.9, 1: 0.7, 2: 0.5, 3: 0.4}  # the second point is not what its run believes
     assert speed_tuning.first_within(points, 0.5, lambda x: truth[x[0]]) == 2

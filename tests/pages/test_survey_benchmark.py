@@ -1,4 +1,4 @@
-"""The survey of small problems: its judgement on made-up losses, its problems, and a run at toy size."""
+"""The survey of small problems: its statistics on made-up losses, its problems, and a run at toy size."""
 
 import sys
 from pathlib import Path
@@ -9,9 +9,9 @@ import pytest
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 import pieces
 import survey
-import survey_judgement as judgement
 import survey_problems
-from survey import CONSTANT, DEFAULT, REFERENCE, RIVAL, TUNED, key_of
+import survey_statistics as statistics
+from survey import BASELINE, CONSTANT, DEFAULT, REFERENCE, TUNED, key_of
 from survey_report import report
 
 NAMES, RUNS = [f"problem {index}" for index in range(12)], 20
@@ -26,33 +26,33 @@ def made_up(changes=None, warned=()):
         for run in range(RUNS):
             shift, other = 0.01 * SPREAD[place, run], 0.01 * SPREAD[place - 1, run]
             added = (changes or {}).get(name, np.zeros(RUNS))[run]
-            losses = {TUNED: 0.5 + other + added, DEFAULT: 0.5 + shift, CONSTANT: 0.7, REFERENCE: 0.3, RIVAL: 0.6}
+            losses = {TUNED: 0.5 + other + added, DEFAULT: 0.5 + shift, CONSTANT: 0.7, REFERENCE: 0.3, BASELINE: 0.6}
             cells[key_of(name, 1.0, run)] = losses | {"warned": name in warned, "seconds": 0.1, "commit": "c"}
     return cells
 
 
-def judge(cells):
-    return judgement.judge(judgement.gathered(cells, NAMES, [1.0]))
+def compare(cells):
+    return statistics.compare(statistics.gathered(cells, NAMES, [1.0]))
 
 
 def test_equal_methods_are_not_told_apart():
-    found = judge(made_up())
+    found = compare(made_up())
     assert found.met
-    assert (found.worse, found.better, found.worse_tail, found.rival_better) == ([], [], [], [])
-    assert len(found.rival_worse) == len(NAMES)
+    assert (found.worse, found.better, found.worse_tail, found.baseline_better) == ([], [], [], [])
+    assert len(found.baseline_worse) == len(NAMES)
 
 
 def test_a_cell_in_which_tuning_costs_is_found():
-    found = judge(made_up({"problem 3": np.full(RUNS, 0.05)}))
+    found = compare(made_up({"problem 3": np.full(RUNS, 0.05)}))
     assert found.worse == ["problem 3 | 1"]
     assert not found.met
-    assert judge(made_up({"problem 3": np.full(RUNS, -0.05)})).better == ["problem 3 | 1"]
+    assert compare(made_up({"problem 3": np.full(RUNS, -0.05)})).better == ["problem 3 | 1"]
 
 
 def test_a_bad_tail_is_found():
     # Exchanges of a few bad runs are likely, so that a tail is only significant if half of the runs are in it.
     bad = np.where(np.arange(RUNS) % 4 > 0, 0.3, -0.35)
-    found = judge(made_up({"problem 5": bad}))
+    found = compare(made_up({"problem 5": bad}))
     assert found.worse_tail == ["problem 5 | 1"]
     assert found.tail > 1.3
 
@@ -60,7 +60,7 @@ def test_a_bad_tail_is_found():
 @pytest.mark.parametrize(("warned", "unwarned"), [((), 0.05 * 2 / 12), (("problem 1", "problem 2"), 0.0)])
 def test_models_worse_than_a_constant_need_a_warning(warned, unwarned):
     once = np.where(np.arange(RUNS) == 0, 0.5, 0.0)
-    found = judge(made_up({"problem 1": once, "problem 2": once}, warned))
+    found = compare(made_up({"problem 1": once, "problem 2": once}, warned))
     assert found.worse_than_constant == pytest.approx(0.05 * 2 / 12)
     assert found.unwarned == pytest.approx(unwarned)
     assert found.false_alarms == pytest.approx(len(warned) * 19 / (12 * 20 - 2))
@@ -68,9 +68,9 @@ def test_models_worse_than_a_constant_need_a_warning(warned, unwarned):
 
 def test_exchanges_are_all_of_them_or_a_sample():
     few, many = np.linspace(1.0, 2.0, 6), np.linspace(1.0, 2.0, 18)
-    assert judgement.exchange_test(few + 1, few, judgement.mean_difference) == 2**-6
-    assert judgement.exchange_test(many + 1, many, judgement.mean_difference) <= 2 / 2**16
-    assert judgement.exchange_test(few, few, judgement.mean_difference) == 1.0
+    assert statistics.exchange_test(few + 1, few, statistics.mean_difference) == 2**-6
+    assert statistics.exchange_test(many + 1, many, statistics.mean_difference) <= 2 / 2**16
+    assert statistics.exchange_test(few, few, statistics.mean_difference) == 1.0
 
 
 def test_problems_for_development_are_not_those_that_are_reported():
@@ -104,8 +104,8 @@ def test_a_quick_run_writes_a_page_and_resumes(tmp_path, capsys):
     survey.main(["--quick", "--seeds", "2", "--out", str(out)])
     cells = pieces.read_cells(out)
     assert len(cells) == 2 * 2
-    assert all({TUNED, DEFAULT, RIVAL, CONSTANT, REFERENCE, "warned"} <= set(cell) for cell in cells.values())
-    assert all(np.isfinite([cell[name] for name in (TUNED, DEFAULT, RIVAL)]).all() for cell in cells.values())
+    assert all({TUNED, DEFAULT, BASELINE, CONSTANT, REFERENCE, "warned"} <= set(cell) for cell in cells.values())
+    assert all(np.isfinite([cell[name] for name in (TUNED, DEFAULT, BASELINE)]).all() for cell in cells.values())
     before = out.read_text()
     capsys.readouterr()
     survey.main(["--quick", "--seeds", "2", "--out", str(out)])

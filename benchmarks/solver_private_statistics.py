@@ -23,7 +23,7 @@ PERMUTATIONS = (
 Shares = Sequence[float]
 
 
-class Judgement(NamedTuple):
+class Comparison(NamedTuple):
     """Keys of cells with significant results, by test."""
 
     falls: list[str]  # the mean is smaller with the most records than with the fewest
@@ -85,7 +85,9 @@ def different(these: Shares, those: Shares) -> float:
     return float(stats.ttest_ind_from_stats(*_moments(these), *_moments(those), equal_var=False).pvalue)
 
 
-def judge(cells: Cells, originals: Mapping[str, str], epsilons: Sequence[float], records: Sequence[int]) -> Judgement:
+def compare(
+    cells: Cells, originals: Mapping[str, str], epsilons: Sequence[float], records: Sequence[int]
+) -> Comparison:
     """All tests, on the available cells.
 
     Args:
@@ -107,4 +109,4 @@ def judge(cells: Cells, originals: Mapping[str, str], epsilons: Sequence[float],
                 falls[change], rises[change] = larger(few, many), larger(many, few)
                 normal[change] = larger_if_normal(few, many)
     compared = {"falls": len(falls), "above": len(above), "differs": len(differs)}
-    return Judgement(holm(falls), holm(normal), holm(rises), holm(above), holm(differs), compared)
+    return Comparison(holm(falls), holm(normal), holm(rises), holm(above), holm(differs), compared)

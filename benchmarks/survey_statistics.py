@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from pieces import Cells
-from solver_private_judgement import holm
-from survey import CONSTANT, DEFAULT, RIVAL, TUNED, key_of
+from solver_private_statistics import holm
+from survey import BASELINE, CONSTANT, DEFAULT, TUNED, key_of
 
 MOST_EXCHANGES = 16  # as a power of two
 WORST = 0.1  # fraction of runs
@@ -30,15 +30,15 @@ class Cell:
 
 
 @dataclass
-class Judgement:
+class Comparison:
     """Results over all cells."""
 
     cells: dict[str, Cell]
     worse: list[str] = field(default_factory=list)  # mean tuned loss above the default's
     better: list[str] = field(default_factory=list)
     worse_tail: list[str] = field(default_factory=list)  # worst tenth more than 2% above the default's
-    rival_better: list[str] = field(default_factory=list)  # than tuned
-    rival_worse: list[str] = field(default_factory=list)
+    baseline_better: list[str] = field(default_factory=list)  # than tuned
+    baseline_worse: list[str] = field(default_factory=list)
     unwarned: float = 0.0  # fraction of runs more than 1% worse than the constant, of those without a warning
     worse_than_constant: float = 0.0  # the same of all runs
     false_alarms: float = 0.0  # fraction of runs with a warning, of those clearly better than the constant
@@ -96,17 +96,17 @@ def exchange_test(these: Losses, those: Losses, statistic: Statistic) -> float:
     return float(np.mean(found >= found[0] - 1e-12 * abs(found[0])))
 
 
-def judge(cells: dict[str, Cell]) -> Judgement:
+def compare(cells: dict[str, Cell]) -> Comparison:
     """All tests."""
-    made = Judgement(cells)
+    made = Comparison(cells)
     pairs = {key: (cell.losses[TUNED], cell.losses[DEFAULT]) for key, cell in cells.items()}
     made.worse = holm({key: exchange_test(a, b, mean_difference) for key, (a, b) in pairs.items()})
     made.better = holm({key: exchange_test(b, a, mean_difference) for key, (a, b) in pairs.items()})
     allowed = {key: (a, WORST_MARGIN * b) for key, (a, b) in pairs.items()}
     made.worse_tail = holm({key: exchange_test(a, b, tail_difference) for key, (a, b) in allowed.items()})
-    rivals = {key: (c.losses[TUNED], c.losses[RIVAL]) for key, c in cells.items() if RIVAL in c.losses}
-    made.rival_better = holm({key: exchange_test(a, b, mean_difference) for key, (a, b) in rivals.items()})
-    made.rival_worse = holm({key: exchange_test(b, a, mean_difference) for key, (a, b) in rivals.items()})
+    baselines = {key: (c.losses[TUNED], c.losses[BASELINE]) for key, c in cells.items() if BASELINE in c.losses}
+    made.baseline_better = holm({key: exchange_test(a, b, mean_difference) for key, (a, b) in baselines.items()})
+    made.baseline_worse = holm({key: exchange_test(b, a, mean_difference) for key, (a, b) in baselines.items()})
     tuned, constant = (np.concatenate([c.losses[name] for c in cells.values()]) for name in (TUNED, CONSTANT))
     warned = np.concatenate([cell.warned for cell in cells.values()])
     worse, clear = tuned > CONSTANT_MARGIN * constant, tuned < CLEARLY * constant
