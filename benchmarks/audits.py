@@ -61,8 +61,8 @@ limits, each with an error probability of {error:.2g} or less). Made by `benchma
 - *claimed ε*: the ε of the accountant.
 - *proved ε ≥*: the lower bound. A bound above the claim would refute it.
 - *at most*: the most that this attack can prove, with any number of runs. A better attack may prove more.
-- *in reach*: the bound that the optimal attack would prove on average with this number of runs, if exactly the claimed
-  privacy were spent.
+- *attainable*: the bound that the optimal attack would prove on average with this number of runs, if exactly the
+  claimed privacy were spent.
 
 ![Claimed and proved epsilon, at ε = 4](audits.svg)
 

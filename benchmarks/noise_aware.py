@@ -3,7 +3,7 @@
     python benchmarks/noise_aware.py     (a few minutes on one core; interrupted, it resumes)
 
 For a grid of ridges: the validation loss of the model without noise; what the noise of converged training adds to it;
-what training as it runs is expected to lose; and the mean test loss of private models. Curves are computed without
+what early-stopped training is expected to lose; and the mean test loss of private models. Curves are computed without
 privacy, so that their shapes are not hidden by noise.
 """
 
@@ -38,30 +38,31 @@ DEV_SEED = 2072  # of no other table
 EXACT, CONVERGED, RUNNING = "validation loss", "with the noise of converged training", "of training as it runs"
 PERTURBED, TRAINED, SCALED = "converged, private", "trained, private", "trained and scaled, private"
 CURVES, MODELS = (EXACT, CONVERGED, RUNNING), (PERTURBED, TRAINED, SCALED)
+LABELS = {RUNNING: "with the noise of early-stopped training"}  # stored under the other name
 CHOICES = {EXACT: PERTURBED, CONVERGED: PERTURBED, RUNNING: TRAINED}  # what each curve claims to choose for
 MOMENTUM = 0.5  # of preconditioned steps
 
 PAGE = """# Tuning a penalty that knows the noise of training
 
-A bilevel problem asks for the penalty that is best for a model trained *without* noise; users get a model trained with
-it. Private training that converges, on rows of norm R and slopes of at most one, ends at $y = y^* + (H + r)^{{-1}} z$,
-with $H$ the Hessian of the mean loss, $r$ the ridge and $z$ the noise on each coordinate of the mean gradient. To
-second order, noise adds half of the mean of $(y - y^*)^\\top H (y - y^*)$ to the loss:
+A bilevel problem asks for the penalty that is best for a model trained *without* noise; users get a model trained
+with it. Private training that converges, on rows of norm R and derivatives of at most one, ends at $y = y^* + (H +
+r)^{{-1}} z$, with $H$ the Hessian of the mean loss, $r$ the ridge and $z$ the noise on each coordinate of the mean
+gradient. To second order, noise adds half of the mean of $(y - y^*)^\\top H (y - y^*)$ to the loss:
 
 $$F(r) = f(y^*(r)) + \\tfrac12 s^2 \\operatorname{{tr}} \\big( H (H + r)^{{-2}} \\big)$$
 
 The deviation $s = 2R/(\\mu n)$ is that of one exact release under replace-one. Assumed are one ridge on all
 coefficients, a Hessian that is the same for training and validation and does not change over the noise, and steps that
-have converged. *Training as it runs* stops early and averages its steps ([how](../methods/training.md)): the noise in
+have converged. *Early-stopped training* also averages its steps ([how](../methods/training.md)): the noise in
 each eigenvector of H follows from step to step, as for standard errors, and it is added to the model of the same steps
 without noise, not to $y^*(r)$. Both make the third curve.
 
 ![Loss against penalty, by problem and ε]({figure})
 
-Lines are validation losses: without noise (blue), with the noise of converged training (vermilion), of training as it
-runs (green). Marks are mean test losses of {seeds} private models at each ridge, δ = {delta:g}, replace-one: circles
-for exact objective perturbation, crosses for training as it runs, points for the same with the scale measured, which
-is the default. What is outside the frame is drawn at its edge.
+Lines are validation losses: without noise (blue), with the noise of converged training (vermilion) and of
+early-stopped training (green). Marks are mean test losses of {seeds} private models at each ridge, δ = {delta:g},
+replace-one: circles for exact objective perturbation, crosses for early-stopped training, points for the same with
+the scale measured, which is the default. What is outside the frame is drawn at its edge.
 
 The test loss of private models at the ridge that a curve chooses, and the ridge. *Best* is the best of the grid by test
 loss. A penalty that was chosen without the noise is in the columns *without*.
@@ -74,7 +75,7 @@ The least and the largest mean test loss over all ridges from 1e-5 to 1:
 
 - *Training that converges.* The term decides: a ridge that is chosen without it loses up to {converged_gap:.1f}, one
   that is chosen with it at most {converged_left:.4f}.
-- *Training as it runs.* It stops before it fits noise, so that small ridges do little harm: the ridge that is chosen
+- *Early-stopped training.* It stops before it fits noise, so that small ridges do little harm: the ridge that is chosen
   without noise loses at most {running_gap:.4f}, the one of the third curve at most {running_left:.4f}. That curve
   underestimates the noise where there is most of it, by up to {below:.4f} at the ridge it chooses: it has the second
   moments without their noise, and the second order of the loss only.
@@ -230,7 +231,7 @@ def choices(cells: Cells) -> str:
         lines.append(line)
     heads = ["without noise", "with its noise", "best"]
     return markdown_table(
-        ["problem", "ε", *(f"converged: {head}" for head in heads), *(f"as it runs: {head}" for head in heads)], lines
+        ["problem", "ε", *(f"{kind}: {head}" for kind in ("converged", "early-stopped") for head in heads)], lines
     )
 
 
@@ -255,7 +256,7 @@ def draw(cells: Cells, target: Path) -> None:
             high = high + 0.3 * (high - low)
             for panel, epsilon, cell in zip(row, EPSILONS, mine, strict=True):
                 for kind, colour in zip(CURVES, COLOURS, strict=False):
-                    panel.plot(RIDGES, np.clip(cell[kind], low, high), color=colour, label=kind)
+                    panel.plot(RIDGES, np.clip(cell[kind], low, high), color=colour, label=LABELS.get(kind, kind))
                 for kind, marker in zip(MODELS, ("o", "x", "."), strict=True):
                     means = np.clip(np.mean(cell[kind], axis=1), low, high)
                     hollow = {"markerfacecolor": "none"} if marker == "o" else {}

@@ -38,16 +38,14 @@ def audits(results: Results | Sequence[Audit], ax: "Axes | None" = None) -> "Axe
             ax.hlines(place, audit.lower_bound, max(end, audit.lower_bound), color=FAINT, linewidth=1.4, zorder=1)
         lower, reach = [audit.lower_bound for audit in shown], [audit.reach for audit in shown]
         look: dict[str, Any] = {"linestyle": "none", "zorder": 2}
-        ax.plot(
-            lower, range(len(shown)), marker="o", markersize=5, color=_PROVED, label="proved: ε is at least", **look
-        )
+        ax.plot(lower, range(len(shown)), marker="o", markersize=5, color=_PROVED, label="lower bound on ε", **look)
         ax.plot(
             reach,
             range(len(shown)),
             marker="|",
             markersize=9,
             color=INK,
-            label="in reach with this many runs",
+            label="attainable with this many runs",
             **look,
         )
         ax.plot(claims, range(len(shown)), marker="D", markersize=4, color=_CLAIMED, label="claimed", **look)

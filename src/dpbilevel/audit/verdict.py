@@ -8,7 +8,7 @@ from typing import Any
 from dpbilevel.errors import InvalidArgument
 from dpbilevel.foundation.tables import text_table
 
-HEADER = ("audit", "n", "releases", "runs", "claimed ε", "proved ε ≥", "at most", "in reach")
+HEADER = ("audit", "n", "releases", "runs", "claimed ε", "proved ε ≥", "at most", "attainable")
 
 
 @dataclass(frozen=True, kw_only=True)
