@@ -69,16 +69,16 @@ def main(rows: int = 30_000, out: str = "grouped_penalties.svg") -> None:
     console.print(table)
 
     figure = Figure(figsize=(8, 3.8), layout="constrained")
-    course, bars = figure.subplots(1, 2, width_ratios=(1.25, 1))
+    trajectory, bars = figure.subplots(1, 2, width_ratios=(1.25, 1))
     history = np.exp(solutions["a penalty for each group"].history["x"])
     for name, values, style in zip(WIDTHS, history.T, ("-", "--", "-"), strict=True):
-        course.plot(np.arange(1, len(values) + 1), values, style, label=f"{name} ({WIDTHS[name]} columns)")
-    course.set_yscale("log")
-    course.set_xlabel("step of the tuning")
-    course.set_ylabel("released penalty")
-    course.set_title("Penalties while they are tuned")
-    course.legend(fontsize=8)
-    course.grid(alpha=0.3)
+        trajectory.plot(np.arange(1, len(values) + 1), values, style, label=f"{name} ({WIDTHS[name]} columns)")
+    trajectory.set_yscale("log")
+    trajectory.set_xlabel("tuning step")
+    trajectory.set_ylabel("released penalty")
+    trajectory.set_title("Penalties during tuning")
+    trajectory.legend(fontsize=8)
+    trajectory.grid(alpha=0.3)
     scores = [100 * accuracy(solution, test) for solution in solutions.values()]
     bars.barh([textwrap.fill(name, 15) for name in solutions], scores, color=["0.7", "0.7", "0.7", "tab:green"])
     for place, score in enumerate(scores):

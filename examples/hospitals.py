@@ -9,6 +9,7 @@ Data: synthetic.
 """
 
 import argparse
+import textwrap
 from pathlib import Path
 
 import numpy as np
@@ -46,9 +47,9 @@ def main(rows: int = 30_000, out: str = "hospitals.svg") -> None:
     weighted.fit(X, y, sources=hospital, validation=(checked_X, checked_y))
     everything = np.concatenate([checked_X, X]), np.concatenate([checked_y, y])
     models = {
-        "all hospitals alike": DPLogisticRegressionCV(**declared).fit(*everything),
+        "all hospitals, equal weights": DPLogisticRegressionCV(**declared).fit(*everything),
         "checked records alone": DPLogisticRegressionCV(**declared).fit(checked_X, checked_y),
-        "hospitals weighed": weighted,
+        "weighted hospitals": weighted,
     }
     scores = {name: model.score(test_X, test_y) for name, model in models.items()}
     table = Table("", "accuracy", "epsilon", title=f"Checked test records, delta = {DELTA:g}, replace-one")
@@ -63,11 +64,11 @@ def main(rows: int = 30_000, out: str = "hospitals.svg") -> None:
     left.bar([name[-1] for name in weighted.source_names_], weighted.source_weights_, color=colours)
     equal = left.axhline(1 / len(HOSPITALS), color="0.4", linestyle="--", linewidth=1)
     known = [Patch(color="tab:blue"), Patch(color="tab:red"), equal]
-    left.set(xlabel="hospital", ylabel="released weight", title=f"Who is trusted, ε = {EPSILON:g}")
+    left.set(xlabel="hospital", ylabel="released weight", title=f"Released weights, ε = {EPSILON:g}")
     left.set_ylim(top=1.25 * weighted.source_weights_.max())
-    left.legend(known, ["reliable, in truth", "unreliable, in truth", "equal weights"], ncols=3, fontsize="small")
+    left.legend(known, ["truly reliable", "truly unreliable", "equal weights"], ncols=3, fontsize="small")
     bars = right.barh(
-        [name.replace(" ", "\n", 1) for name in scores],
+        [textwrap.fill(name, 14) for name in scores],
         [100 * score for score in scores.values()],
         color=["0.75", "0.55", "tab:blue"],
     )

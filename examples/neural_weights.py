@@ -83,28 +83,28 @@ def main(rows: int = 60_000, out: str = "neural_weights.svg") -> None:
         return f"{100 * np.mean((test[0] @ y > 0) == test[1]):.1f}%"
 
     runs = {
-        "all records alike": dpb.solve(PROBLEM, records, BUDGET, method=dpb.Refit(), refit=None),
+        "equal weights": dpb.solve(PROBLEM, records, BUDGET, method=dpb.Refit(), refit=None),
         "checked records alone": dpb.baselines.UpperRecordsOnly().solve(PROBLEM, records, BUDGET),
-        "weighed by a network": dpb.solve(PROBLEM, records, BUDGET),
+        "weighted by a network": dpb.solve(PROBLEM, records, BUDGET),
     }
     table = Table("", "accuracy", "epsilon", title=f"Test records, delta = {BUDGET.delta:g}, replace-one")
     for name, solution in runs.items():
         table.add_row(name, accuracy(solution.y), f"{solution.privacy.epsilon():.3f}")
     console.print(table)
 
-    tuned = runs["weighed by a network"]
+    tuned = runs["weighted by a network"]
     ages = np.linspace(0, 1, 200)
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.subplots()
     curves = tuned.history["x"]
     for step in range(0, len(curves["level"]), max(1, len(curves["level"]) // 10)):
         at = {name: values[step] for name, values in curves.items()}
-        label = "on the way there" if step == 0 else None
+        label = "during tuning" if step == 0 else None
         axes.plot(ages, [weight(at, age) for age in ages], color="tab:blue", alpha=0.2, label=label)
     axes.plot(ages, [weight(tuned.x, age) for age in ages], color="tab:blue", label="weight, released")
     axes.plot(ages, 1 - wrong_share(ages), color="tab:gray", linestyle="--", label="share of right labels, unknown")
     axes.set(
-        xlabel="age of the record", ylabel="weight", ylim=(0, 1.02), title="A network learns what too old means (ε = 1)"
+        xlabel="age of the record", ylabel="weight", ylim=(0, 1.02), title="Learned weight by age of a record (ε = 1)"
     )
     axes.legend(frameon=False)
     figure.savefig(out)

@@ -37,12 +37,12 @@ def main(rows: int = 40_000, out: str = "rare_classes.svg") -> None:
     draws = np.random.default_rng(0)
     training, validation, test = machines(rows, draws), machines(rows // 4, draws), machines(20_000, draws)
     records = dpb.Records(upper=validation, lower=training)
-    weighed = class_weights(columns=COLUMNS, classes=2, costs=COSTS)
+    weighted = class_weights(columns=COLUMNS, classes=2, costs=COSTS)
     plain = class_weights(columns=COLUMNS, classes=2)
     runs = {
         "plain": dpb.solve(plain, records, BUDGET, method=dpb.Refit(), refit=None),
-        "weights by cost, not tuned": dpb.solve(weighed, records, BUDGET, method=dpb.Refit(), refit=None),
-        "tuned class weights": dpb.solve(weighed, records, BUDGET),
+        "weights by cost, not tuned": dpb.solve(weighted, records, BUDGET, method=dpb.Refit(), refit=None),
+        "tuned class weights": dpb.solve(weighted, records, BUDGET),
     }
     table = Table("", "failures seen", "false alarms", "cost per machine", "epsilon", title="Test machines")
     curves = {}
@@ -55,7 +55,9 @@ def main(rows: int = 40_000, out: str = "rare_classes.svg") -> None:
     console = Console()
     console.print(table)
     weights = runs["tuned class weights"].x
-    console.print(f"Released weights: {weights[0]:.2f} for machines that last, {weights[1]:.2f} for those that fail")
+    console.print(
+        f"Released weights: {weights[0]:.2f} for machines that do not fail, {weights[1]:.2f} for those that fail"
+    )
 
     figure = Figure(figsize=(9, 3.8), layout="constrained")
     left, right = figure.subplots(1, 2)
@@ -69,8 +71,8 @@ def main(rows: int = 40_000, out: str = "rare_classes.svg") -> None:
     left.legend(frameon=False)
     path = runs["tuned class weights"].history["x"]
     right.plot(path[:, 1], color="tab:blue", label="machines that fail")
-    right.plot(path[:, 0], color="0.6", label="machines that last")
-    right.set(xlabel="step", ylabel="weight (released)", ylim=(0, 1), title="Weights of classes along the tuning")
+    right.plot(path[:, 0], color="0.6", label="other machines")
+    right.set(xlabel="step", ylabel="weight (released)", ylim=(0, 1), title="Weights of classes during tuning")
     right.legend(frameon=False)
     figure.savefig(out)
     console.print(f"Saved {Path(out)}")

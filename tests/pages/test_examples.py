@@ -11,9 +11,9 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 # Example to a small size and a word that its table must have.
 SMALL = {
     "grouped_penalties": (2000, "a penalty for each group"),
-    "hospitals": (3000, "hospitals weighed"),
+    "hospitals": (3000, "weighted hospitals"),
     "label_noise": (2000, "corrected"),
-    "neural_weights": (2000, "weighed by a network"),
+    "neural_weights": (2000, "weighted by a network"),
     "private_ridge": (2000, "RidgeCV"),
     "rare_classes": (2000, "failures seen"),
     "schools": (2000, "shared representation"),
