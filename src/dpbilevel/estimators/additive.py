@@ -10,10 +10,10 @@ rows are no longer than before. It leaves the constant out, which belongs to the
 no columns are collinear. In it the penalty is a sum of squares d_j y_j^2, with d_j the eigenvalues: a group of columns
 with a penalty of its own.
 
-*The first penalty of smoothness* is what noise is worth for the curve that the number of knots assumes as well: a whole
-wave with variance one, over m columns and k knots. Rows are uniform over the range. A coefficient then has curvature
-h = kappa |row|^2/k, its gradient has noise of variance s^2 + kappa h/n (of the release, and of sampling), and d_j y_j^2
-has mean tau^2 = k (2 pi/(k - 1))^4 / (|row|^2 (k - 2)). The error of y_j is least for a penalty of d_j times
+*The first penalty of smoothness* balances noise and bias for the curve that the number of knots assumes as well: one
+period of a sine with variance one, over m columns and k knots. Rows are uniform over the range. A coefficient then has
+curvature h = kappa |row|^2/k, its gradient has noise of variance s^2 + kappa h/n (of the release, and of sampling), and
+d_j y_j^2 has mean tau^2 = k (2 pi/(k - 1))^4 / (|row|^2 (k - 2)). The error of y_j is least for a penalty of d_j times
 (s^2 + kappa h/n)/(h tau^2).
 """
 
@@ -100,7 +100,7 @@ class Basis:
         return np.array([*map(str, names), *more]), (*own, UNTUNED)
 
     def first_penalties(self, noise: float, rows: int, curvature: float) -> list[float]:
-        """Where the penalty of each curve starts: what noise is worth.
+        """Where the penalty of each curve starts: it balances noise and bias.
 
         Args:
             noise: standard deviation on a coordinate of the mean gradient, for rows of norm one.

@@ -1,8 +1,8 @@
 """Penalties: their range, where they start, and whether tuning them is worth a share of the budget.
 
 All of it follows from public numbers only. The smallest penalty is a hundredth of 1/n, for rows of norm one: 1/n is
-scikit-learn's C = 1. A search starts there, or at what the noise of training is worth if that is more. Without a search
-that is the penalty: the one of a model that is not tuned at all.
+scikit-learn's C = 1. A search starts there, or at the ridge equivalent to the noise of training, if larger. Without a
+search that is the penalty: the one of a model that is not tuned at all.
 
 *Is tuning worth it?* A search for penalties costs a share of mu^2 that the training then misses. Where training is
 followed by a measurement of the model's scale (`rescaling`: one factor per group of penalties, for the model with its
@@ -150,7 +150,7 @@ class PenaltyEstimator(LinearEstimator):
         return None
 
     def _start(self, problem: BilevelProblem, first: float, rows: int, additive: Additive) -> Any:
-        """Logarithms of penalties at the start: all of them ``first``, but what noise is worth for curves."""
+        """Logarithms of penalties at the start: all of them ``first``, except those of curves."""
         if additive.basis is None:
             return math.log(first)
         budget, loss = self._budget(rows), problem.lower_loss
@@ -164,7 +164,7 @@ class PenaltyEstimator(LinearEstimator):
         return np.log(np.clip([*([first] * others), *smooth], _SMALLEST / rows, PENALTIES[1]))
 
     def _first_penalty(self, rows: int) -> float:
-        """What the noise of training is worth, and at least 1/n."""
+        """The ridge equivalent to the noise of training, and at least 1/n."""
         budget = self._budget(rows)
         changed = 2.0 if budget.adjacency == "replace-one" else 1.0
         return min(max(1.0, _NOISE * changed / budget.mu if budget.is_private else 0.0) / rows, PENALTIES[1])

@@ -11,11 +11,11 @@ public or released:
 
 *Damping* is a multiple of the largest eigenvalue of the noise on kappa M, below which M says nothing.
 
-*Steps.* Directions of large curvature converge within a few steps. In all others y has moved, after T steps, as far as
-with a ridge of damping/(2 T). Noise s on the mean gradient (of all steps together) is worth a ridge of about s |row|^2:
-where it dominates, T makes the two equal, and longer training would fit noise. It continues in proportion to the square
-root of signal over noise, so that it converges as epsilon grows. Training starts where the curvature is that of y = 0,
-which for many classes is far below its bound, and takes so many more steps.
+*Steps.* Directions of large curvature converge within a few steps. In all others T steps shrink y like ridge regression
+with penalty damping/(2 T). Noise s on the mean gradient (of all steps together) is equivalent to a ridge of about s
+|row|^2: where it dominates, T makes the two equal, and more steps would fit noise. It continues in proportion to the
+square root of signal over noise, so that it converges as epsilon grows. Training starts where the curvature is that of
+y = 0, which for many classes is far below its bound, and takes so many more steps.
 
 *Clip.* A clip C adds noise in proportion to C v, v = sqrt(d)/(mu n), and shortens the gradients of the records beyond
 it, a fraction 1 - q, by about C (1 - q). The sum of squares is smallest at a fraction in proportion to v.
@@ -70,7 +70,7 @@ _SHARE = 0.05  # of mu^2 for second moments: costs as much accuracy as 2.5% fewe
 _SHARES = {GRADIENT: 0.98, WITHIN: 0.02}  # of the mu^2 of steps
 _DAMPING = 3.0  # twice the largest eigenvalue of the noise, which is sqrt(2 d) times its deviation on the diagonal
 _FEWEST, _MOST = 20, 400  # steps; where more are needed, first-order steps do as well
-_LITTLE_NOISE = 0.003  # v below which training is longer than noise is worth
+_LITTLE_NOISE = 0.003  # v below which training is longer, so that it converges as epsilon grows
 _CLIPPED, _MOST_CLIPPED = 30.0, 0.25  # fraction of records beyond the clip, per v, and at most
 _MOST_COLUMNS = 2048  # a matrix of this size takes seconds to decompose
 
@@ -86,7 +86,7 @@ class Preconditioned:
         mu: privacy parameter of the whole training.
         replaced: whether a neighbour replaces a record, which counts twice.
         outputs: scores per record.
-        steps: as given; None for as many as noise is worth.
+        steps: as given; None for a number that follows from the noise.
         rescale: whether the scale of the model is measured afterwards.
         rows_per_unit: k, the most rows of a record that is a unit.
         mean_rows: m, by which the sum of losses of its rows is divided.
@@ -145,7 +145,7 @@ class Preconditioned:
 
     @property
     def ridge(self) -> float:
-        """The ridge that the noise on the mean gradient is worth."""
+        """The ridge equivalent to the noise on the mean gradient."""
         noise = (2.0 if self.replaced else 1.0) / (self.records * self.mu * math.sqrt(1 - _SHARE - _SCALE_SHARE))
         bounded = math.isfinite(self.bounds.derivative)
         # Gradients of an unbounded loss are clipped at its residuals, which are smaller than its targets.
