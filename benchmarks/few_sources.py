@@ -53,7 +53,7 @@ of the rows.
 
 {equal}
 
-## Does tuning have to know the noise of training?
+## Should tuning account for the noise of training?
 
 Noise grows as weights concentrate. A record's gradient is divided by $K \\sum_s x_s^2$, the weight of a record of full
 weight, before it is clipped, and the mean is multiplied by it afterwards. So the noise on the mean gradient of $g$ has

@@ -106,7 +106,7 @@ def intervals(rows: int) -> int:
 
     With k intervals on [0, 1], the best piecewise-linear fit of f has squared error ∫f''²/(720 k⁴) (C. de Boor, A
     Practical Guide to Splines, chapter III), and every coefficient adds noise/n. Their sum is least at k⁵ = 4 n
-    ∫f''²/(720 noise). The curve assumed is a whole wave, sin 2πx, whose variance equals the noise: ∫f''² = (2π)⁴ noise.
+    ∫f''²/(720 noise). The curve assumed is one period of a sine whose variance equals the noise: ∫f''² = (2π)⁴ noise.
 
     >>> [intervals(rows) for rows in (100, 1000, 32_561, 1_000_000, 10**8)]
     [4, 6, 12, 24, 32]
