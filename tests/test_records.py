@@ -136,10 +136,10 @@ class Talkative:
         return f"Records(lower=[{SENTINEL}, ...])"
 
 
-@pytest.mark.parametrize("twin", [Open, Talkative])
-def test_objects_that_show_arrays_are_caught(twin):
+@pytest.mark.parametrize("mutant", [Open, Talkative])
+def test_objects_that_show_arrays_are_caught(mutant):
     with pytest.raises(AssertionError):
-        check_hidden(twin())
+        check_hidden(mutant())
 
 
 def test_sizes_keep_shapes_only(records):

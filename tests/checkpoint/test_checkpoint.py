@@ -153,10 +153,10 @@ def test_a_run_interrupted_anywhere_resumes_to_the_same_bits_and_is_charged_once
 def test_a_ledger_in_postgresql_is_charged_once_as_well(path, whole):
     with postgresql_server.server() as url:
         for moment in range(1, MOMENTS):
-            book = {"url": url, "dataset": f"cut off at {moment}", "total": TOTAL}
-            solved_until(path, moment, ledger=dpb.Ledger.open(**book))
-            assert not path.exists() or bits(resumed(path, ledger=dpb.Ledger.open(**book))) == bits(whole)
-            assert len(dpb.Ledger.open(**book).entries) == path.exists()
+            store = {"url": url, "dataset": f"cut off at {moment}", "total": TOTAL}
+            solved_until(path, moment, ledger=dpb.Ledger.open(**store))
+            assert not path.exists() or bits(resumed(path, ledger=dpb.Ledger.open(**store))) == bits(whole)
+            assert len(dpb.Ledger.open(**store).entries) == path.exists()
             path.unlink(missing_ok=True)
 
 
@@ -368,7 +368,7 @@ def test_a_seeded_run_is_not_resumed_with_another_seed_or_none(path, seed):
     check_refused(path, "another seed", seed=seed)
 
 
-@pytest.mark.parametrize("moment", [2, 10, 10**6], ids=["begun", "mid-way", "finished"])
+@pytest.mark.parametrize("moment", [2, 10, 10**6], ids=["created", "mid-way", "finished"])
 def test_another_version_is_refused(path, moment, monkeypatch):
     solved_until(path, moment)
     monkeypatch.setattr(fingerprint, "version", lambda: "0.0.1")

@@ -56,8 +56,8 @@ def test_tune_leaves_a_run_and_says_where(run):
 def test_predictions_are_those_of_the_estimator(run, command, monkeypatch):
     place, _ = run
     monkeypatch.chdir(place)
-    code, _, said = command("predict", "run", "people.csv", "--out", "predictions.csv", "--force")
-    assert (code, said) == (0, "")
+    code, _, stderr = command("predict", "run", "people.csv", "--out", "predictions.csv", "--force")
+    assert (code, stderr) == (0, "")
     reported = pyarrow.csv.read_csv(place / "predictions.csv").to_pydict()
     assert list(reported) == ["prediction", "probability of no", "probability of yes"]
     table = people(2000)
@@ -80,20 +80,20 @@ def test_predictions_as_parquet_and_for_unseen_values(run, command, monkeypatch,
     place, _ = run
     (tmp_path / "new.csv").write_text("town,age,clinic,cost,more\nAtlantis,200,nowhere,3,x\n")
     monkeypatch.chdir(place)
-    code, said, _ = command("predict", "run", tmp_path / "new.csv", "--out", tmp_path / "new.parquet", "--json")
+    code, stdout, _ = command("predict", "run", tmp_path / "new.csv", "--out", tmp_path / "new.parquet", "--json")
     assert code == 0
-    assert json.loads(said)["rows"] == 1
+    assert json.loads(stdout)["rows"] == 1
     assert pyarrow.parquet.read_table(tmp_path / "new.parquet").num_rows == 1
 
 
 def test_numbers_are_predicted_in_their_own_units(folder, command):
     write_people(folder, rows=3000)
-    code, _, said = command(
+    code, _, stderr = command(
         "reweight", "people.csv", *TUNE[2:3], "cost", *TUNE[4:], "--source", "clinic", "--epsilon", 9
     )
-    assert code == 0, said
-    code, _, said = command("predict", "run", "people.csv", "--out", "costs.csv")
-    assert code == 0, said
+    assert code == 0, stderr
+    code, _, stderr = command("predict", "run", "people.csv", "--out", "costs.csv")
+    assert code == 0, stderr
     predicted = np.array(pyarrow.csv.read_csv(folder / "costs.csv")["prediction"])
     assert np.corrcoef(predicted, people(3000)["cost"])[0, 1] > 0.9
     assert predicted.mean() == pytest.approx(5.0, abs=0.5)
@@ -110,27 +110,27 @@ def test_decimal_commas_semicolons_and_no_header(run, command, monkeypatch, tmp_
     (tmp_path / "german.csv").write_text("\n".join(rows).translate(GERMAN) + "\n")
     for data, out, more in (("people.csv", "here.csv", ()), (tmp_path / "german.csv", "there.csv", (
         "--delimiter", ";", "--decimal", ",", "--columns", names))):  # fmt: skip
-        code, _, said = command("predict", "run", data, "--out", tmp_path / out, *more)
-        assert code == 0, said
+        code, _, stderr = command("predict", "run", data, "--out", tmp_path / out, *more)
+        assert code == 0, stderr
     assert (tmp_path / "here.csv").read_text() == (tmp_path / "there.csv").read_text()
-    code, _, said = command(
+    code, _, stderr = command(
         "predict", "run", tmp_path / "german.csv", "--out", tmp_path / "no.csv", *more[:2], *more[4:]
     )
     assert code == 2
-    assert "pass --decimal , for 2,5" in said
+    assert "pass --decimal , for 2,5" in stderr
 
 
 def test_coefficients_are_those_of_the_last_class(folder, command):
     write_people(folder, rows=2000)
     (folder / "schema.toml").write_text(SCHEMA.replace('["no", "yes"]', '["yes", "no"]'))
-    code, _, said = command(*TUNE, *LIKE_THE_RUN)
-    assert code == 0, said
+    code, _, stderr = command(*TUNE, *LIKE_THE_RUN)
+    assert code == 0, stderr
     model = json.loads((folder / "run" / "run.json").read_text())["model"]
     assert model["outputs"] == ["no"]
     older = dict(zip(model["columns"], model["coefficients"][0], strict=True))["age"]
     assert older < 0  # the old have paid
-    code, _, said = command("predict", "run", "people.csv")
-    assert code == 0, said
+    code, _, stderr = command("predict", "run", "people.csv")
+    assert code == 0, stderr
     reported = pyarrow.csv.read_csv(folder / "predictions.csv").to_pydict()
     assert list(reported) == ["prediction", "probability of yes", "probability of no"]
     assert (np.array(reported["prediction"]) == people(2000)["paid"]).mean() > 0.8
@@ -144,8 +144,8 @@ def test_truth_values_of_a_parquet_file_are_classes(folder, command):
         (folder / "schema.toml").write_text(SCHEMA.replace('["no", "yes"]', classes))
         ledger = ("--ledger", "nothing.db", "--dataset", "people")  # so that it ends before the run, and after reading
         dpb.Ledger.open("sqlite:///nothing.db", dataset="people", total=dpb.Budget(1e-9, 1e-12))
-        code, _, said = command("tune", "people.parquet", *TUNE[2:], *ledger, "--out", "none")
-        assert code == 3, said
+        code, _, stderr = command("tune", "people.parquet", *TUNE[2:], *ledger, "--out", "none")
+        assert code == 3, stderr
 
 
 def test_report_is_written_again(run, command, monkeypatch):
@@ -153,25 +153,25 @@ def test_report_is_written_again(run, command, monkeypatch):
     monkeypatch.chdir(place)
     page = (place / "run" / "report.html").read_bytes()
     (place / "run" / "report.html").unlink()
-    code, said, _ = command("report", "run", "--json")
+    code, stdout, _ = command("report", "run", "--json")
     assert code == 0
     assert (place / "run" / "report.html").read_bytes() == page
-    reported = json.loads(said)
+    reported = json.loads(stdout)
     assert set(reported["hyperparameters"]) == {"age", "cost", "place"}
     assert reported["result"] == json.loads((place / "run" / "run.json").read_text())["result"]
     assert reported["epsilon"] == pytest.approx(2.0, rel=1e-6)
 
 
 def test_plan_needs_no_data(command):
-    code, said, _ = command("plan", "--rows", 50_000, "--columns", 100, "--delta", "1e-6", "--json")
-    reported = json.loads(said)
+    code, stdout, _ = command("plan", "--rows", 50_000, "--columns", 100, "--delta", "1e-6", "--json")
+    reported = json.loads(stdout)
     assert code == 0
     assert reported["epsilon"] == pytest.approx(1.0, rel=1e-6)
     assert reported["rows_needed"] < 50_000
     assert reported["theory"]["vacuous"]
-    code, said, _ = command("plan", "--rows", 2000, "--columns", 10, "--sources", 3, "--validation-rows", 500)
+    code, stdout, _ = command("plan", "--rows", 2000, "--columns", 10, "--sources", 3, "--validation-rows", 500)
     assert code == 0
-    assert "Noise to signal of training" in said
+    assert "Noise to signal of training" in stdout
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
@@ -185,27 +185,27 @@ def test_a_dry_run_reads_no_record(folder, command, kind, monkeypatch):
         data = folder / "people.parquet"
         pyarrow.parquet.write_table(pyarrow.csv.read_csv(folder / "people.csv"), data)
     more = ["--rows", 400] if kind == "csv" else []  # as many as the other file says: one plan serves both
-    code, said, _ = command(*TUNE[:1], data, *TUNE[2:], "--dry-run", *more)
+    code, stdout, _ = command(*TUNE[:1], data, *TUNE[2:], "--dry-run", *more)
     assert code == 0
-    assert "A run would be (1," in said
+    assert "A run would be (1," in stdout
     assert not (folder / "run").exists()
 
 
 def test_noise_may_be_exact(folder, command):
     pytest.importorskip("opendp")
-    code, said, _ = command(*TUNE, "--dry-run", "--rows", 5000, "--noise", "exact")
+    code, stdout, _ = command(*TUNE, "--dry-run", "--rows", 5000, "--noise", "exact")
     assert code == 0
-    assert "discrete Gaussian" in said
+    assert "discrete Gaussian" in stdout
 
 
 def test_a_dry_run_cannot_count_a_csv(folder, command):
-    code, _, said = command(*TUNE, "--dry-run")
+    code, _, stderr = command(*TUNE, "--dry-run")
     assert code == 2
-    assert "add --rows N" in said
+    assert "add --rows N" in stderr
 
 
-def bad(arguments, said, code=2, prepare=None, id=None):
-    return pytest.param(arguments, said, code, prepare, id=id or said)
+def bad(arguments, expected, code=2, prepare=None, id=None):
+    return pytest.param(arguments, expected, code, prepare, id=id or expected)
 
 
 def put(name, text):
@@ -233,7 +233,7 @@ HEADER = ",".join(people(1))
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said", "code", "prepare"),
+    ("arguments", "expected", "code", "prepare"),
     [
         bad(("tune", "none.csv", *TUNE[2:]), "does not exist"),
         bad((*TUNE[:3], "wage", *TUNE[4:]), "--target wage: schema.toml declares no such column"),
@@ -269,13 +269,13 @@ HEADER = ",".join(people(1))
         bad(("plan", "--rows", "100"), "--columns"),
     ],
 )  # fmt: skip
-def test_bad_input_ends_in_one_line_and_leaves_nothing(folder, command, arguments, said, code, prepare):
+def test_bad_input_ends_in_one_line_and_leaves_nothing(folder, command, arguments, expected, code, prepare):
     if prepare is not None:
         prepare(folder)
     before = sorted(folder.rglob("*"))
     ended, spoken, errors = command(*arguments)
     assert ended == code
-    assert said in errors.replace("│", "")
+    assert expected in errors.replace("│", "")
     assert spoken == ""
     assert "Traceback" not in errors
     assert SECRET not in errors
@@ -285,28 +285,29 @@ def test_bad_input_ends_in_one_line_and_leaves_nothing(folder, command, argument
 
 def test_a_folder_that_may_not_be_written(folder, command, monkeypatch):
     monkeypatch.setattr(os, "access", lambda _, mode: not mode & os.W_OK)  # root may write everywhere
-    code, _, said = command(*TUNE, "--out", "closed/run")
+    code, _, stderr = command(*TUNE, "--out", "closed/run")
     assert code == 2
-    assert "is not writable" in said
+    assert "is not writable" in stderr
 
 
 def test_a_ledger_keeps_the_charge_and_refuses(folder, command):
-    code, said, _ = command("ledger", "create", "people.db", "--dataset", "people", "--epsilon", "1", "--delta", "1e-5")
-    assert code == 0, said
+    create = ("ledger", "create", "people.db", "--dataset", "people", "--epsilon", "1", "--delta", "1e-5")
+    code, stdout, _ = command(*create)
+    assert code == 0, stdout
     charged = (*SMALL, "--ledger", "people.db", "--dataset", "people", "--quiet")
-    code, said, _ = command(*charged)
-    assert (code, said) == (0, "")
-    code, _, said = command(*charged, "--out", "more")
+    code, stdout, _ = command(*charged)
+    assert (code, stdout) == (0, "")
+    code, _, stderr = command(*charged, "--out", "more")
     assert code == 3
-    assert "0.8" in said
+    assert "0.8" in stderr
     assert not (folder / "more").exists()
     before = {path.name: path.read_bytes() for path in (folder / "run").iterdir()}
     code, _, _ = command(*charged, "--force")
     assert code == 3
     assert {path.name: path.read_bytes() for path in (folder / "run").iterdir()} == before, "a refused run replaced one"
-    code, said, _ = command("ledger", "show", "people.db", "--json")
+    code, stdout, _ = command("ledger", "show", "people.db", "--json")
     assert code == 0
-    assert "0.8" in said
+    assert "0.8" in stdout
     code, _, _ = command("ledger", "export", "people.db", "--dataset", "people", "--out", "people-ledger.csv")
     assert code == 0
     assert (folder / "people-ledger.csv").exists()
@@ -317,30 +318,30 @@ def test_a_run_that_fails_after_its_charge_is_marked(folder, command, monkeypatc
         raise RuntimeError(f"quotes {SECRET}")
 
     monkeypatch.setattr("dpbilevel.cli.tuning._linear_model", broken)
-    code, spoken, said = command(*SMALL)
+    code, spoken, stderr = command(*SMALL)
     assert code == 4
-    assert "counts as spent" in said
-    assert SECRET not in said + spoken
+    assert "counts as spent" in stderr
+    assert SECRET not in stderr + spoken
     assert json.loads((folder / "run" / "run.json").read_text())["status"] == "aborted"
     assert dpb.Solution.load(folder / "run" / "solution.json").privacy.epsilon() == pytest.approx(0.8)
-    code, _, said = command("report", "run")
+    code, _, stderr = command("report", "run")
     assert code == 2
-    assert "released values are in run/solution.json" in said
+    assert "released values are in run/solution.json" in stderr
 
 
 def test_an_error_before_the_charge_leaves_nothing(folder, command, monkeypatch):
     monkeypatch.setattr(dpb.Ledger, "charge", lambda *_, **__: (_ for _ in ()).throw(RuntimeError(SECRET)))
-    code, _, said = command(*TUNE, "--delta", "1e-4")
+    code, _, stderr = command(*TUNE, "--delta", "1e-4")
     assert code == 1
-    assert SECRET not in said
+    assert SECRET not in stderr
     assert not (folder / "run").exists()
 
 
 def test_a_seed_is_reported_and_voids_the_run(folder, command):
-    code, said, errors = command(*SMALL, "--seed", "1")
+    code, stdout, errors = command(*SMALL, "--seed", "1")
     assert code == 0
     assert "NOT private" in errors
-    assert said.lstrip().startswith("NOT PRIVATE")
+    assert stdout.lstrip().startswith("NOT PRIVATE")
 
 
 def test_lines_tell_progress_where_there_is_no_terminal(folder, command, monkeypatch):
@@ -378,10 +379,10 @@ def test_interrupting_a_run_leaves_it_aborted(tmp_path, number):
     while not (tmp_path / "waiting").exists() and time.monotonic() < deadline and running.poll() is None:
         time.sleep(0.02)
     running.send_signal(number)
-    _, said = running.communicate(timeout=120)
+    _, stderr = running.communicate(timeout=120)
     assert running.returncode == 130
-    assert "counts as spent" in said
-    assert "Traceback" not in said
+    assert "counts as spent" in stderr
+    assert "Traceback" not in stderr
     assert json.loads((tmp_path / "run" / "run.json").read_text())["status"] == "aborted"
 
 
@@ -391,17 +392,17 @@ def test_a_run_whose_ledger_cannot_be_asked_counts_as_charged(folder, command, m
         raise dpb.LedgerUnavailable("ledger: is gone")
 
     monkeypatch.setattr(dpb.Ledger, "charge", charge)
-    code, _, said = command(*TUNE, "--delta", "1e-4")
+    code, _, stderr = command(*TUNE, "--delta", "1e-4")
     assert code == 4
-    assert "counts as spent" in said
+    assert "counts as spent" in stderr
     assert json.loads((folder / "run" / "run.json").read_text())["status"] == "aborted"
 
 
 def test_a_ledger_that_cannot_be_used_is_wrong_input(folder, command):
     (folder / "people.db").write_bytes(b"")
-    code, _, said = command(*TUNE, "--ledger", "people.db", "--dataset", "people")
+    code, _, stderr = command(*TUNE, "--ledger", "people.db", "--dataset", "people")
     assert code == 2
-    assert "a ledger never is" in said
+    assert "a ledger never is" in stderr
     assert not (folder / "run").exists()
 
 
@@ -415,9 +416,9 @@ def test_passwords_do_not_reach_the_report(monkeypatch):
 def test_help_is_there_for_every_command_with_an_example(command):
     names = ["demo", "schema", "tune", "reweight", "plan", "predict", "report", "audit"]
     for name in [[name] for name in names] + [["ledger", name] for name in ("create", "show", "export")]:
-        code, said, _ = command(*name, "--help")
+        code, stdout, _ = command(*name, "--help")
         assert code == 0
-        assert f"Example: dpbilevel {' '.join(name)}" in " ".join(said.split())
+        assert f"Example: dpbilevel {' '.join(name)}" in " ".join(stdout.split())
 
 
 def test_help_does_not_wait_for_what_it_does_not_need():

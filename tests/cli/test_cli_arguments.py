@@ -41,7 +41,7 @@ FITS = [
     (("--target", "wage"), "--target wage"),
 ]
 BAD = [
-    *((command, arguments, said) for command in (TUNE, REWEIGHT) for arguments, said in FITS),
+    *((command, arguments, expected) for command in (TUNE, REWEIGHT) for arguments, expected in FITS),
     (TUNE, ("--groups", "some"), "--groups some"),
     (REWEIGHT, ("--source", "cost"), "the source 'cost'"),
     (REWEIGHT, ("--source", "hospital"), "--source hospital"),
@@ -68,12 +68,12 @@ def named(errors):
     return re.findall(r"(?<![\w/?&-])\w+=(?!=)|\b[a-z]+_[a-z_]+\b(?=[ ,;:)=])|dpb\.|Ledger\(", errors)
 
 
-@pytest.mark.parametrize(("command_line", "arguments", "said"), BAD, ids=lambda value: " ".join(value)[:40])
-def test_a_bad_argument_is_reported_before_a_file_is_read(folder, command, command_line, arguments, said):
+@pytest.mark.parametrize(("command_line", "arguments", "expected"), BAD, ids=lambda value: " ".join(value)[:40])
+def test_a_bad_argument_is_reported_before_a_file_is_read(folder, command, command_line, arguments, expected):
     """None of the data files exists: a command that opened one first would report that."""
     code, out, errors = command(*command_line, *arguments)
     assert (code, out) == (2, "")
-    assert said in errors
+    assert expected in errors
     assert "check the path" not in errors
     assert named(errors) == []
     assert [path.name for path in folder.iterdir()] == ["schema.toml"]
@@ -119,7 +119,7 @@ def test_commands_speak_of_their_options(folder, command, line):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "expected"),
     [
         ((), "--invalid zero"),
         (("--ledger", "people.db", "--dataset", "nobody"), "`dpbilevel ledger create`"),
@@ -128,14 +128,14 @@ def test_commands_speak_of_their_options(folder, command, line):
         (("--invalid", "zero", "--delta", "0.1"), "--delta 0.1: must be below 1/n"),
     ],
 )
-def test_errors_of_a_run_speak_of_options(folder, command, arguments, said):
+def test_errors_of_a_run_speak_of_options(folder, command, arguments, expected):
     data, _ = write_people(folder, rows=40)
     lines = data.read_text().splitlines()
     data.write_text("\n".join([*lines[:3], "," + lines[3].partition(",")[2], *lines[4:]]) + "\n")
     dpb.Ledger.open("sqlite:///people.db", dataset="people", total=dpb.Budget(0.01, 1e-5))
     code, _, errors = command("tune", "people.csv", *TUNE[2:], *arguments)
     assert code in (2, 3)
-    assert said in errors
+    assert expected in errors
     assert named(errors) == []
 
 
@@ -168,8 +168,8 @@ def test_a_large_epsilon_is_remarked_on_once(folder, command, line):
 
 def test_an_epsilon_of_20_is_not_remarked_on(command):
     many = ("plan", "--rows", "100000", "--columns", "3")  # few rows would be warned of
-    said = command(*many, "--epsilon", "20")[2].splitlines()
-    assert [line for line in said if line.startswith("warning")] == []
+    lines = command(*many, "--epsilon", "20")[2].splitlines()
+    assert [line for line in lines if line.startswith("warning")] == []
 
 
 def test_warnings_are_said_once_and_in_own_words(capfd):
@@ -180,8 +180,8 @@ def test_warnings_are_said_once_and_in_own_words(capfd):
             warnings.warn("epsilon=50.0: is large", dpb.UtilityWarning, stacklevel=1)
             warnings.warn("epsilon is above 20, which is large", dpb.PrivacyLeakWarning, stacklevel=1)
             warnings.warn("quotes a cell", RuntimeWarning, stacklevel=1)
-    said = ["warning: few rows (a larger --validation-fraction helps)", "warning: --epsilon 50.0: is large"]
-    assert capfd.readouterr().err.splitlines() == said
+    expected = ["warning: few rows (a larger --validation-fraction helps)", "warning: --epsilon 50.0: is large"]
+    assert capfd.readouterr().err.splitlines() == expected
 
 
 def test_paths_and_addresses_stay_as_they_are():

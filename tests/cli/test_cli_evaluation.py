@@ -28,8 +28,8 @@ def trained(place, command, monkeypatch):
     monkeypatch.chdir(place)
     for target, out in (("paid", "run"), ("cost", "costs")):
         if not (place / out).exists():
-            code, _, said = command(*TUNE, "--target", target, "--out", out)
-            assert code == 0, said
+            code, _, stderr = command(*TUNE, "--target", target, "--out", out)
+            assert code == 0, stderr
     (place / "run" / "evaluation.json").unlink(missing_ok=True)
     return place
 
@@ -37,12 +37,12 @@ def trained(place, command, monkeypatch):
 def test_scores_are_charged_printed_and_written(trained, command, tmp_path):
     ledger = f"sqlite:///{tmp_path}/ledger.db"
     dpb.Ledger.open(ledger, dataset="new", total=dpb.Budget(2.5, 1e-5))
-    code, said, heard = command(*EVALUATE, "--groups", "clinic", "--ledger", ledger)
-    assert code == 0, heard
+    code, stdout, stderr = command(*EVALUATE, "--groups", "clinic", "--ledger", ledger)
+    assert code == 0, stderr
     (entry,) = dpb.Ledger.open(ledger, dataset="new").entries
     assert (entry.description, round(entry.epsilon, 6)) == ("evaluation", 2.0)
     for words in ("(2, 1e-05)-differentially private", "accuracy", "auc", "group_accuracy, east", "95% interval"):
-        assert words in said
+        assert words in stdout
     content = json.loads((trained / "run" / "evaluation.json").read_text())
     low, high = decoded(content["intervals"])["accuracy"]
     assert low > 0.7
@@ -50,16 +50,17 @@ def test_scores_are_charged_printed_and_written(trained, command, tmp_path):
     assert dpb.Privacy.from_json(decoded(content["privacy"])).epsilon() == pytest.approx(2.0, abs=1e-6)
     assert SECRET not in (trained / "run" / "evaluation.json").read_text()
     assert not [path for path in (trained / "run").iterdir() if "space" in path.name]
-    code, _, heard = command(*EVALUATE, "--force", "--ledger", ledger)
+    code, _, stderr = command(*EVALUATE, "--force", "--ledger", ledger)
     assert code == 3
-    assert "epsilon 2 of 2.5 spent" in heard
+    assert "epsilon 2 of 2.5 spent" in stderr
     assert json.loads((trained / "run" / "evaluation.json").read_text()) == content  # the earlier scores stand
 
 
 def test_scores_are_near_those_of_the_predictions(trained, command, tmp_path):
-    code, said, _ = command(*EVALUATE, "--json", "--out", tmp_path / "scores.json", "--metrics", "accuracy,loss,brier")
+    options = ("--json", "--out", tmp_path / "scores.json", "--metrics", "accuracy,loss,brier")
+    code, stdout, _ = command(*EVALUATE, *options)
     assert code == 0
-    printed = json.loads(said)
+    printed = json.loads(stdout)
     assert (printed["records"], printed["private"], printed["evaluation"]) == (
         *(1500, True),
         str(tmp_path / "scores.json"),
@@ -73,21 +74,21 @@ def test_scores_are_near_those_of_the_predictions(trained, command, tmp_path):
 
 
 def test_numbers_have_scores_of_their_own(trained, command, tmp_path):
-    code, said, heard = command(
+    code, stdout, stderr = command(
         "evaluate", "costs", "new.csv", "--epsilon", 4, "--json", "--out", tmp_path / "scores.json"
     )
-    assert code == 0, heard
-    scores = json.loads(said)["scores"]
+    assert code == 0, stderr
+    scores = json.loads(stdout)["scores"]
     assert set(scores) == {"r2", *(f"error_quantiles, {level}" for level in ("50%", "75%", "90%", "95%"))}
     assert scores["r2"]["interval"][1] > 0.8
 
 
 def test_rows_of_the_training_file_are_scored_with_a_warning(trained, command, tmp_path):
-    code, _, heard = command(
+    code, _, stderr = command(
         "evaluate", "run", "people.csv", "--epsilon", 2, "--out", tmp_path / "scores.json", "--metrics", "accuracy"
     )
     assert code == 0
-    assert "scores on training rows are too good" in heard
+    assert "scores on training rows are too good" in stderr
 
 
 REFUSED = {
@@ -119,10 +120,10 @@ def test_wrong_input_is_one_line_and_costs_nothing(name, trained, command):
     ledger = dpb.Ledger.open(f"sqlite:///{trained}/ledger.db", dataset="new", total=dpb.Budget(9.0, 1e-5))
     if "--ledger" not in arguments and "--dataset" not in arguments:
         arguments = (*arguments, "--ledger", "ledger.db")
-    code, said, heard = command(*arguments)
-    assert (code, said) == (2, "")
-    assert len(heard.splitlines()) == 1
-    assert words in heard
+    code, stdout, stderr = command(*arguments)
+    assert (code, stdout) == (2, "")
+    assert len(stderr.splitlines()) == 1
+    assert words in stderr
     assert not ledger.entries
     assert not (trained / "run" / "evaluation.json").exists()
 
@@ -140,20 +141,20 @@ CELLS = {
 @pytest.mark.parametrize("name", CELLS)
 def test_a_cell_that_is_refused_is_not_quoted(name, trained, command, tmp_path):
     (tmp_path / "bad.csv").write_text(f"{HEADER}\n" + "30,Oslo,1,east,yes,3\n" * 9 + CELLS[name] + "\n")
-    code, said, heard = command("evaluate", "run", tmp_path / "bad.csv", "--epsilon", 1, "--groups", "clinic")
-    assert (code, said) == (2, "")
-    assert len(heard.splitlines()) == 1
-    assert SECRET not in heard
-    assert str(NUMBER) not in heard
+    code, stdout, stderr = command("evaluate", "run", tmp_path / "bad.csv", "--epsilon", 1, "--groups", "clinic")
+    assert (code, stdout) == (2, "")
+    assert len(stderr.splitlines()) == 1
+    assert SECRET not in stderr
+    assert str(NUMBER) not in stderr
     assert not list((trained / "run").glob("*evaluation*"))
 
 
 def test_a_missing_column_is_named_and_undeclared_ones_are_not(trained, command, tmp_path):
     (tmp_path / "bad.csv").write_text(f"age,town,{SECRET},clinic,cost\n30,Oslo,1,east,3\n")
-    code, _, heard = command("evaluate", "run", tmp_path / "bad.csv", "--epsilon", 1)
+    code, _, stderr = command("evaluate", "run", tmp_path / "bad.csv", "--epsilon", 1)
     assert code == 2
-    assert "has no column 'paid'" in heard
-    assert SECRET not in heard
+    assert "has no column 'paid'" in stderr
+    assert SECRET not in stderr
 
 
 def test_scores_that_cannot_be_written_are_printed(trained, command, monkeypatch):
@@ -161,11 +162,11 @@ def test_scores_that_cannot_be_written_are_printed(trained, command, monkeypatch
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(module.Reserved, "write", full)
-    code, said, heard = command(*EVALUATE, "--metrics", "accuracy")
+    code, stdout, stderr = command(*EVALUATE, "--metrics", "accuracy")
     assert code == 4
-    assert "95% interval" in said
-    assert "No space left on device" in heard
-    assert "their epsilon is spent" in heard.lower()
+    assert "95% interval" in stdout
+    assert "No space left on device" in stderr
+    assert "their epsilon is spent" in stderr.lower()
     assert not list((trained / "run").glob("*evaluation*"))
 
 
@@ -174,10 +175,10 @@ def test_a_failure_after_the_charge_says_that_it_was_spent(trained, command, mon
         raise RuntimeError(f"odd row {SECRET}")
 
     monkeypatch.setattr(dpb.Records, "execute", broken)
-    code, _, heard = command(*EVALUATE)
+    code, _, stderr = command(*EVALUATE)
     assert code == 4
-    assert "charged and counts as spent" in heard
-    assert SECRET not in heard
+    assert "charged and counts as spent" in stderr
+    assert SECRET not in stderr
     assert not list((trained / "run").glob("*evaluation*"))
 
 
@@ -186,6 +187,6 @@ def test_a_new_run_replaces_the_scores_of_the_earlier_one(tmp_path, command, mon
     write_people(tmp_path, rows=400)
     os.mkdir("run")
     (tmp_path / "run" / "evaluation.json").write_text("{}")
-    code, _, said = command(*TUNE, "--target", "paid", "--force")
-    assert code == 0, said
+    code, _, stderr = command(*TUNE, "--target", "paid", "--force")
+    assert code == 0, stderr
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["report.html", "report.md", "run.json"]

@@ -34,9 +34,9 @@ def place(tmp_path, monkeypatch):
 
 
 def test_tune_protects_units(place, command):
-    code, said, _ = command(*TUNE, *UNITS)
+    code, stdout, _ = command(*TUNE, *UNITS)
     assert code == 0
-    assert "replacing all rows of one unit" in " ".join(said.split())
+    assert "replacing all rows of one unit" in " ".join(stdout.split())
     text = (place / "run" / "run.json").read_text(encoding="utf-8")
     run = json.loads(text)
     assert run["facts"]["units"] == "400"
@@ -44,7 +44,7 @@ def test_tune_protects_units(place, command):
     assert run["facts"]["unit of privacy"] == "all rows with the same id, at most 4 of them used"
     assert run["solution"]["sizes"] == {"upper": 80, "lower": 320}
     assert "at most 4 are used" in run["guarantee"]["sentence"]
-    for shown in (text, said, (place / "run" / "report.md").read_text(), (place / "run" / "report.html").read_text()):
+    for shown in (text, stdout, (place / "run" / "report.md").read_text(), (place / "run" / "report.html").read_text()):
         check_hidden(shown)
 
 
@@ -61,27 +61,27 @@ def test_tune_protects_units(place, command):
     ],
 )
 def test_options_that_do_not_fit_are_refused(place, command, options, words):
-    code, _, said = command(*TUNE, *options)
+    code, _, stderr = command(*TUNE, *options)
     assert code != 0
-    assert words in said
+    assert words in stderr
     assert not (place / "run").exists()
 
 
 def test_a_missing_id_is_refused_before_the_charge(place, command):
     lines = (place / "visits.csv").read_text(encoding="utf-8").splitlines()
     (place / "visits.csv").write_text("\n".join([*lines[:5], lines[5].replace("secret-4,", ","), *lines[6:]]) + "\n")
-    code, _, said = command(*TUNE, *UNITS)
+    code, _, stderr = command(*TUNE, *UNITS)
     assert code != 0
-    assert "none of them missing" in said
-    assert "secret" not in said
+    assert "none of them missing" in stderr
+    assert "secret" not in stderr
     assert not (place / "run").exists()
 
 
 def test_a_dry_run_plans_for_units(place, command):
-    code, said, _ = command(*TUNE, *UNITS, "--dry-run", "--rows", str(PEOPLE))
+    code, stdout, _ = command(*TUNE, *UNITS, "--dry-run", "--rows", str(PEOPLE))
     assert code == 0
-    assert "replacing all rows of one unit" in " ".join(said.split())
-    assert np.all([number in said for number in ("80", "320")])
+    assert "replacing all rows of one unit" in " ".join(stdout.split())
+    assert np.all([number in stdout for number in ("80", "320")])
 
 
 @pytest.mark.parametrize("more", [(), ("--dry-run", "--rows", str(PEOPLE))])
@@ -90,12 +90,12 @@ def test_knots_that_follow_from_the_private_number_of_rows_are_refused(place, co
     schema.write_text(SCHEMA.replace("schema/1", "schema/2"), encoding="utf-8")
     with monkeypatch.context() as patch:
         patch.setattr("dpbilevel.cli.job.open_table", None)  # no file is opened
-        code, _, said = command(*TUNE, *UNITS, *more)
-    said = " ".join(said.split())
+        code, _, stderr = command(*TUNE, *UNITS, *more)
+    stderr = " ".join(stderr.split())
     assert code != 0
-    assert "unit 'id': needs declared knots" in said
-    assert "private with units" in said
-    assert "give 'age', 'cost' knots = 12, or knots = \"none\"" in said
+    assert "unit 'id': needs declared knots" in stderr
+    assert "private with units" in stderr
+    assert "give 'age', 'cost' knots = 12, or knots = \"none\"" in stderr
     assert not (place / "run").exists()
     schema.write_text(
         SCHEMA.replace("schema/1", "schema/2")
@@ -103,9 +103,9 @@ def test_knots_that_follow_from_the_private_number_of_rows_are_refused(place, co
         .replace("range = [0, 10]", 'range = [0, 10]\nknots = "none"'),
         encoding="utf-8",
     )
-    code, said, _ = command(*TUNE, *UNITS, *more)
+    code, stdout, _ = command(*TUNE, *UNITS, *more)
     assert code == 0
-    for shown in (said, *(path.read_text() for path in place.glob("run/*.*"))):
+    for shown in (stdout, *(path.read_text() for path in place.glob("run/*.*"))):
         check_hidden(shown)
 
 
@@ -120,16 +120,16 @@ def declare(place, *bounds):
     (place / "schema.toml").write_text(declared, encoding="utf-8")
 
 
-def check_nothing_private(place, said, folder="run"):
-    for shown in (said, *(path.read_text(encoding="utf-8") for path in (place / folder).glob("*.*"))):
+def check_nothing_private(place, output, folder="run"):
+    for shown in (output, *(path.read_text(encoding="utf-8") for path in (place / folder).glob("*.*"))):
         check_hidden(shown)
 
 
 def test_a_unit_of_the_schema_is_that_of_all_commands(place, command):
     """Also of scores on rows that are set aside, and of those that come later."""
     declare(place, "rows_per_unit = 4", "mean_rows = 3")
-    code, said, heard = command(*TUNE, "--holdout", "0.25")
-    assert code == 0, heard
+    code, stdout, stderr = command(*TUNE, "--holdout", "0.25")
+    assert code == 0, stderr
     run = json.loads((place / "run" / "run.json").read_text(encoding="utf-8"))
     assert run["solution"]["sizes"] == {"upper": 60, "lower": 240, "heldout": 100}
     assert run["facts"]["units"] == "300"
@@ -145,37 +145,37 @@ def test_a_unit_of_the_schema_is_that_of_all_commands(place, command):
     assert "to replace one may change three units" in page
     assert run["facts"]["held out"] == "100 further units, by a hash of their ids"
     assert run["facts"]["unit of privacy"] == "all rows with the same id, at most 4 of them used"
-    assert "100 held-out units" in said
+    assert "100 held-out units" in stdout
     ledger = f"sqlite:///{place}/ledger.db"
     dpb.Ledger.open(ledger, dataset="new", total=dpb.Budget(2.5, 1e-3))
     scored = ("evaluate", "run", "visits.csv", "--epsilon", "2", "--ledger", ledger)
-    code, more, heard = command(*scored)
-    assert code == 0, heard
+    code, more, stderr = command(*scored)
+    assert code == 0, stderr
     assert "Scores on 400 units" in more
     (entry,) = dpb.Ledger.open(ledger, dataset="new").entries
     assert entry.rows_per_unit == 4
-    check_nothing_private(place, said + more)
+    check_nothing_private(place, stdout + more)
     for options, words in (
         (("--unit", "town"), "--unit town: the schema of the run declares id"),
         (("--rows-per-unit", "5"), "--rows-per-unit 5: the schema of the run declares 4"),
     ):
-        code, _, heard = command(*scored, *options, "--out", "other.json")
+        code, _, stderr = command(*scored, *options, "--out", "other.json")
         assert code != 0
-        assert words in heard
+        assert words in stderr
     assert len(dpb.Ledger.open(ledger, dataset="new").entries) == 1
 
 
 def test_scores_of_a_run_on_rows_may_protect_units(place, command):
     assert command(*TUNE)[0] == 0
-    code, said, heard = command(
+    code, stdout, stderr = command(
         "evaluate", "run", "visits.csv", "--epsilon", "2", "--unit", "id", "--rows-per-unit", "2"
     )
-    assert code == 0, heard
-    assert "Scores on 400 units" in said
-    assert "replacing all rows of one unit" in " ".join(said.split())
-    code, _, heard = command("evaluate", "run", "visits.csv", "--epsilon", "2", "--unit", "id", "--force")
+    assert code == 0, stderr
+    assert "Scores on 400 units" in stdout
+    assert "replacing all rows of one unit" in " ".join(stdout.split())
+    code, _, stderr = command("evaluate", "run", "visits.csv", "--epsilon", "2", "--unit", "id", "--force")
     assert code != 0
-    assert "--rows-per-unit: must be given for the unit 'id'" in heard
+    assert "--rows-per-unit: must be given for the unit 'id'" in stderr
 
 
 @pytest.mark.parametrize(
@@ -191,9 +191,9 @@ def test_scores_of_a_run_on_rows_may_protect_units(place, command):
 )
 def test_a_unit_of_the_schema_that_does_not_fit_is_refused(place, command, bounds, options, words):
     declare(place, *bounds)
-    code, _, said = command(*TUNE, *options)
+    code, _, stderr = command(*TUNE, *options)
     assert code != 0
-    assert words in " ".join(said.split())
+    assert words in " ".join(stderr.split())
     assert not (place / "run").exists()
 
 
@@ -210,20 +210,20 @@ def test_a_schema_has_one_column_of_ids(place, command, old, new, words):
     declare(place, "rows_per_unit = 4")
     schema = place / "schema.toml"
     schema.write_text(schema.read_text(encoding="utf-8").replace(old, new), encoding="utf-8")
-    code, _, said = command(*TUNE)
+    code, _, stderr = command(*TUNE)
     assert code != 0
-    assert words in " ".join(said.split())
+    assert words in " ".join(stderr.split())
 
 
 def test_a_plan_compares_bounds_on_rows(place, command):
     declare(place, "rows_per_unit = 4", "mean_rows = 3")
-    code, said, _ = command(*TUNE, "--dry-run", "--rows", str(PEOPLE))
+    code, stdout, _ = command(*TUNE, "--dry-run", "--rows", str(PEOPLE))
     assert code == 0
-    assert [name in said for name in ("units: k = 1", "units: k = 4 (this plan)", "units: k = 8")] == [True] * 3
+    assert [name in stdout for name in ("units: k = 1", "units: k = 4 (this plan)", "units: k = 8")] == [True] * 3
     units = ("--rows-per-unit", "4", "--mean-rows", "3")
-    code, said, _ = command("plan", "--rows", "400", "--columns", "3", "--delta", "1e-4", *units)
+    code, stdout, _ = command("plan", "--rows", "400", "--columns", "3", "--delta", "1e-4", *units)
     assert code == 0
-    assert "units: k = 4 (this plan)" in said
+    assert "units: k = 4 (this plan)" in stdout
 
 
 # ---- reweight
@@ -244,12 +244,12 @@ REWEIGHT = (
 
 def test_reweight_protects_units_whose_rows_are_in_several_sources(place, command):
     declare(place, "rows_per_unit = 4", "mean_rows = 3")
-    code, said, heard = command(*REWEIGHT, "--epsilon", "4")
-    assert code == 0, heard
+    code, stdout, stderr = command(*REWEIGHT, "--epsilon", "4")
+    assert code == 0, stderr
     run = json.loads((place / "run" / "run.json").read_text(encoding="utf-8"))
     assert run["solution"]["sizes"] == {"upper": 80, "lower": 320}
     assert run["facts"]["unit of privacy"] == "all rows with the same id, at most 4 of them used"
-    check_nothing_private(place, said)
+    check_nothing_private(place, stdout)
 
 
 def test_a_unit_in_both_files_is_refused_before_the_charge(place, command):
@@ -261,13 +261,13 @@ def test_a_unit_in_both_files_is_refused_before_the_charge(place, command):
     ):
         (place / name).write_text("\n".join([lines[0], *rows]) + "\n", encoding="utf-8")
     for more in ((), ("--holdout", "0.3")):
-        code, _, said = command(*REWEIGHT, "--validation", "known.csv", *more)
+        code, _, stderr = command(*REWEIGHT, "--validation", "known.csv", *more)
         assert code != 0
-        assert "an id is in two roles" in said
-        assert "secret" not in said
+        assert "an id is in two roles" in stderr
+        assert "secret" not in stderr
         assert not (place / "run").exists()
-    code, said, heard = command(*REWEIGHT, "--validation", "apart.csv", "--epsilon", "4")
-    assert code == 0, heard
+    code, _, stderr = command(*REWEIGHT, "--validation", "apart.csv", "--epsilon", "4")
+    assert code == 0, stderr
     run = json.loads((place / "run" / "run.json").read_text(encoding="utf-8"))
     assert run["solution"]["sizes"] == {"upper": 29, "lower": 400}
     assert run["facts"]["validation"] == "apart.csv, 29 units"

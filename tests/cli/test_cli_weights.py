@@ -33,12 +33,12 @@ def written(tmp_path, monkeypatch):
 
 def test_rows_of_weight_zero_do_not_count_and_weights_are_no_feature(written, command):
     folder = written(lambda wrong: np.where(wrong, 0.0, NUMBER))  # clamped to 2, the declared largest
-    code, said, errors = command(*TUNE, "--weight", "trust")
+    code, stdout, errors = command(*TUNE, "--weight", "trust")
     assert code == 0, errors
     run = json.loads((folder / "run" / "run.json").read_text(encoding="utf-8"))
     assert run["facts"]["weight of rows"] == "trust"
     assert "trust" not in run["facts"]["columns that the model reads"]
-    assert str(NUMBER) not in said + (folder / "run" / "report.md").read_text(encoding="utf-8")
+    assert str(NUMBER) not in stdout + (folder / "run" / "report.md").read_text(encoding="utf-8")
     with (folder / "new.csv").open("w", encoding="utf-8") as file:  # without the column of weights
         file.write("age,town,id,clinic,cost\n5,Oslo,1,east,5\n95,Rome,2,west,5\n")
     code, _, errors = command("predict", "run", "new.csv", "--out", "predictions.csv")
@@ -59,19 +59,19 @@ def test_rows_of_weight_zero_do_not_count_and_weights_are_no_feature(written, co
 )
 def test_weights_without_a_declared_bound_are_refused(written, command, declared, options, words):
     folder = written(lambda wrong: np.ones(len(wrong)), declared)
-    code, _, said = command(*TUNE, "--weight", "trust", *options)
+    code, _, stderr = command(*TUNE, "--weight", "trust", *options)
     assert (code, (folder / "run").exists()) == (2, False)
-    assert words in said
+    assert words in stderr
 
 
 @pytest.mark.parametrize("cell", ["-987654.25", "", "Zanzibar"])
 def test_a_weight_that_is_none_is_refused_without_being_quoted(written, command, cell):
     folder = written(lambda wrong: [cell, *["1"] * (len(wrong) - 1)])
-    code, _, said = command(*TUNE, "--weight", "trust")
+    code, _, stderr = command(*TUNE, "--weight", "trust")
     assert (code, (folder / "run").exists()) == (2, False)
-    assert "trust" in said or "--weight" in said
-    assert "987654" not in said
-    assert "Zanzibar" not in said
+    assert "trust" in stderr or "--weight" in stderr
+    assert "987654" not in stderr
+    assert "Zanzibar" not in stderr
 
 
 def test_a_dry_run_plans_with_weights(written, command):

@@ -127,7 +127,7 @@ def test_columns_name_the_cells_of_a_file_without_a_header(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "expected"),
     [
         (("ab", ".", None), "--delimiter 'ab': must be one character"),
         (("", ".", None), "must be one character"),
@@ -140,8 +140,8 @@ def test_columns_name_the_cells_of_a_file_without_a_header(tmp_path):
         ((None, ".", 'a,"b'), "--columns: must name every column"),
     ],
 )
-def test_what_is_wrong_with_a_layout_is_said(options, said):
-    with pytest.raises(dpb.InvalidArgument, match=said):
+def test_what_is_wrong_with_a_layout_is_said(options, expected):
+    with pytest.raises(dpb.InvalidArgument, match=expected):
         layout(*options)
 
 

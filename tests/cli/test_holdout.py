@@ -67,12 +67,12 @@ def run(folder, command):
 def test_scores_are_one_charge_with_the_run(run, folder):
     ledger = f"sqlite:///{folder}/ledger.db"
     dpb.Ledger.open(ledger, dataset="people", total=dpb.Budget(2.0, 1e-5))  # there is nothing left for a second charge
-    code, said, heard = run(*HELD, "--ledger", ledger)
-    assert code == 0, heard
+    code, stdout, stderr = run(*HELD, "--ledger", ledger)
+    assert code == 0, stderr
     (entry,) = dpb.Ledger.open(ledger, dataset="people").entries
     assert entry.epsilon == pytest.approx(2.0, abs=1e-6)
-    assert re.search(r"held out\s+200\s+2\n", said)
-    assert "Scores on 200 held-out rows" in said
+    assert re.search(r"held out\s+200\s+2\n", stdout)
+    assert "Scores on 200 held-out rows" in stdout
     content = json.loads((folder / "run" / "run.json").read_text())
     assert {role["role"]: role["records"] for role in content["spend"]} == {"lower": 480, "upper": 120, "heldout": 200}
     assert content["guarantee"]["epsilon"] == pytest.approx(2.0, abs=1e-6)
@@ -83,9 +83,9 @@ def test_scores_are_one_charge_with_the_run(run, folder):
     )
     assert content["facts"]["held out"] == "200 further rows, by position"
     assert set(content["evaluation"]["values"]["dict"]) == {"accuracy", "auc"}
-    code, said, _ = run("report", "run", "--json")
+    code, stdout, _ = run("report", "run", "--json")
     assert code == 0
-    assert json.loads(said)["scores"]["accuracy"]["interval"][0] > 0.5
+    assert json.loads(stdout)["scores"]["accuracy"]["interval"][0] > 0.5
     for page in ("report.html", "report.md"):
         assert "held-out rows" in (folder / "run" / page).read_text()
 
@@ -98,9 +98,9 @@ def model_of(run, folder, changed=None):
         cells[0], cells[4] = "99.9" if cells[0] < "5" else "0.1", "no" if cells[4] == "yes" else "yes"
         lines[changed + 1] = ",".join(cells)
         (folder / "people.csv").write_text("\n".join(lines) + "\n")
-    code, _, heard = run(*HELD, "--seed", 3, "--force", "--quiet")
+    code, _, stderr = run(*HELD, "--seed", 3, "--force", "--quiet")
     write_people(folder, rows=800)
-    assert code == 0, heard
+    assert code == 0, stderr
     return json.loads((folder / "run" / "run.json").read_text())["model"]["coefficients"]
 
 
@@ -119,9 +119,9 @@ def test_a_held_out_row_changes_nothing_of_the_model(run, folder, monkeypatch):
 def test_scores_on_rows_of_another_role_would_not_be_free(run, folder, monkeypatch):
     """The mutation: scores are charged to training rows, whose cost then exceeds the budget of the run."""
     monkeypatch.setattr(holdout, "ROLE", "lower")
-    code, _, heard = run(*HELD)
+    code, _, stderr = run(*HELD)
     assert code == 3
-    assert "needs epsilon" in heard
+    assert "needs epsilon" in stderr
     assert not (folder / "run").exists()
 
 
@@ -135,28 +135,28 @@ def test_scores_need_a_receipt_that_paid_for_them():
 
 def test_rows_are_set_aside_from_the_rows_that_are_known_to_be_correct(run, folder):
     write_people(folder, rows=400, name="clean.csv", seed=2)
-    code, said, heard = run(
+    code, stdout, stderr = run(
         "reweight", *TUNE[1:], "--source", "clinic", "--validation", "clean.csv", "--holdout", "0.5", "--json"
     )
-    assert code == 0, heard
+    assert code == 0, stderr
     content = json.loads((folder / "run" / "run.json").read_text())
     assert {role["role"]: role["records"] for role in content["spend"]} == {"lower": 800, "upper": 200, "heldout": 200}
-    assert json.loads(said)["scores"]["accuracy"]["score"] > 0.6
+    assert json.loads(stdout)["scores"]["accuracy"]["score"] > 0.6
 
 
 @pytest.mark.parametrize("fraction", ["0", "1", "-0.5", "nan", "inf"])
 def test_a_fraction_that_is_none_is_refused(run, folder, fraction):
-    code, said, heard = run(*TUNE, "--holdout", fraction)
-    assert (code, said) == (2, "")
-    assert "--holdout" in heard
-    assert "between 0 and 1" in heard
+    code, stdout, stderr = run(*TUNE, "--holdout", fraction)
+    assert (code, stdout) == (2, "")
+    assert "--holdout" in stderr
+    assert "between 0 and 1" in stderr
     assert not (folder / "run").exists()
 
 
 def test_a_dry_run_plans_for_the_remaining_rows(run):
-    code, said, _ = run(*HELD, "--dry-run", "--rows", 800, "--json")
+    code, stdout, _ = run(*HELD, "--dry-run", "--rows", 800, "--json")
     assert code == 0
-    roles = json.loads(said)["roles"]
+    roles = json.loads(stdout)["roles"]
     assert sum(role["records"] for role in roles.values()) == 600
 
 
@@ -170,13 +170,13 @@ def test_a_run_that_ends_between_its_scores_and_its_file_resumes_with_one_charge
 
     with monkeypatch.context() as patch:
         patch.setattr(tuning_module, "with_scores", ended)
-        code, _, heard = run(*HELD, "--ledger", ledger)
-    assert code == 4, heard
+        code, _, stderr = run(*HELD, "--ledger", ledger)
+    assert code == 4, stderr
     ((model, score),) = seen
     left = [path.read_bytes() for path in (folder / "run").iterdir()]
     assert not any(repr(score).encode() in content for content in left)  # no score has left the process
-    code, _, heard = run("tune", "--resume", "run")
-    assert code == 0, heard
+    code, _, stderr = run("tune", "--resume", "run")
+    assert code == 0, stderr
     content = json.loads((folder / "run" / "run.json").read_text())
     np.testing.assert_array_equal(read_run(folder / "run" / "run.json").solution.y, model)
     assert content["evaluation"]["values"]["dict"]["accuracy"] != score  # fresh noise, and the only scores there are

@@ -31,8 +31,8 @@ def compressed(folder):
 
 
 def test_from_a_compressed_file_to_predictions_with_ids(compressed, command):
-    code, _, said = command(*TUNE, "--groups", "columns")
-    assert code == 0, said
+    code, _, stderr = command(*TUNE, "--groups", "columns")
+    assert code == 0, stderr
     run = json.loads((compressed / "run" / "run.json").read_text())
     knots = run["schema"]["columns"]["age"]["knots"]
     assert knots == 6  # of 400 rows
@@ -40,8 +40,8 @@ def test_from_a_compressed_file_to_predictions_with_ids(compressed, command):
     assert len(run["model"]["columns"]) == sum(widths.values())
     assert {entry["name"] for entry in run["hyperparameters"]["values"]} == {*widths}
     assert "id" not in run["facts"]["columns that the model reads"].split(", ")
-    code, _, said = command("predict", "run", "people.csv.gz", "--out", "with_ids.csv")
-    assert code == 0, said
+    code, _, stderr = command("predict", "run", "people.csv.gz", "--out", "with_ids.csv")
+    assert code == 0, stderr
     predicted = pyarrow.csv.read_csv(compressed / "with_ids.csv").to_pydict()
     assert list(predicted) == ["id", "prediction", "probability of no", "probability of yes"]
     assert predicted["id"] == list(range(400))
@@ -51,8 +51,8 @@ def test_from_a_compressed_file_to_predictions_with_ids(compressed, command):
     (compressed / "parts").mkdir()
     for part in range(2):
         pyarrow.parquet.write_table(table.slice(200 * part, 200), compressed / "parts" / f"{part}.parquet")
-    code, _, said = command("predict", "run", "parts", "--out", "without.parquet")
-    assert code == 0, said
+    code, _, stderr = command("predict", "run", "parts", "--out", "without.parquet")
+    assert code == 0, stderr
     again = pyarrow.parquet.read_table(compressed / "without.parquet").to_pydict()
     assert list(again) == list(predicted)[1:]
     np.testing.assert_allclose(again["probability of yes"], predicted["probability of yes"], rtol=1e-6)
@@ -63,16 +63,16 @@ def test_a_dry_run_with_curves_needs_the_number_of_rows_only(compressed, command
         raise AssertionError("a record was read")
 
     monkeypatch.setattr("dpbilevel.cli.table_file.TableFile.blocks", touched)
-    code, said, _ = command(*TUNE, "--dry-run", "--rows", 5000)
+    code, stdout, _ = command(*TUNE, "--dry-run", "--rows", 5000)
     assert code == 0
-    assert "A run would be (8," in said
-    code, _, said = command(*TUNE, "--dry-run")
+    assert "A run would be (8," in stdout
+    code, _, stderr = command(*TUNE, "--dry-run")
     assert code == 2
-    assert "add --rows N" in said
+    assert "add --rows N" in stderr
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "expected"),
     [
         ('classes = ["no", "yes"]', 'range = [0, 1]\nscale = "log"', "the target 'paid' must have no scale"),
         ('scale = "log"', 'scale = "loud"', "must be one of linear, log, sqrt"),
@@ -84,11 +84,11 @@ def test_a_dry_run_with_curves_needs_the_number_of_rows_only(compressed, command
         ),
     ],
 )
-def test_what_is_wrong_ends_before_the_charge(compressed, command, old, new, said):
+def test_what_is_wrong_ends_before_the_charge(compressed, command, old, new, expected):
     (compressed / "schema.toml").write_text(MAPPED.replace(old, new))
     code, _, message = command(*TUNE)
     assert code == 2
-    assert said in message
+    assert expected in message
     assert not (compressed / "run").exists()
 
 
@@ -100,7 +100,7 @@ def test_an_id_may_not_have_the_name_of_a_prediction():
 
 
 @pytest.mark.parametrize(
-    ("declared", "cell", "said"),
+    ("declared", "cell", "expected"),
     [
         ("range = [0, 10]", "Zanzibar", "a cell is not a number"),
         ('kind = "ordinal"\nrange = [0, 10]', "Zanzibar", "a cell is not a number"),
@@ -109,7 +109,7 @@ def test_an_id_may_not_have_the_name_of_a_prediction():
     ],
 )
 def test_a_cell_that_is_no_number_or_date_ends_before_the_charge_without_being_quoted(
-    folder, command, declared, cell, said
+    folder, command, declared, cell, expected
 ):
     write_people(folder, rows=50)
     text = (folder / "people.csv").read_text(encoding="utf-8").splitlines()
@@ -119,5 +119,5 @@ def test_a_cell_that_is_no_number_or_date_ends_before_the_charge_without_being_q
     code, _, message = command("tune", "people.csv", *TUNE[2:])
     assert (code, (folder / "run").exists()) == (2, False)
     assert "'seen'" in message
-    assert said in message
+    assert expected in message
     assert cell not in message

@@ -50,9 +50,9 @@ def run(command, monkeypatch):
 @pytest.fixture
 def cut_off(folder, run):
     """A folder in which a run ended after its charge: training is one round."""
-    code, _, said = run(*TUNE, chunks=0, fixed=True)
+    code, _, stderr = run(*TUNE, chunks=0, fixed=True)
     assert code == 4
-    assert "resume it, at no further cost, with: dpbilevel tune --resume run" in said
+    assert "resume it, at no further cost, with: dpbilevel tune --resume run" in stderr
     return folder
 
 
@@ -81,8 +81,8 @@ def test_a_run_resumes_to_the_same_file_and_is_charged_once(folder, run, monkeyp
     assert json.loads((folder / "run" / "run.json").read_text())["status"] == "aborted"
     assert len(ledger().entries) == 1
     monkeypatch.chdir(folder.parent)  # files are found from anywhere
-    code, _, said = run(kind[0], "--resume", folder / "run")
-    assert code == 0, said
+    code, _, stderr = run(kind[0], "--resume", folder / "run")
+    assert code == 0, stderr
     assert names(folder / "run") == WRITTEN
     one, other = (json.loads((folder / out / "run.json").read_text()) for out in ("whole", "run"))
     assert other.pop("command") == " ".join(["dpbilevel", *kind, "--ledger", "people.db", "--quiet"])
@@ -100,9 +100,9 @@ def test_a_finished_run_keeps_no_checkpoint_and_is_not_resumed(folder, run):
     assert run(*TUNE)[0] == 0
     assert names(folder / "run") == WRITTEN
     (folder / "run" / ".checkpoint").write_text("left by a kill between the results and the end")
-    code, _, said = run("tune", "--resume", "run")
+    code, _, stderr = run("tune", "--resume", "run")
     assert code == 2
-    assert "has finished; `dpbilevel report run` shows" in said
+    assert "has finished; `dpbilevel report run` shows" in stderr
     assert names(folder / "run") == WRITTEN
 
 
@@ -120,92 +120,92 @@ REFUSED = {
 def test_another_option_is_refused_and_nothing_changes(cut_off, run, kind):
     options, expected = REFUSED[kind]
     before = {path.name: path.read_bytes() for path in (cut_off / "run").iterdir()}
-    code, _, said = run("tune", "--resume", "run", *options)
+    code, _, stderr = run("tune", "--resume", "run", *options)
     assert code == 2
-    assert expected in said
+    assert expected in stderr
     assert {path.name: path.read_bytes() for path in (cut_off / "run").iterdir()} == before
 
 
 def test_the_same_options_and_moved_files_are_fine(cut_off, run):
     (cut_off / "people.csv").rename(cut_off / "moved.csv")
     (cut_off / "schema.toml").rename(cut_off / "moved.toml")
-    code, _, said = run("tune", "--resume", "run")
+    code, _, stderr = run("tune", "--resume", "run")
     assert code == 2
-    assert "schema.toml: does not exist" in said
+    assert "schema.toml: does not exist" in stderr
     moved = ("moved.csv", "--schema", "moved.toml", "--epsilon", "0.8", "--out", "run", "--target", "paid")
-    code, _, said = run("tune", *moved, "--resume", "run")
-    assert code == 0, said
+    code, _, stderr = run("tune", *moved, "--resume", "run")
+    assert code == 0, stderr
     assert json.loads((cut_off / "run" / "run.json").read_text())["facts"]["data"] == "people.csv"
 
 
 def test_other_rows_are_refused_and_the_run_can_still_be_resumed(cut_off, run):
     write_people(cut_off, name="other.csv", seed=1)
-    code, _, said = run("tune", "other.csv", "--resume", "run")
+    code, _, stderr = run("tune", "other.csv", "--resume", "run")
     assert code == 2
-    assert "records: are not those" in said
-    assert "start a new run in its folder with --force" in said
+    assert "records: are not those" in stderr
+    assert "start a new run in its folder with --force" in stderr
     assert json.loads((cut_off / "run" / "run.json").read_text())["status"] == "aborted"
     assert run("tune", "--resume", "run")[0] == 0
 
 
 def test_another_schema_is_refused(cut_off, run):
     (cut_off / "schema.toml").write_text(SCHEMA.replace("[0, 100]", "[0, 101]"))
-    code, _, said = run("tune", "--resume", "run")
+    code, _, stderr = run("tune", "--resume", "run")
     assert code == 2
-    assert "declares something else than when the run was started" in said
+    assert "declares something else than when the run was started" in stderr
 
 
 @pytest.mark.parametrize("missing", [".checkpoint", ".options.json"])
 def test_a_run_without_a_checkpoint_is_refused(cut_off, run, missing):
     (cut_off / "run" / missing).unlink()
-    code, _, said = run("tune", "--resume", "run")
+    code, _, stderr = run("tune", "--resume", "run")
     assert code == 2
-    assert "has no checkpoint, so that it cannot be resumed" in said
+    assert "has no checkpoint, so that it cannot be resumed" in stderr
 
 
 @pytest.mark.parametrize("text", ["{}", "[]", "half a fi", '{"command": "tune"}'])
 def test_damaged_options_are_refused(cut_off, run, text):
     (cut_off / "run" / ".options.json").write_text(text)
-    code, _, said = run("tune", "--resume", "run")
+    code, _, stderr = run("tune", "--resume", "run")
     assert code == 2
-    assert ".options.json is damaged" in said
+    assert ".options.json is damaged" in stderr
 
 
 def test_what_is_no_run_is_refused(folder, run):
     for name, expected in (("nowhere", "has no run.json"), (".", "has no run.json")):
-        code, _, said = run("tune", "--resume", name)
+        code, _, stderr = run("tune", "--resume", name)
         assert code == 2
-        assert expected in said
+        assert expected in stderr
 
 
 def test_another_command_is_refused(cut_off, run):
-    code, _, said = run("reweight", "--resume", "run")
+    code, _, stderr = run("reweight", "--resume", "run")
     assert code == 2
-    assert "resume it with `dpbilevel tune --resume run`" in said
+    assert "resume it with `dpbilevel tune --resume run`" in stderr
 
 
 def test_a_run_that_another_process_runs_is_left_alone(cut_off, run):
     before = {path.name: path.read_bytes() for path in (cut_off / "run").iterdir()}
     with exclusive(cut_off / "run" / ".checkpoint"):
         for arguments in (("tune", "--resume", "run"), (*TUNE, "--force")):
-            code, _, said = run(*arguments)
+            code, _, stderr = run(*arguments)
             assert code == 2
-            assert "another process is using it" in said
+            assert "another process is using it" in stderr
             now = {path.name: path.read_bytes() for path in (cut_off / "run").iterdir() if path.suffix != ".lock"}
             assert now == before
 
 
 def test_without_resume_options_are_required_as_before(folder, run):
-    code, _, said = run("tune", "people.csv", "--target", "paid")
+    code, _, stderr = run("tune", "people.csv", "--target", "paid")
     assert code == 2
-    assert "--schema" in said
-    code, _, said = run("tune", "people.csv", "--target", "--resume")
+    assert "--schema" in stderr
+    code, _, stderr = run("tune", "people.csv", "--target", "--resume")
     assert code == 2
 
 
 def test_force_starts_a_new_run_in_place_of_one_that_could_be_resumed(cut_off, run):
-    code, _, said = run(*TUNE, "--force", chunks=0)
-    assert code == 4, said
+    code, _, stderr = run(*TUNE, "--force", chunks=0)
+    assert code == 4, stderr
     assert names(cut_off / "run") >= LEFT
     assert not any(name.endswith(".before") for name in names(cut_off / "run"))
     assert run(*TUNE, "--force")[0] == 0
@@ -231,8 +231,8 @@ def test_a_disk_that_is_full_while_a_run_is_running_does_not_stop_it(folder, run
         return write(path, text, **options)
 
     monkeypatch.setattr(file, "write_atomically", full)
-    code, _, said = run(*REWEIGHT)
-    assert code == 0, said
+    code, _, stderr = run(*REWEIGHT)
+    assert code == 0, stderr
     assert len(saves) > 20
     assert names(folder / "run") == WRITTEN
 
@@ -256,9 +256,9 @@ def test_passwords_are_not_stored():
 
 
 def test_a_report_of_a_run_that_can_be_resumed_says_so(cut_off, run):
-    code, _, said = run("report", "run")
+    code, _, stderr = run("report", "run")
     assert code == 2
-    assert "--resume" in said
+    assert "--resume" in stderr
 
 
 def test_no_cell_reaches_what_is_stored(cut_off):

@@ -133,7 +133,7 @@ def test_numbers_of_the_first_format_are_plain_columns():
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "expected"),
     [
         ('scale = "log"', 'scale = "decibel"', "column 'pay' has scale = 'decibel'; must be one of linear, log, sqrt"),
         ("knots = [0, 20, 100]", "knots = [0, 20, 10]", "knots that increase, within the range"),
@@ -160,14 +160,14 @@ def test_numbers_of_the_first_format_are_plain_columns():
         ('[["age", "town"]]', '"age"', "pairs of declared columns"),
     ],
 )
-def test_what_is_wrong_with_feature_maps_is_said_before_a_file_is_opened(old, new, said):
+def test_what_is_wrong_with_feature_maps_is_said_before_a_file_is_opened(old, new, expected):
     assert old in MAPS
-    with pytest.raises(dpb.InvalidArgument, match=said):
+    with pytest.raises(dpb.InvalidArgument, match=expected):
         fitted_encoder(parse(tomllib.loads(MAPS.replace(old, new)), "here").features("paid").resolved(9), "refuse")
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "expected"),
     [
         ("dpbilevel.schema/1", "dpbilevel.schema/9", "format = "),
         ("range = [0, 100]", "range = [100, 0]", "the smaller first"),
@@ -183,11 +183,11 @@ def test_what_is_wrong_with_feature_maps_is_said_before_a_file_is_opened(old, ne
         ("[columns.age]", "[column.age]", "must contain only format"),
     ],
 )
-def test_what_is_wrong_with_a_schema_is_said(tmp_path, old, new, said):
+def test_what_is_wrong_with_a_schema_is_said(tmp_path, old, new, expected):
     path = tmp_path / "schema.toml"
     assert old in SCHEMA
     path.write_text(SCHEMA.replace(old, new))
-    with pytest.raises(dpb.InvalidArgument, match=said):
+    with pytest.raises(dpb.InvalidArgument, match=expected):
         read_schema(path)
 
 

@@ -152,7 +152,7 @@ def test_words_that_are_not_listed():
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "said"),
+    ("name", "content", "expected"),
     [
         ("table.csv", None, "does not exist"),
         ("table.xlsx", b"", "CSV or Parquet"),
@@ -170,11 +170,11 @@ def test_words_that_are_not_listed():
         ("table.xlsx.gz", b"", "CSV or Parquet"),
     ],
 )
-def test_what_cannot_be_read_is_reported_without_a_cell(tmp_path, name, content, said):
+def test_what_cannot_be_read_is_reported_without_a_cell(tmp_path, name, content, expected):
     path = tmp_path / name
     if content is not None:
         path.write_bytes(content)
-    with pytest.raises(dpb.InvalidArgument, match=said) as raised:
+    with pytest.raises(dpb.InvalidArgument, match=expected) as raised:
         list(open_table(path).blocks(["a", "b"]))
     assert SECRET not in str(raised.value)
     assert str(NUMBER) not in str(raised.value)

@@ -373,21 +373,21 @@ def command(monkeypatch, capfd):
 
 
 def test_the_command_shows_a_table_and_names_what_is_wrong(command):
-    code, said, _ = command("--epsilon", "4", "--runs", "100")
+    code, stdout, _ = command("--epsilon", "4", "--runs", "100")
     assert code == 0
-    assert MEAN.name in said
-    assert "No lower bound exceeds the claim" in said
-    code, _, said = command("--epsilon", "-1")
+    assert MEAN.name in stdout
+    assert "No lower bound exceeds the claim" in stdout
+    code, _, stderr = command("--epsilon", "-1")
     assert code == 2
-    assert "epsilon" in said
+    assert "epsilon" in stderr
 
 
 def test_the_command_fails_where_a_claim_is_refuted(command, monkeypatch):
     weaken_noise(monkeypatch, 0.0)
-    code, said, error = command("--epsilon", "0.5", "--runs", "400", "--json")
+    code, stdout, error = command("--epsilon", "0.5", "--runs", "400", "--json")
     assert code == 1
     assert "the lower bound exceeds the claim" in error
-    reported = json.loads(said)
+    reported = json.loads(stdout)
     assert (reported["passed"], len(reported["audits"])) == (False, 1)
     assert reported["audits"][0]["confidence"] == pytest.approx(0.99)
 

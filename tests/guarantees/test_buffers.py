@@ -86,10 +86,10 @@ def test_contributions_that_are_no_outer_products_are_no_matrix_products():
 
 
 @pytest.mark.parametrize(
-    "twin", [lambda rows, usable: jnp.sin(rows), lambda rows, usable: jnp.where(usable[:, None], rows * 1.5, 0)]
+    "mutant", [lambda rows, usable: jnp.sin(rows), lambda rows, usable: jnp.where(usable[:, None], rows * 1.5, 0)]
 )
-def test_other_rows_than_those_that_are_measured_are_noticed(monkeypatch, twin):
-    monkeypatch.setattr(products, "_zeroed", twin)
+def test_other_rows_than_those_that_are_measured_are_noticed(monkeypatch, mutant):
+    monkeypatch.setattr(products, "_zeroed", mutant)
     assert not Case("linear", "one block", "full batch").is_measured_once()
 
 

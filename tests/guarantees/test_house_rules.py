@@ -189,7 +189,7 @@ def place(module: str) -> int | None:
 
 def imports_forward(tree: ast.AST, module: str) -> list[str]:
     if module == "dpbilevel":
-        return []  # the face of the house, lazy: it names everything and imports nothing
+        return []  # the public interface, lazy: it names everything and imports nothing
     late = {
         id(node)
         for function in ast.walk(tree)
@@ -427,7 +427,7 @@ def test_the_map_of_contributing_shows_every_room_and_no_other():
     assert sorted(shown) == sorted(packages | modules)
 
 
-# ------------------------------------------------------------------------------------------------ the face of the house
+# ------------------------------------------------------------------------------------------------ the public interface
 
 
 def has_own_docstring(name: str, value: object) -> bool:

@@ -100,7 +100,7 @@ def test_the_search_catches_broken_sums(monkeypatch, name, mutant):
 
 
 @pytest.mark.parametrize(
-    ("name", "twin"),
+    ("name", "mutant"),
     [
         ("linear", rows_without_norms),
         ("linear, parts", rows_without_norms),
@@ -110,8 +110,8 @@ def test_the_search_catches_broken_sums(monkeypatch, name, mutant):
         ("linear, parts", other_numbers_not_measured),
     ],
 )
-def test_the_search_catches_broken_sums_of_outer_products(monkeypatch, name, twin):
-    twin(monkeypatch)
+def test_the_search_catches_broken_sums_of_outer_products(monkeypatch, name, mutant):
+    mutant(monkeypatch)
     with pytest.raises(AssertionError):
         check_sensitivity(CASES[name])
 

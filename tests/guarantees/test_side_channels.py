@@ -153,7 +153,7 @@ MUTANTS = [looks, asks, branches, ends_early, counts, counts_on]
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
-def test_a_program_with_a_side_door_is_noticed(mutant):
+def test_a_program_with_a_side_channel_is_noticed(mutant):
     release = dpb.Release(
         name="mean",
         contributions={"lower": dpb.Contribution(lambda point, record: record, 1.0, 4)},
@@ -178,7 +178,7 @@ def test_a_program_with_a_side_door_is_noticed(mutant):
     assert doors_of(program, dpb.RecordShapes(lower=np.zeros((4, 3))), np.zeros(3, np.float32))
 
 
-def test_a_loss_with_a_side_door_is_refused_before_the_charge():
+def test_a_loss_with_a_side_channel_is_refused_before_the_charge():
     ledger = dpb.Ledger(BUDGET)
     problem = dpb.BilevelProblem(
         upper_loss=PROBLEM.upper_loss,

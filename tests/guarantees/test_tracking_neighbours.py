@@ -67,9 +67,9 @@ def test_no_record_moves_an_answer_by_more_than_the_sensitivity(name):
     check_answers((CASES | LINEAR)[name]())
 
 
-@pytest.mark.parametrize("twin", [rows_without_norms, rows_not_zeroed])
-def test_broken_sums_of_outer_products_are_noticed(monkeypatch, twin):
-    twin(monkeypatch)
+@pytest.mark.parametrize("mutant", [rows_without_norms, rows_not_zeroed])
+def test_broken_sums_of_outer_products_are_noticed(monkeypatch, mutant):
+    mutant(monkeypatch)
     with pytest.raises(AssertionError):
         check_answers(LINEAR["penalties"]())
 

@@ -50,18 +50,18 @@ def test_the_commands_of_the_documentation(command, tmp_path, monkeypatch):
     for line in commands:
         program, *arguments = shlex.split(line)
         assert program == "dpbilevel"
-        code, _, said = command(*arguments)
-        assert code == 0, (line, said)
+        code, _, stderr = command(*arguments)
+        assert code == 0, (line, stderr)
 
 
 def test_the_demonstration_at_small_size(command, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    code, said, _ = command("demo", "--rows", 2000)
+    code, stdout, _ = command("demo", "--rows", 2000)
     assert code == 0
     for model in ("all reports, equal weights", "verified flights only", "tuned weights"):
-        assert re.search(rf"{model} +0\.\d{{3}} ", said)
-    assert re.search(r"^B +swapped +[01]\.\d{3}$", said, re.MULTILINE)
-    assert said.rstrip().endswith(f"Report: {Path('flights-run') / 'report.html'}")
-    code, _, said = command("demo", "--rows", 2000)
+        assert re.search(rf"{model} +0\.\d{{3}} ", stdout)
+    assert re.search(r"^B +swapped +[01]\.\d{3}$", stdout, re.MULTILINE)
+    assert stdout.rstrip().endswith(f"Report: {Path('flights-run') / 'report.html'}")
+    code, _, stderr = command("demo", "--rows", 2000)
     assert code == 2
-    assert "pass --force" in said
+    assert "pass --force" in stderr

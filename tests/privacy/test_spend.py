@@ -356,7 +356,7 @@ def test_a_false_positive_rate_is_a_probability(alpha):
 def test_shares_are_of_mu_squared_and_sum_to_one():
     charges = (
         Charge("cheap", "lower", 0.01, 100, dpb.FullBatch()),
-        Charge("dear", "lower", 0.02, 100, dpb.FullBatch()),
+        Charge("expensive", "lower", 0.02, 100, dpb.FullBatch()),
     )
     spent = dpb.Privacy({"lower": charges}, dpb.Budget(1.0, 1e-6))
     assert spent.shares("lower") == pytest.approx((0.2, 0.8))
