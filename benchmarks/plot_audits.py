@@ -10,7 +10,7 @@ from dpbilevel.audit.verdict import Audit
 from dpbilevel.errors import InvalidArgument
 from dpbilevel.foundation.arguments import in_the_form_of
 from dpbilevel.plot.canvas import drawing
-from dpbilevel.plot.style import COLOURS, FAINT, INK, shortened
+from dpbilevel.plot.style import COLOURS, FAINT, INK, shorten
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -50,7 +50,7 @@ def audits(results: Results | Sequence[Audit], ax: "Axes | None" = None) -> "Axe
         )
         ax.plot(claims, range(len(shown)), marker="D", markersize=4, color=_CLAIMED, label="claimed", **look)
         ax.plot([], [], color=FAINT, linewidth=1.4, label="upper limit of this attack")
-        ax.set_yticks(range(len(shown)), [shortened(audit.name, 44) for audit in shown])
+        ax.set_yticks(range(len(shown)), [shorten(audit.name, 44) for audit in shown])
         ax.set_ylim(len(shown) - 0.4, -0.6)
         ax.set_xlim(-0.02 * farthest, farthest)
         ax.tick_params(axis="y", length=0)

@@ -9,7 +9,7 @@ from plot_results import Results, parse
 from dpbilevel.errors import InvalidArgument
 from dpbilevel.foundation.arguments import in_the_form_of
 from dpbilevel.plot.canvas import drawing
-from dpbilevel.plot.style import INK, looks, shortened
+from dpbilevel.plot.style import INK, looks, shorten
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -46,7 +46,7 @@ def epsilon_utility(results: Results, ax: "Axes | None" = None) -> "Axes":
     with drawing(ax, height=4.2) as ax:
         for (method, curve), look in zip(curves.items(), looks(), strict=False):
             look |= {"marker": "o", "markersize": 4, "linewidth": 2.6 if method == OURS else 1.4}
-            ax.plot(list(curve), list(curve.values()), label=shortened(method), **look)
+            ax.plot(list(curve), list(curve.values()), label=shorten(method), **look)
         ax.axhline(1.0, color=INK, linewidth=0.8)
         ax.axhline(0.0, color=INK, linewidth=0.8, linestyle=":")
         ax.set_xscale("log")

@@ -514,7 +514,7 @@ def test_a_checkpoint_holds_keys_and_released_values_and_in_the_end_no_noise_sec
     held = content(path)
     assert set(held) == {field.name for field in dataclasses.fields(checkpoint.Saved)}
     assert held["secret"] == SECRET.hex()
-    arrays = [checkpoint_file.unpacked(leaf) for leaf in (*held["state"], *held["history"])]
+    arrays = [checkpoint_file.unpack(leaf) for leaf in (*held["state"], *held["history"])]
     assert sum(array.size for array in arrays) < POINTS.size  # there is no room for the records
     solution = resumed(path)
     assert content(path)["secret"] is None
@@ -527,7 +527,7 @@ def test_arrays_keep_every_bit():
     values = [np.float32([0.1, -0.0, np.inf, np.nan]), np.int32([[1], [-2]]), np.float64(1 / 3), np.zeros((0, 3)), True]
     values += [np.frombuffer(b"\x01\x00\xc0\x7f", np.float32), jnp.bfloat16(1.5), np.uint8([255])]
     for value in map(np.asarray, values):
-        back = checkpoint_file.unpacked(json.loads(json.dumps(checkpoint_file.packed(value))))
+        back = checkpoint_file.unpack(json.loads(json.dumps(checkpoint_file.pack(value))))
         assert (back.dtype, back.shape, back.tobytes()) == (value.dtype, value.shape, value.tobytes())
 
 
@@ -598,7 +598,7 @@ def test_what_the_records_check_is_for(tmp_path, monkeypatch):
     for name, points in (("a", POINTS), ("b", edited(shortest, 0.125))):
         solved_until(tmp_path / name, 6)
         solved_until(tmp_path / name, 6, points=points)  # one chunk further
-        leaves = map(checkpoint_file.unpacked, content(tmp_path / name)["state"])
+        leaves = map(checkpoint_file.unpack, content(tmp_path / name)["state"])
         released.append(jax.tree.unflatten(state, list(leaves))["lower"]["model gradient"])
     difference = 60 * (released[0] - released[1])  # in units of the clip, which is public
     assert difference[0] > 0.01

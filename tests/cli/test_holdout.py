@@ -53,7 +53,7 @@ def test_units_are_set_aside_with_all_of_their_rows_by_the_set_of_ids_alone():
     _, again = holdout.set_aside(replace(rows(len(others)), units=others), 0.25)
     assert set(again.units) == set(held.units)
     with pytest.raises(dpb.InvalidRecords, match="two roles"):
-        holdout.divided(0.25, replace(rows(300), units=ids), replace(rows(300), units=ids))
+        holdout.divide(0.25, replace(rows(300), units=ids), replace(rows(300), units=ids))
     with pytest.raises(dpb.InvalidArgument, match="at least 3 units"):
         holdout.set_aside(replace(rows(300), units=np.arange(300) % 2), 0.25)
 
@@ -110,8 +110,8 @@ def test_a_held_out_row_changes_nothing_of_the_model(run, folder, monkeypatch):
     assert model_of(run, folder, changed=held) == plain
     assert model_of(run, folder, changed=remaining) != plain
     # The mutation: held-out rows are a copy, and training reads all rows.
-    divided = holdout.set_aside
-    monkeypatch.setattr(holdout, "set_aside", lambda given, fraction: (given, divided(given, fraction)[1]))
+    divide = holdout.set_aside
+    monkeypatch.setattr(holdout, "set_aside", lambda given, fraction: (given, divide(given, fraction)[1]))
     everything = model_of(run, folder)
     assert model_of(run, folder, changed=held) != everything
 

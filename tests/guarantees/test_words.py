@@ -79,6 +79,9 @@ CODE = {
     r"\bimport .*\bkept\b": "cache_programs",
     r"\bimport .*\bsolved\b": "solve_quadratic",
     r"\bimport .*\bcompleted\b": "complete",
+    r"\bimport .*\bdivided\b": "divide",
+    r"\bimport .*\bshortened\b": "shorten",
+    r"\bcheckpoint_file\.(un)?packed\b": "pack, unpack",
     r"\bstored\.asked\b": "fit_command",
 }
 PHRASES = (

@@ -13,7 +13,7 @@ from support.report_data import NASTY, made, searched, solution
 import dpbilevel as dpb
 from dpbilevel.plot.canvas import power
 from dpbilevel.plot.dots import dots
-from dpbilevel.plot.style import COLOURS, INK, looks, shortened
+from dpbilevel.plot.style import COLOURS, INK, looks, shorten
 from dpbilevel.plot.svg import inline_svg
 from dpbilevel.plot.trajectories import _moved_apart
 from dpbilevel.solution.hyperparameters import hyperparameters
@@ -168,5 +168,5 @@ def test_pictures_of_one_page_share_no_ids_and_are_the_same_twice():
 
 
 def test_labels():
-    assert shortened("a" * 30, 10) == "a" * 9 + "…"
+    assert shorten("a" * 30, 10) == "a" * 9 + "…"
     assert [power(value) for value in (1.0, 0.02, 1e4, 3e-7)] == ["1", "0.02", "10⁴", "3·10⁻⁷"]

@@ -82,7 +82,7 @@ class Saved:
         content = dict(vars(self))
         content["key"] = self.key.hex()
         content["secret"] = None if self.secret is None else self.secret.hex()
-        content |= {name: [checkpoint_file.packed(leaf) for leaf in content[name]] for name in ("state", "history")}
+        content |= {name: [checkpoint_file.pack(leaf) for leaf in content[name]] for name in ("state", "history")}
         return content
 
     @classmethod
@@ -91,7 +91,7 @@ class Saved:
         values = dict(content)
         values["key"] = bytes.fromhex(values["key"])
         values["secret"] = None if values["secret"] is None else bytes.fromhex(values["secret"])
-        values |= {name: tuple(map(checkpoint_file.unpacked, values[name])) for name in ("state", "history")}
+        values |= {name: tuple(map(checkpoint_file.unpack, values[name])) for name in ("state", "history")}
         texts = [
             values["run"],
             values["code"],

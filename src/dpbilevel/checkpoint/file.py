@@ -106,17 +106,17 @@ def damaged(path: Path) -> CheckpointRefused:
     return CheckpointRefused(f"checkpoint={str(path)!r}: is damaged, or not a checkpoint; {_RESTART}")
 
 
-def packed(array: Any) -> list[Any]:
+def pack(array: Any) -> list[Any]:
     """An array as JSON without loss: dtype, shape and bytes."""
     plain = np.asarray(array)
     plain = plain.astype(plain.dtype.newbyteorder("<"), copy=False)
     return [str(plain.dtype.name), list(plain.shape), base64.b64encode(plain.tobytes()).decode("ascii")]
 
 
-def unpacked(value: list[Any]) -> npt.NDArray[Any]:
+def unpack(value: list[Any]) -> npt.NDArray[Any]:
     """The inverse of `packed`.
 
-    >>> unpacked(packed(np.float32([[0.1, np.nan]])))
+    >>> unpack(pack(np.float32([[0.1, np.nan]])))
     array([[0.1, nan]], dtype=float32)
     """
     name, shape, text = value

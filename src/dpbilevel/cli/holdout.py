@@ -50,7 +50,7 @@ def held_out_rows(rows: int, holdout: float | None) -> int:
     return 0 if holdout is None or rows < 2 else validation_rows(rows, holdout)
 
 
-def divided(holdout: float | None, rows: Rows, validation: Rows | None) -> tuple[Rows, Rows | None, Rows | None]:
+def divide(holdout: float | None, rows: Rows, validation: Rows | None) -> tuple[Rows, Rows | None, Rows | None]:
     """Training rows, separate validation rows, and rows that are set aside.
 
     They come from the file of validation rows if there is one: those rows are known to be correct. Then no unit may be

@@ -8,7 +8,7 @@ import numpy as np
 
 from dpbilevel.cli.compilation_cache import cache_programs
 from dpbilevel.cli.evaluation import SPACE as SCORES_SPACE
-from dpbilevel.cli.holdout import HeldOut, divided, planned_scores, with_scores
+from dpbilevel.cli.holdout import HeldOut, divide, planned_scores, with_scores
 from dpbilevel.cli.job import Job
 from dpbilevel.cli.ledger import entry_fact
 from dpbilevel.cli.resuming import StoredRun
@@ -40,7 +40,7 @@ def run(job: Job, *, ledger: Ledger | None, command: str, stored: StoredRun | No
         check_free(asked.out, force=asked.force)
     else:
         stored.check_schema(asked.schema, declared)
-    rows, validation, held = divided(asked.holdout, *_read(job))
+    rows, validation, held = divide(asked.holdout, *_read(job))
     if asked.unit is None:  # with units, their number is checked by the estimator; that of rows is private
         job.check_rows(len(rows.target))
     prepared = _prepared(job.estimator, rows, validation)

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from dpbilevel.datasets.dataset import Array, Dataset, code_book, decoded
+from dpbilevel.datasets.dataset import Array, Dataset, code_book, decode
 from dpbilevel.datasets.sources import Directory, fetched, names_in, stored
 from dpbilevel.encoding.columns import is_missing
 from dpbilevel.foundation.arguments import in_the_form_of
@@ -92,8 +92,8 @@ def _part(arrays: dict[str, Array], part: str) -> tuple[dict[str, Array], Array]
     numeric, codes = names["numeric_columns"], names["categorical_columns"]
     columns = {name: arrays[f"num_{part}"][:, numeric.index(name)] for name in RANGES}
     for name in CATEGORIES:
-        columns[name] = decoded(arrays[f"cat_{part}"][:, codes.index(name)], names["categories"][name])
-    return columns, decoded(arrays[f"y_{part}"], list(CLASSES))
+        columns[name] = decode(arrays[f"cat_{part}"][:, codes.index(name)], names["categories"][name])
+    return columns, decode(arrays[f"y_{part}"], list(CLASSES))
 
 
 def _of_frame(frame: Any) -> dict[str, Array]:

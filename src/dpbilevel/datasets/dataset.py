@@ -68,7 +68,7 @@ class Dataset:
         return f"Dataset({', '.join(parts)})"
 
 
-def decoded(codes: Array, values: list[Any]) -> Array:
+def decode(codes: Array, values: list[Any]) -> Array:
     """Category codes as values, in an object array: a string dtype would be as wide as the longest name."""
     return np.array(values, dtype=object)[codes]
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dpbilevel.datasets.dataset import Array, Dataset, code_book, decoded
+from dpbilevel.datasets.dataset import Array, Dataset, code_book, decode
 from dpbilevel.datasets.sources import Directory, names_in, package_file, stored, unavailable
 from dpbilevel.foundation.arguments import in_the_form_of
 
@@ -83,7 +83,7 @@ def _of_arrays(arrays: dict[str, Array]) -> tuple[dict[str, Array], Array]:
     columns = dict(zip(names["numeric_columns"], arrays["num"][arrived].T.astype(np.int64), strict=True))
     columns["dep_delay"] = arrays["dep_delay"][arrived].astype(np.int64)
     for name, codes in zip(names["categorical_columns"], arrays["cat"][arrived].T, strict=True):
-        columns[name] = decoded(codes, names["categories"][name])
+        columns[name] = decode(codes, names["categories"][name])
     return columns, arrays["arr_delay"][arrived].astype(np.float64)
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from dpbilevel.datasets.dataset import Dataset, decoded
+from dpbilevel.datasets.dataset import Dataset, decode
 from dpbilevel.datasets.sources import Directory, stored, unavailable
 from dpbilevel.foundation.arguments import in_the_form_of
 
@@ -40,7 +40,7 @@ def load_omniglot(data: Directory = None) -> Dataset:
     return Dataset(
         name="omniglot",
         X=np.unpackbits(arrays["X_bits"], axis=-1)[..., :SIDE].reshape(-1, SIDE * SIDE),
-        target=decoded(arrays["y"], list(CLASSES)),
+        target=decode(arrays["y"], list(CLASSES)),
         ranges=dict.fromkeys(range(SIDE * SIDE), (0.0, 1.0)),
         classes=CLASSES,
         citation="B. Lake, R. Salakhutdinov and J. Tenenbaum, Human-level concept learning through probabilistic "

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dpbilevel.plot.canvas import drawing, powers
-from dpbilevel.plot.style import COLOURS, FAINT, shortened
+from dpbilevel.plot.style import COLOURS, FAINT, shorten
 from dpbilevel.solution.hyperparameters import Hyperparameters
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def dots(parameters: Hyperparameters, ax: "Axes | None" = None) -> "Axes":
             base = float(values.min()) / 1.5 if len(values) and values.min() > 0 else 1e-12
         ax.hlines(range(len(order)), base, values, color=FAINT, linewidth=1, zorder=1)
         ax.plot(values, range(len(order)), "o", color=COLOURS[0], markersize=5, zorder=2)
-        ax.set_yticks(range(len(order)), [shortened(parameters.names[column]) for column in order])
+        ax.set_yticks(range(len(order)), [shorten(parameters.names[column]) for column in order])
         ax.set_ylim(len(order) - 0.4, -0.6)
         ax.tick_params(axis="y", length=0)
         ax.spines["left"].set_visible(False)

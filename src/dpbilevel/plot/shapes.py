@@ -10,7 +10,7 @@ from dpbilevel.encoding.terms import DATES, NAMES
 from dpbilevel.errors import InvalidArgument
 from dpbilevel.foundation.extras import needing
 from dpbilevel.plot.canvas import drawing, show_in_notebooks
-from dpbilevel.plot.style import FAINT, SETTINGS, looks, shortened
+from dpbilevel.plot.style import FAINT, SETTINGS, looks, shorten
 from dpbilevel.solution.shapes import Shape
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def shape(own: Shape, ax: "Axes | None" = None, *, outputs: Sequence[str] = (), 
         several = len(own.effect) > 1
         for number, (effect, look) in enumerate(zip(own.effect[:_MOST_LINES], looks(), strict=False)):
             error = None if own.error is None else _BAND * own.error
-            label = shortened(str(outputs[number]), 18) if several and number < len(outputs) else None
+            label = shorten(str(outputs[number]), 18) if several and number < len(outputs) else None
             if own.scale == NAMES:
                 _categories(ax, effect[chosen], None if error is None else error[chosen], look["color"], label)
             else:
@@ -61,7 +61,7 @@ def shape(own: Shape, ax: "Axes | None" = None, *, outputs: Sequence[str] = (), 
             _ticks(ax, own)
             ax.set_ylabel(unit)
             ax.grid(axis="y")
-        ax.set_title(shortened(own.name, 34) + (f" ({len(chosen)} of {len(own.points)})" if few else ""), loc="left")
+        ax.set_title(shorten(own.name, 34) + (f" ({len(chosen)} of {len(own.points)})" if few else ""), loc="left")
         if several and len(outputs) > 1:
             ax.legend(loc="best", fontsize=8)
     return ax
@@ -119,13 +119,11 @@ def _different(names: list[str]) -> list[str]:
     >>> _different(["Master of Arts and Science", "Master of Arts and Letters"])
     ['Master… Science', 'Master… Letters']
     """
-    short = [shortened(name, _LONGEST) for name in names]
+    short = [shorten(name, _LONGEST) for name in names]
     if len(set(short)) == len(names):
         return short
     half = _LONGEST // 2
-    return [
-        name if len(name) <= _LONGEST else f"{shortened(name, half)}{shortened(name, 200)[-half:]}" for name in names
-    ]
+    return [name if len(name) <= _LONGEST else f"{shorten(name, half)}{shorten(name, 200)[-half:]}" for name in names]
 
 
 def _curve(ax: "Axes", own: Shape, effect: Any, error: Any, look: Any, label: str | None) -> None:

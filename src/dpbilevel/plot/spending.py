@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from dpbilevel.errors import InvalidArgument
 from dpbilevel.plot.canvas import drawable, drawing
-from dpbilevel.plot.style import INK, looks, on, shortened
+from dpbilevel.plot.style import INK, looks, on, shorten
 from dpbilevel.solution.solution import Solution
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def spend(solution: Solution, ax: "Axes | None" = None) -> "Axes":
                 left += width
         ax.axvline(privacy.budget.epsilon, color=INK, linewidth=1, linestyle=":")
         for name, colour in colours.items():
-            ax.bar(0, 0, color=colour, label=shortened(name, 34))
+            ax.bar(0, 0, color=colour, label=shorten(name, 34))
         ax.set_yticks(range(len(roles)), [f"{role}\n({solution.sizes[role]:,})" for role in roles])
         ax.set_ylim(len(roles) - 0.5, -0.5)
         ax.set_xlim(0, 1.04 * longest)

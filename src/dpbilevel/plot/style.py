@@ -61,10 +61,10 @@ def on(colour: str) -> str:
     return "#ffffff" if colour == COLOURS[0] else "#111111"
 
 
-def shortened(name: str, longest: int = 24) -> str:
+def shorten(name: str, longest: int = 24) -> str:
     """Shorten a name to fit beside a line; unprintable characters become question marks.
 
-    >>> shortened("a name that is far too long"), shortened("two\\nlines")
+    >>> shorten("a name that is far too long"), shorten("two\\nlines")
     ('a name that is far too…', 'two lines')
     """
     shown = " ".join(visible(name).split())

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from dpbilevel.errors import InvalidArgument
 from dpbilevel.plot.canvas import drawable, drawing, powers
-from dpbilevel.plot.style import FAINT, INK, looks, shortened
+from dpbilevel.plot.style import FAINT, INK, looks, shorten
 from dpbilevel.solution.hyperparameters import Hyperparameters, hyperparameters
 from dpbilevel.solution.solution import Solution
 
@@ -124,7 +124,7 @@ def _names(ax: "Axes", parameters: Hyperparameters, named: list[_Bundle]) -> Non
         first, *others = (parameters.names[column] for column in bundle.members)
         more = f" +{len(others)}" if others else ""
         ax.annotate(
-            shortened(first, 20) + more,
+            shorten(first, 20) + more,
             xy=(1.0, bundle.height),
             xytext=(1.05, height),
             xycoords="axes fraction",

@@ -7,7 +7,7 @@ import numpy as np
 from dpbilevel.plot.dots import dots
 from dpbilevel.plot.shapes import shape
 from dpbilevel.plot.spending import spend
-from dpbilevel.plot.style import shortened
+from dpbilevel.plot.style import shorten
 from dpbilevel.plot.svg import inline_svg
 from dpbilevel.plot.trajectories import trajectory
 from dpbilevel.report.elements import epsilon_text, number, of_role, text
@@ -71,7 +71,7 @@ def values_picture(solution: Solution) -> str:
 
 def shape_pictures(model: LinearModel) -> list[str]:
     """A small plot for each column before encoding, those of the largest effect first."""
-    unit = "log-odds" if "Classifier" in model.estimator or "Logistic" in model.estimator else shortened(model.target)
+    unit = "log-odds" if "Classifier" in model.estimator or "Logistic" in model.estimator else shorten(model.target)
     pictures = []
     for place, own in enumerate(sorted(model.shapes, key=lambda one: -one.size)):
         low, high = float(own.effect.min()), float(own.effect.max())
