@@ -1,8 +1,9 @@
 """Penalties: their range, where they start, and whether tuning them is worth a share of the budget.
 
-All of it follows from public numbers only. The smallest penalty is a hundredth of 1/n, for rows of norm one: 1/n is
-scikit-learn's C = 1. A search starts there, or at the ridge equivalent to the noise of training, if larger. Without a
-search that is the penalty: the one of a model that is not tuned at all.
+All of it follows from public numbers only. For rows of norm one, 1/n is scikit-learn's C = 1, and the smallest penalty
+is a hundredth of that. A search starts at the ridge equivalent to the noise of training, which is also the penalty of a
+model that is not tuned: where noise is small, a larger one would only keep the model from its minimum. Without privacy
+a search starts at 1/n.
 
 *Is tuning worth it?* A search for penalties costs a share of mu^2 that the training then misses. Where training is
 followed by a measurement of the model's scale (`rescaling`: one factor per group of penalties, for the model with its
@@ -121,7 +122,7 @@ class PenaltyEstimator(LinearEstimator):
         rows = sum(map(sizes.count, sizes.roles))
         smallest, first = _SMALLEST / rows, self._first_penalty(rows)
         problem = problem_of(penalties=(smallest, PENALTIES[1]))
-        limits = {"first penalty": (first, "1/n, or what the noise of training is worth if that is more")}
+        limits = {"first penalty": (first, "what the noise of training is worth, and at least a hundredth of 1/n")}
         start = self._start(problem, first, rows, additive)
         if self.method is None and self._budget(rows).is_private:
             trained = self._planned(problem, sizes, start, Refit())
@@ -164,10 +165,11 @@ class PenaltyEstimator(LinearEstimator):
         return np.log(np.clip([*([first] * others), *smooth], _SMALLEST / rows, PENALTIES[1]))
 
     def _first_penalty(self, rows: int) -> float:
-        """The ridge equivalent to the noise of training, and at least 1/n."""
+        """The ridge equivalent to the noise of training, and at least the smallest; without privacy 1/n."""
         budget = self._budget(rows)
         changed = 2.0 if budget.adjacency == "replace-one" else 1.0
-        return min(max(1.0, _NOISE * changed / budget.mu if budget.is_private else 0.0) / rows, PENALTIES[1])
+        worth = _NOISE * changed / budget.mu if budget.is_private else 1.0
+        return min(max(_SMALLEST, worth) / rows, PENALTIES[1])
 
 
 def _is_noisy(planned: Plan) -> bool:

@@ -13,7 +13,8 @@ import jax.numpy as jnp
 from dpbilevel.execution.program import State
 from dpbilevel.foundation.structure import passing
 from dpbilevel.methods.context import gradient
-from dpbilevel.methods.rescaling import Rescaling, at_point, fitted_columns, reached_columns, scaled
+from dpbilevel.methods.rescaling import Rescaling, at_point, fitted_directions
+from dpbilevel.methods.scale_directions import Moments, members, moved
 from dpbilevel.methods.standard_errors import averaged_variances, without_noise
 from dpbilevel.methods.training_gradients import ReleasedGradients
 from dpbilevel.problem import BilevelProblem
@@ -78,9 +79,12 @@ class Steps:
         """The state at the trained model, before its scale is measured."""
         assert self.rescaling is not None
         moments = state["sizes"], state["directions"]
-        fitted = fitted_columns(moments, self.moments_noise, self.curvature, self.damping, self.steps)
+        fitted = moments[1] ** 2 @ self._fitted(moments[0])
         scale = self.rescaling.begin(state["scale"], state["average"], moments, fitted, state["clip"])
         return state | {"scale": scale}
+
+    def _fitted(self, sizes: jax.Array) -> jax.Array:
+        return fitted_directions(sizes, self.moments_noise, self.curvature, self.damping, self.steps)
 
     def rescale(self, state: State, carry: State, answer: Tree, step: jax.Array) -> State:
         """One step of the scale."""
@@ -89,34 +93,33 @@ class Steps:
 
     def end(self, state: State, carry: State) -> State:
         """The state after the last stage, with the standard errors of the model and the factors of its columns."""
-        directions, variances, of_noise, of_model = self._noise(carry)
-        y, factors = carry["average"], carry["factors"]
-        deviations = jnp.sqrt(jnp.maximum(directions**2 @ variances, 0))
-        errors = jnp.broadcast_to(deviations.reshape(-1, *(1,) * (y.ndim - 1)), y.shape).astype(y.dtype)
-        if self.rescaling is not None:
-            moments = carry["sizes"], carry["directions"]
-            reached = reached_columns(moments, self.moments_noise, self.curvature, self.damping, self.steps)
-            factors = self.rescaling.factors(carry["scale"], of_model, of_noise, reached).astype(errors.dtype)
-            errors = scaled(errors, factors)
-        more = {"factors": factors, "errors": errors}
+        directions, variances = carry["directions"], self._variances(carry)
+        y, factors, rescaling = carry["average"], carry["factors"], self.rescaling
+        model = y
+        if rescaling is not None:
+            known = Moments.of((carry["sizes"], directions), self.moments_noise, rescaling.groups)
+            of_groups = rescaling.factors(carry["scale"], known, y, variances, self._fitted(carry["sizes"]))
+            model = moved(y, carry["scale"]["along"], of_groups)
+            lines = members(rescaling.groups)
+            factors = (of_groups @ lines + (1 - lines.sum(axis=0))).astype(y.dtype)
+        by_column = (-1, *(1,) * (y.ndim - 1))
+        deviations = factors * jnp.sqrt(jnp.maximum(directions**2 @ variances, 0))
+        errors = jnp.broadcast_to(deviations.reshape(by_column), y.shape).astype(y.dtype)
+        more = {"model": model, "factors": factors, "errors": errors}
         if self.readout is not None:
             read = ((self.readout * factors) @ directions) ** 2 @ variances
             more["readout"] = jnp.sqrt(jnp.maximum(read, 0)).astype(y.dtype)
         return carry | more
 
-    def _noise(self, state: State) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
-        """Directions with the variance of the model along each; by column the mean square of noise and of scores."""
+    def _variances(self, state: State) -> jax.Array:
+        """The variance of the model along each eigenvector of the second moments."""
         x, y = state["x"], state["average"]
         scale = self.problem.lower_scale(x)
         sizes, directions = state["sizes"], state["directions"]
-        clean = without_noise(sizes, self.moments_noise)
         own = directions.T**2 @ self._own_curvature(x, y)
         rates = 1 / (scale * (self.curvature * jnp.maximum(sizes, 0) + self.damping) + own)
-        curvatures = scale * self.curvature * clean + own
-        variances = averaged_variances(rates, curvatures, scale**2 * state["variance"], self.steps, MOMENTUM)
-        scores = (directions * jnp.sqrt(clean)) @ (directions.T @ y.reshape(y.shape[0], -1))
-        of_noise = scores.shape[1] * (directions**2 @ (clean * variances))
-        return directions, variances, of_noise, jnp.sum(scores**2, axis=1)
+        curvatures = scale * self.curvature * without_noise(sizes, self.moments_noise) + own
+        return averaged_variances(rates, curvatures, scale**2 * state["variance"], self.steps, MOMENTUM)
 
 
 def start(steps: Steps, clip: Any, x: Tree, y: Tree) -> State:
@@ -133,11 +136,12 @@ def start(steps: Steps, clip: Any, x: Tree, y: Tree) -> State:
         "directions": jnp.zeros((columns, columns), y.dtype),
         "preconditioner": jnp.zeros((columns, columns), y.dtype),
         "errors": jnp.zeros_like(y),
+        "model": jnp.zeros_like(y),
         "factors": jnp.ones(columns, y.dtype),
     }
     if steps.readout is not None:
         state["readout"] = jnp.zeros(steps.readout.shape[0], y.dtype)
-    return state if steps.rescaling is None else state | {"scale": steps.rescaling.start()}
+    return state if steps.rescaling is None else state | {"scale": steps.rescaling.start(y)}
 
 
 def rows_at(state: State, carry: State, step: jax.Array) -> Tree:
@@ -158,7 +162,7 @@ def observe(state: State) -> Tree:
 
 def finish(state: State) -> tuple[Tree, Tree]:
     """The trained model."""
-    return state["x"], scaled(state["average"], state["factors"])
+    return state["x"], state["model"]
 
 
 def scales_at(state: State, carry: State, step: jax.Array) -> Tree:
