@@ -14,7 +14,7 @@ from dpbilevel.execution.program import State
 from dpbilevel.foundation.structure import passing
 from dpbilevel.methods.context import gradient
 from dpbilevel.methods.rescaling import Rescaling, at_point, fitted_directions
-from dpbilevel.methods.scale_directions import Moments, members, moved
+from dpbilevel.methods.scale_directions import members, moved
 from dpbilevel.methods.standard_errors import averaged_variances, without_noise
 from dpbilevel.methods.training_gradients import ReleasedGradients
 from dpbilevel.problem import BilevelProblem
@@ -97,8 +97,8 @@ class Steps:
         y, factors, rescaling = carry["average"], carry["factors"], self.rescaling
         model = y
         if rescaling is not None:
-            known = Moments.of((carry["sizes"], directions), self.moments_noise, rescaling.groups)
-            of_groups = rescaling.factors(carry["scale"], known, y, variances, self._fitted(carry["sizes"]))
+            moments = carry["sizes"], directions
+            of_groups = rescaling.factors(carry["scale"], moments, y, variances, self._fitted(carry["sizes"]))
             model = moved(y, carry["scale"]["along"], of_groups)
             lines = members(rescaling.groups)
             factors = (of_groups @ lines + (1 - lines.sum(axis=0))).astype(y.dtype)

@@ -6,16 +6,16 @@ that is chosen before training corrects both. With y the trained model, d_b the 
 
     F(c) = mean loss of the model y + sum_b (c_b - 1) d_b
 
-at the current factors, and make a Newton step. These are two numbers per group and record, instead of one per
-coefficient: their noise is smaller by the root of the number of coefficients. F is the loss of the model as it is, with
-its noise, which is what users get; a model that is mostly noise is shrunk towards zero. The noise of training needs no
-formula, because the derivatives are measured at the model that has it.
+at the current factors, and make a Newton step. These are a number per group and record, and one for their curvature,
+instead of one per coefficient: their noise is smaller by the root of the number of coefficients. F is the loss of the
+model as it is, with its noise, which is what users get; a model that is mostly noise is shrunk towards zero. The noise
+of training needs no formula, because the derivatives are measured at the model that has it.
 
 *Groups* are the columns that share a penalty of x. Columns that x does not penalise, such as an intercept, have no
 factor, and follow the others. A problem without penalties in x has no groups, and nothing is spent. Groups whose scores
-are correlated have one minimum together: the Hessian of F has the measured second derivatives on its diagonal, and
-elsewhere the correlations of scores that the released second moments say. Where it is smaller than the noise on the
-derivative, a step is shorter than Newton's.
+are correlated have one minimum together. The Hessian of F is close to a multiple of the mean products of their scores,
+which the released second moments say; the multiple is what is measured. Every pass but the first is a measurement of
+all factors. Where noise hides them, the next pass is close to a factor of one.
 
 *Sampling.* Records that have trained the model are fitted better than others. The derivative of F is corrected by what
 sampling alone explains, E[y . zeta] = phi d_eff/n, with d_eff the number of coefficients that training has fitted and
@@ -23,7 +23,7 @@ phi the dispersion of the loss: one for a log-likelihood. For units n is their n
 rows of one are: 1/m for independent rows, one for equal ones. The clip of training, which units' gradients have set,
 says where in between.
 
-*Noise.* The noise of all factors is known. Where it hides a factor, the noise of the model itself says what to expect:
+*Noise.* The noise of all factors is known. Where it hides them, the noise of the model itself says what to expect:
 s/a, and at most one, with s the part of the mean square of its scores that noise does not explain (James and Stein) and
 a the part of its signal that training has reached before it stopped. Factors have a Cauchy distribution around this:
 most are close to it, and a few are far away. The factor is its mean given what was measured, in each eigenvector of the
@@ -61,6 +61,8 @@ _SHARES = {"derivative": 0.7, "curvature": 0.3}  # of the mu^2 of a pass
 _MOST_GROUPS = 16  # with more, all penalised columns share a factor, because noise grows with their number
 _LARGEST = 3.0  # factor: training that stops early reaches at least a third of the way
 _SPREAD = 0.1  # of factors around what is expected: the scale of a Cauchy distribution
+_REACH = 0.3  # the same for passes, whose distribution is taken as Gaussian
+_FAINT = 0.01  # eigenvalues of the Hessian, in units of the noise on the derivative, below which nothing is measured
 _FURTHEST, _POINTS = 6.0, 601  # where its mean is integrated, in errors
 _SYSTEMATIC = 0.05  # error of a measured factor besides noise; a tenth costs 1% of what the model explains at most
 _TAIL = 2.0  # clips are this multiple of the root mean square of scores
@@ -149,11 +151,11 @@ class Rescaling:
         zeros, ones = jnp.zeros(self.number, jnp.float32), jnp.ones(self.number, jnp.float32)
         return {
             "along": jnp.zeros((self.number, *y.shape), y.dtype),
-            "alike": jnp.eye(self.number, dtype=jnp.float32),
+            "products": jnp.eye(self.number, dtype=jnp.float32),
             "scales": ones,
             "clips": jnp.ones(2, jnp.float32),
             "sum": zeros,
-            "curvature": zeros,
+            "curvature": jnp.zeros((), jnp.float32),
             "covariance": jnp.zeros((self.number, self.number), jnp.float32),
             "fitted": zeros,
         }
@@ -172,19 +174,17 @@ class Rescaling:
         """
         known = Moments.of(moments, self.moments_noise, self.groups)
         along = known.along(y)
-        products, square = known.products(along), jnp.sum(along**2)
-        own = jnp.sqrt(jnp.maximum(jnp.diag(products), _TINY))
         # Noise on second moments may be what makes the scores of two groups alike.
         error = self.moments_noise * jnp.sum(along.reshape(self.number, -1) ** 2, axis=1)
-        alike = (products + jnp.diag(error)) / jnp.outer(*(jnp.sqrt(own**2 + error),) * 2)
-        size = jnp.sqrt(jnp.minimum(jnp.trace(products) + jnp.sum(error), self.row_norm**2 * square))
+        products = known.products(along) + jnp.diag(error)
+        size = jnp.sqrt(jnp.minimum(jnp.trace(products), self.row_norm**2 * jnp.sum(along**2)))
         derivative = clip / self.row_norm
         clips = jnp.stack([_TAIL * derivative * size, self.curvature * (_TAIL * size) ** 2])
         dispersion = self._dispersion((derivative / _TAIL) ** 2)
         of_groups = members(self.groups) @ fitted * math.prod(y.shape[1:])
         more = {
             "along": along,
-            "alike": jnp.where(jnp.eye(self.number, dtype=bool), 1.0, alike),
+            "products": products,
             "clips": jnp.maximum(clips, _TINY),
             "fitted": dispersion * of_groups / self.records,
         }
@@ -203,30 +203,45 @@ class Rescaling:
         derivative = state["clips"][0] * means["derivative"] + state["fitted"]
         # It changes less between passes than its noise.
         curvature = (step * state["curvature"] + state["clips"][1] * means["curvature"]) / (step + 1)
-        root = jnp.sqrt(jnp.maximum(curvature, noise["curvature"] / jnp.sqrt(step + 1.0)))
-        sizes, axes = jnp.linalg.eigh(root[:, None] * state["alike"] * root)
-        inverse = (axes / jnp.maximum(jnp.maximum(sizes, noise["derivative"]), _TINY)) @ axes.T
-        scales = jnp.clip(state["scales"] - inverse @ derivative, 0.0, _LARGEST)
+        least, whole = noise["curvature"] / jnp.sqrt(step + 1.0), jnp.maximum(jnp.trace(state["products"]), _TINY)
+        ratio = jnp.minimum(jnp.maximum(curvature, least) / whole, self.curvature)
+        sizes, axes = jnp.linalg.eigh(ratio * state["products"])
+        sizes = jnp.maximum(sizes, jnp.maximum(_FAINT * noise["derivative"], _TINY))
+        inverse = (axes / sizes) @ axes.T
+        target = state["scales"] - inverse @ derivative
+        # The next pass is where the factors are believed to be, so that noise in weak directions does not lead away.
+        trust = sizes**2 / (sizes**2 + (noise["derivative"] / _REACH) ** 2)
+        scales = jnp.clip(1 + axes @ (trust * (axes.T @ (target - 1))), 0.0, _LARGEST)
         later = jnp.where(step > 0, 1.0 / (PASSES - 1), 0.0)
         new = {
             "scales": scales,
             "curvature": curvature,
-            "sum": state["sum"] + later * scales,
+            "sum": state["sum"] + later * target,
             "covariance": state["covariance"]
             + later * (noise["derivative"] * inverse) @ (noise["derivative"] * inverse).T / (PASSES - 1),
         }
         return state | {name: value.astype(jnp.float32) for name, value in new.items()}
 
-    def factors(self, state: State, known: Moments, y: jax.Array, variances: jax.Array, fitted: jax.Array) -> jax.Array:
+    def factors(
+        self,
+        state: State,
+        moments: tuple[jax.Array, jax.Array],
+        y: jax.Array,
+        variances: jax.Array,
+        fitted: jax.Array,
+    ) -> jax.Array:
         """The factor of each group after the last pass.
+
+        One factor is expected of all groups: two whose scores cancel must not be shrunk apart from each other.
 
         Args:
             state: after the last pass.
-            known: the second moments.
+            moments: eigenvalues and eigenvectors of the released second moments.
             y: the trained model.
             variances: of its noise, by eigenvector of the second moments.
             fitted: the part of each eigenvector that training has fitted, of one.
         """
+        known = Moments.of(moments, self.moments_noise, tuple(min(group, 0) for group in self.groups))
         noise = math.prod(y.shape[1:]) * known.by_direction(variances)
         once, twice = known.by_direction(fitted), known.by_direction(fitted**2)
         return self.decided(state, expected(known.of_model(y), noise, once, twice))
@@ -247,7 +262,7 @@ def believed(measured: jax.Array, error: jax.Array) -> jax.Array:
 
 
 def expected(of_model: jax.Array, of_noise: jax.Array, once: jax.Array, twice: jax.Array) -> jax.Array:
-    """The factor that is expected of each group.
+    """The factor that is expected.
 
     Args:
         of_model, of_noise: mean squares of scores.
@@ -286,7 +301,7 @@ def _derivatives(problem: BilevelProblem, level: str) -> tuple[Any, Any]:
         each = jnp.eye(point[3].shape[0], dtype=point[3].dtype)
         gradient = jax.grad(relative(point, record))
         second = jax.vmap(lambda unit: unit @ jax.jvp(gradient, (point[3],), (unit,))[1])(each)
-        return second / point[4][1]
+        return jnp.sum(second) / point[4][1]
 
     return derivative, curvature
 
