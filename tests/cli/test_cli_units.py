@@ -67,9 +67,11 @@ def test_options_that_do_not_fit_are_refused(place, command, options, words):
     assert not (place / "run").exists()
 
 
-def test_a_missing_id_is_refused_before_the_charge(place, command):
+@pytest.mark.parametrize("missing", ["", "NA", "nan", "NULL", "None"])
+def test_a_missing_id_is_refused_before_the_charge(place, command, missing):
+    """Such cells are missing everywhere else: as ids they would make one unit of all people without one."""
     lines = (place / "visits.csv").read_text(encoding="utf-8").splitlines()
-    (place / "visits.csv").write_text("\n".join([*lines[:5], lines[5].replace("secret-4,", ","), *lines[6:]]) + "\n")
+    (place / "visits.csv").write_text("\n".join([*lines[:5], lines[5].replace("secret-4", missing), *lines[6:]]) + "\n")
     code, _, said = command(*TUNE, *UNITS)
     assert code != 0
     assert "none of them missing" in said

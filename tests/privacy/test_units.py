@@ -87,7 +87,16 @@ BAD = {
     "an empty string": ["", *IDS[1:]],
     "nan": np.array([np.nan, *range(6)]),
     "nan among strings": np.array([float("nan"), *IDS[1:].tolist()], dtype=object),
+    "nan in a list": [SECRET, float("nan"), "c", "d", "e", "f", "g"],
+    "nan in a tuple": (SECRET, float("nan"), "c", "d", "e", "f", "g"),
+    "NumPy's nan in a list": [SECRET, np.nan, *IDS[2:]],
+    "nan that became text": np.array([SECRET, float("nan"), *IDS[2:].tolist()]),
+    "None that became text": np.array([SECRET, None, *IDS[2:].tolist()], dtype=object).astype(str),
+    "nan that became bytes": np.array([b"nan", *IDS[1:].astype("S")]),
+    "a list of numbers and strings": [SECRET, "1", 1, 2, 3, 4, 5],
+    "a list of integers and booleans": [1, True, 2, 3, 4, 5, 6],
     "floats": np.arange(7.0),
+    "a list of floats": [float(one) for one in range(7)],
     "booleans": np.zeros(7, bool),
     "mixed": np.array([SECRET, 1, 2, 3, 4, 5, 6], dtype=object),
     "objects": [object()] * 7,
@@ -106,9 +115,16 @@ def test_bad_ids_are_refused_and_never_quoted(name):
     assert caught.value.__cause__ is None
 
 
-@pytest.mark.parametrize("ids", [IDS, list(IDS), IDS.astype(object), np.arange(7, dtype=np.uint8), range(7)])
+@pytest.mark.parametrize(
+    "ids", [IDS, list(IDS), tuple(IDS), IDS.astype(object), np.arange(7, dtype=np.uint8), range(7), list(range(7))]
+)
 def test_ids_are_integers_or_strings(ids):
-    assert len(read_ids(ids, 7)) == 7
+    assert read_ids(ids, 7).tolist() == list(ids)
+
+
+def test_ids_may_be_bytes_and_short():
+    assert read_ids([b"b", b"a"], 2).tolist() == [b"b", b"a"]
+    assert read_ids(["n", "N"], 2).tolist() == ["n", "N"]
 
 
 def test_a_unit_in_two_roles_is_refused():

@@ -83,6 +83,25 @@ def words(cells: Any, values: Sequence[str] = ()) -> npt.NDArray[np.object_]:
     return np.asarray(compute.fill_null(cells, "").to_numpy(zero_copy_only=False), dtype=object)
 
 
+def unit_ids(name: str, cells: Any) -> npt.NDArray[np.object_]:
+    """Cells of a column of ids as strings. Missing ones are refused: they would all be rows of one unit.
+
+    >>> import pyarrow
+    >>> unit_ids("person", pyarrow.array(["17", "b-4"])).tolist()
+    ['17', 'b-4']
+    """
+    import pyarrow
+    import pyarrow.compute as compute
+
+    known = compute.is_in(compute.utf8_lower(compute.cast(cells, pyarrow.string())), pyarrow.array(sorted(MISSING)))
+    if compute.any(compute.or_(compute.is_null(cells), known)).as_py():
+        raise InvalidRecords(
+            f"column {name!r}: holds ids, none of them missing; empty cells and NA are missing values. Drop rows "
+            "without an id, or give each of them an id of its own"
+        )
+    return words(cells)
+
+
 def listed_words(cells: Any, values: Sequence[str], *, other: bool) -> npt.NDArray[np.object_] | None:
     """Cells as listed values, or None if a cell is not listed.
 

@@ -31,6 +31,7 @@ from dpbilevel.privacy.memory import reserved
 Tree = Any
 
 _KEY = 0x9E3779B97F4A7C15  # public; it makes the choice of rows independent of the order in which they were written
+_NO_ID = np.array(["", "nan", "None", "NaT", "<NA>"])  # and what missing ids become if they are converted to text
 _IDS = "unit: must be one integer or string for each row, none of them missing"
 
 
@@ -169,8 +170,8 @@ def read_units(unit: Any, rows: Mapping[str, int]) -> dict[str, npt.NDArray[Any]
 
 def read_ids(ids: Any, rows: int | None = None) -> npt.NDArray[Any]:
     """Ids as an array of 64-bit integers or of strings, one for each row if given; errors quote none of them."""
-    try:
-        array = np.asarray(ids)
+    try:  # NumPy would make text of all items of a list with one string, of those that are missing too
+        array = np.asarray(ids, dtype=object if isinstance(ids, list | tuple) else None)
     except Exception:
         raise InvalidRecords(_IDS) from None
     if isinstance(ids, np.ma.MaskedArray) or array.ndim != 1:
@@ -181,7 +182,8 @@ def read_ids(ids: Any, rows: int | None = None) -> npt.NDArray[Any]:
         array = _plain(array)
     if array.dtype.kind == "f":
         raise InvalidRecords(f"{_IDS}; these are floating-point numbers (drop rows without an id, then astype(int))")
-    if array.dtype.kind not in "iuUS" or (array.dtype.kind in "US" and not np.all(array != array.dtype.type())):
+    kind = array.dtype.kind
+    if kind not in "iuUS" or (kind in "US" and np.isin(array, _NO_ID.astype(kind)).any()):
         raise InvalidRecords(f"{_IDS} (drop rows without an id, or give each of them an id of its own)")
     if array.dtype.kind == "u" and array.size and array.max() > np.iinfo(np.int64).max:
         raise InvalidRecords("unit: must fit 64-bit integers; pass larger ids as strings")
@@ -189,10 +191,11 @@ def read_ids(ids: Any, rows: int | None = None) -> npt.NDArray[Any]:
 
 
 def _plain(objects: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Objects as strings or as integers; unchanged if they are neither all strings nor all integers."""
+    """Objects as strings, bytes or integers; unchanged if they are not all of one of these kinds."""
     kinds = {type(item) for item in objects}
-    if kinds and all(issubclass(kind, str) for kind in kinds):
-        return objects.astype(str)
+    for text in (str, bytes):
+        if kinds and all(issubclass(kind, text) for kind in kinds):
+            return objects.astype(text)
     if kinds and all(issubclass(kind, int | np.integer) and kind is not bool for kind in kinds):
         try:
             return objects.astype(np.int64)
