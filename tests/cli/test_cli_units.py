@@ -180,6 +180,29 @@ def test_scores_of_a_run_on_rows_may_protect_units(place, command):
     assert "--rows-per-unit: must be given for the unit 'id'" in heard
 
 
+def test_scores_of_a_run_on_units_never_fall_back_to_rows(place, command):
+    """Its schema ignores the column of ids, which an option named."""
+    assert command(*TUNE, *UNITS)[0] == 0
+    scored = ("evaluate", "run", "visits.csv", "--epsilon", "2")
+    code, said, heard = command(*scored)
+    assert code == 0, heard
+    assert "Scores on 400 units" in said
+    assert "replacing all rows of one unit" in " ".join(said.split())
+    assert "at most 4 are used" in " ".join(said.split())
+    code, said, heard = command(*scored, "--rows-per-unit", "2", "--force")
+    assert code == 0, heard
+    assert "at most 2 are used" in " ".join(said.split())
+    code, _, heard = command(*scored, "--unit", "town", "--force")
+    assert code != 0
+    assert "--unit town: the run protects all rows with the same id" in heard
+    run = json.loads((place / "run" / "run.json").read_text(encoding="utf-8"))
+    del run["facts"]["column of ids"]
+    (place / "run" / "run.json").write_text(json.dumps(run), encoding="utf-8")
+    code, _, heard = command(*scored, "--force")
+    assert code != 0
+    assert "--unit: must name the column of ids, because the run protects units" in heard
+
+
 @pytest.mark.parametrize(
     ("bounds", "options", "words"),
     [

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from sklearn.pipeline import Pipeline
 from support import unit_neighbours
 
 import dpbilevel as dpb
@@ -14,6 +15,7 @@ from dpbilevel.evaluation import evaluating
 from dpbilevel.evaluation.evaluating import plan_scores
 from dpbilevel.evaluation.heldout import classes_of
 from dpbilevel.evaluation.means import NORM
+from dpbilevel.evaluation.of_units import caveats_without_units
 from dpbilevel.evaluation.scoring import CLASSIFIERS, METRICS, REGRESSORS, Declared, chosen_metrics, scored
 from dpbilevel.privacy import release as release_module
 from dpbilevel.privacy.units import Bundle, Selection
@@ -158,6 +160,19 @@ def test_the_charge_and_the_summary_name_the_unit():
     assert read.summary() == found.summary()
     with pytest.raises(dpb.InvalidArgument, match="protects rows"):
         dpb.evaluate(numbers, (rows, targets), BUDGET, ledger=ledger, **NUMBERS)
+
+
+def test_scores_on_rows_of_a_model_that_protects_units_have_a_caveat():
+    model, asked, budget = Classifier(), {"metric": "accuracy"}, dpb.Budget(8.0, 1e-4)
+    rows, targets, groups, ids = table(model)
+    model.privacy_ = dpb.Privacy({}, BUDGET, rows_per_unit=K)
+    with pytest.warns(dpb.PrivacyLeakWarning, match="protected units .* protect single rows"):
+        of_rows = scores(model, asked, budget, rows, targets, groups)
+    assert "CAVEAT: the training of the model protected units" in of_rows.privacy.sentence()
+    assert not scores(model, asked, budget, rows, targets, groups, units=ids, rows_per_unit=K).privacy.caveats
+    assert len(caveats_without_units(Pipeline([("encoder", None), ("model", model)]), None)) == 1
+    model.privacy_ = dpb.Privacy({}, BUDGET)
+    assert not scores(model, asked, budget, rows, targets, groups).privacy.caveats
 
 
 def test_noise_is_that_of_as_many_rows_whatever_the_bound():

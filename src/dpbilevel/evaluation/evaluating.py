@@ -19,7 +19,7 @@ from dpbilevel.errors import InvalidArgument, PrivacyLeakWarning, UtilityWarning
 from dpbilevel.evaluation.groups import GroupAccuracy
 from dpbilevel.evaluation.heldout import checked_pair, classes_of
 from dpbilevel.evaluation.means import NORM
-from dpbilevel.evaluation.of_units import MEANING, mean_over_rows, number_of_records
+from dpbilevel.evaluation.of_units import MEANING, caveats_without_units, mean_over_rows, number_of_records
 from dpbilevel.evaluation.result import Evaluation
 from dpbilevel.evaluation.scoring import Declared, Metric, chosen_metrics, group_positions, scored
 from dpbilevel.execution.program import Program, Stage
@@ -93,7 +93,7 @@ def evaluate(
         edges: public edges of the bins of "auc" (from 0 to 1) or of "error_quantiles" (from 0), instead of the default.
         units: whose row each row is: ids, integers or strings, private. The guarantee is then that of all rows of one
             id, and a score is that of a random row of a random unit: every unit counts once, by the mean over its rows.
-            The number of records is that of units.
+            The number of records is that of units. Without, scores of a model that protects units have a caveat.
         rows_per_unit: k, public, with ``units``: how many rows of an id are used at most. Of a unit with more, k are
             drawn. It changes no noise.
         ledger: the data set's ledger; without one, the evaluation is accounted for on its own.
@@ -128,7 +128,7 @@ def evaluate(
     classes = classes_of(model)
     declared = Declared(loss_bound, positive_class, bins, edges, target_range, group_names)
     rows, targets = checked_pair(records)
-    caveats = caveats_of(records)
+    caveats = (*caveats_of(records), *caveats_without_units(model, units))
     number = number_of_records(units, rows_per_unit, len(targets))
     check_delta(budget, number)
     metrics = chosen_metrics(metric, model, classes, budget, number, declared)

@@ -44,6 +44,18 @@ def number_of_records(units: Any, rows_per_unit: Any, rows: int) -> int:
     return len(np.unique(read_ids(units, rows)))
 
 
+def caveats_without_units(model: Any, units: Any) -> tuple[str, ...]:
+    """The caveat of scores that protect rows, of a model whose training protected units; in a pipeline, of its last."""
+    steps = getattr(model, "steps", None)
+    fitted = steps[-1][1] if isinstance(steps, list) and steps else model
+    if units is not None or getattr(getattr(fitted, "privacy_", None), "rows_per_unit", None) is None:
+        return ()
+    return (
+        "the training of the model protected units (all rows of one id), and these scores protect single rows; pass "
+        "units=... and rows_per_unit=... to protect units",
+    )
+
+
 def mean_over_rows(contributions: Tree, unit: Bundle) -> Tree:
     """The mean of the contributions of the rows of a unit that are present; zero if none is."""
     rows = jnp.maximum(jnp.sum(unit.present), 1)
