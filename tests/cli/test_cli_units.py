@@ -9,6 +9,7 @@ import pytest
 from support.cli_data import SCHEMA, people, write_people
 
 import dpbilevel as dpb
+from dpbilevel.evaluation import scoring
 
 TUNE = ("tune", "visits.csv", "--target", "paid", "--schema", "schema.toml", "--epsilon", "4", "--delta", "1e-4")
 UNITS = ("--unit", "id", "--rows-per-unit", "4", "--mean-rows", "3")
@@ -127,9 +128,11 @@ def check_nothing_private(place, said, folder="run"):
         check_hidden(shown)
 
 
-def test_a_unit_of_the_schema_is_that_of_all_commands(place, command):
+def test_a_unit_of_the_schema_is_that_of_all_commands(place, command, monkeypatch):
     """Also of scores on rows that are set aside, and of those that come later."""
     declare(place, "rows_per_unit = 4", "mean_rows = 3")
+    called, predict = [], scoring.predictions
+    monkeypatch.setattr(scoring, "predictions", lambda *given: called.append(len(given[1])) or predict(*given))
     code, said, heard = command(*TUNE, "--holdout", "0.25")
     assert code == 0, heard
     run = json.loads((place / "run" / "run.json").read_text(encoding="utf-8"))
@@ -154,6 +157,7 @@ def test_a_unit_of_the_schema_is_that_of_all_commands(place, command):
     code, more, heard = command(*scored)
     assert code == 0, heard
     assert "Scores on 400 units" in more
+    assert called == [4 * 100, 4 * 400]  # the model is called on a public number of rows
     (entry,) = dpb.Ledger.open(ledger, dataset="new").entries
     assert entry.rows_per_unit == 4
     check_nothing_private(place, said + more)

@@ -24,12 +24,13 @@ from dpbilevel.errors import InvalidArgument
 from dpbilevel.estimators.split import Positions, split, split_by_hash, validation_rows
 from dpbilevel.evaluation.evaluating import ScorePlan, plan_scores, warn_if_noisy
 from dpbilevel.evaluation.heldout import check_same_kind, checked_pair
+from dpbilevel.evaluation.of_units import in_places, of_records, selected
 from dpbilevel.evaluation.result import Evaluation
 from dpbilevel.evaluation.scoring import Declared, chosen_metrics, scored
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.ledger import Receipt
 from dpbilevel.privacy.noise import KeySchedule
-from dpbilevel.privacy.units import read_ids, read_units
+from dpbilevel.privacy.units import Selection, read_ids, read_units
 from dpbilevel.records import Records
 from dpbilevel.solution.solution import Solution
 
@@ -96,13 +97,16 @@ class HeldOut:
     targets: Any
     plan: ScorePlan
     classes: Any
-    units: Mapping[str, Any]  # arguments of `dpb.Records`; empty if rows are protected
+    selection: Selection | None  # of the rows of units; None if rows are protected
 
     def score(self, model: Any, receipt: Receipt, seed: int | None) -> Evaluation:
         """Release the scores of a trained model; the charge of the run has paid for them."""
         with jax.enable_x64(True):
-            of_rows = scored(self.plan.metrics, model, self.features, self.targets, self.classes, None)
-            hidden = Records(heldout=of_rows, **self.units)
+            rows, targets = in_places(self.selection, self.features, self.targets)
+            stored, bundles = of_records(
+                self.selection, scored(self.plan.metrics, model, rows, targets, self.classes, None)
+            )
+            hidden = Records(heldout=stored, **bundles)
         return self.plan.release_scores(hidden, KeySchedule(seed), self.features.caveats, receipt=receipt)
 
 
@@ -127,8 +131,7 @@ def planned_scores(
     _, targets = checked_pair((rows.features, rows.target))
     if classes is not None:
         check_same_kind(targets, classes)
-    units = {} if rows.units is None else {"unit": rows.units, "rows_per_unit": rows_per_unit}
-    return HeldOut(rows.features, targets, planned, classes, units)
+    return HeldOut(rows.features, targets, planned, classes, selected(rows.units, rows_per_unit, len(targets)))
 
 
 def default_metrics(kind: str, labels: int) -> tuple[str, ...]:
