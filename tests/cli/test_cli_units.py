@@ -285,6 +285,7 @@ def test_a_unit_in_both_files_is_refused_before_the_charge(place, command):
     declare(place, "rows_per_unit = 4")
     lines = (place / "visits.csv").read_text(encoding="utf-8").splitlines()
     for name, rows in (
+        ("floats.csv", [re.sub(r"secret-(\d+)", r"\1.0", line) for line in lines[1:30]]),
         ("known.csv", lines[1:30]),
         ("apart.csv", [line.replace("secret-", "other-") for line in lines[1:30]]),
     ):
@@ -295,6 +296,9 @@ def test_a_unit_in_both_files_is_refused_before_the_charge(place, command):
         assert "an id is in two roles" in said
         assert "secret" not in said
         assert not (place / "run").exists()
+    code, _, said = command(*REWEIGHT, "--validation", "floats.csv")
+    assert code != 0
+    assert "look like 17.0" in said
     code, said, heard = command(*REWEIGHT, "--validation", "apart.csv", "--epsilon", "4")
     assert code == 0, heard
     run = json.loads((place / "run" / "run.json").read_text(encoding="utf-8"))
