@@ -112,6 +112,25 @@ def test_knots_that_follow_from_the_private_number_of_rows_are_refused(place, co
         check_hidden(shown)
 
 
+def test_a_ledger_of_one_unit_refuses_runs_on_another(place, command):
+    """The clinic of a visit is another unit than its person: one row of each would not be all rows of a person."""
+    ledger = f"sqlite:///{place}/ledger.db"
+    dpb.Ledger.open(ledger, dataset="new", total=dpb.Budget(9.0, 1e-3))
+    schema = (place / "schema.toml").read_text(encoding="utf-8")
+    (place / "visits.toml").write_text(schema + "[columns.visit]\nignore = true\n", encoding="utf-8")
+    lines = (place / "visits.csv").read_text(encoding="utf-8").splitlines()
+    rows = [f"{line},{'visit' if at == 0 else at}" for at, line in enumerate(lines)]
+    (place / "visits.csv").write_text("\n".join(rows) + "\n", encoding="utf-8")
+    tune = tuple("visits.toml" if word == "schema.toml" else word for word in (*TUNE, "--ledger", ledger))
+    assert command(*tune, *UNITS)[0] == 0
+    code, _, heard = command(*tune, "--unit", "visit", "--rows-per-unit", "1", "--force")
+    assert code != 0
+    heard = " ".join(heard.split())
+    assert "protects 'all rows with the same visit', and the ledger is for 'all rows with the same id'" in heard
+    (entry,) = dpb.Ledger.open(ledger, dataset="new").entries
+    assert entry.unit == "all rows with the same id"
+
+
 # ---- unit = true in the schema
 
 UNIT = "[columns.id]\nunit = true\n"
@@ -159,7 +178,7 @@ def test_a_unit_of_the_schema_is_that_of_all_commands(place, command, monkeypatc
     assert "Scores on 400 units" in more
     assert called == [4 * 100, 4 * 400]  # the model is called on a public number of rows
     (entry,) = dpb.Ledger.open(ledger, dataset="new").entries
-    assert entry.rows_per_unit == 4
+    assert (entry.rows_per_unit, entry.unit) == (4, "all rows with the same id")
     check_nothing_private(place, said + more)
     for options, words in (
         (("--unit", "town"), "--unit town: the schema of the run declares id"),

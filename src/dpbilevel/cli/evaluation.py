@@ -28,6 +28,7 @@ from dpbilevel.evaluation.scoring import CLASSIFIERS, METRICS, REGRESSORS
 from dpbilevel.foundation.files import Reserved
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.ledger import Ledger
+from dpbilevel.privacy.stores.entry import unit_of_column
 from dpbilevel.report.review import Review
 
 GROUPS = "group_accuracy"
@@ -131,7 +132,7 @@ def score(review: Review, data: Path, out: Path, wanted: Wanted, *, layout: Layo
     rows = read_rows(table, encoder, schema, target, places, None if unit is None else unit.column)
     reserved = _reserved(out)
     paying = Ledger(wanted.budget(rows.records)) if ledger is None else ledger
-    own = HeldLedger(paying, lambda: _interrupted(out))
+    own = HeldLedger(paying, None if unit is None else unit_of_column(unit.column), lambda: _interrupted(out))
     try:
         found = _evaluated(model, rows, names, groups, wanted, schema.columns[target].values, unit, own)
     except BaseException as error:

@@ -129,8 +129,9 @@ class FitCommand:
         if self.unit is None:
             return {}
         from dpbilevel.cli.units import COLUMN
+        from dpbilevel.privacy.stores.entry import unit_of_column
 
-        protected = f"all rows with the same {self.unit}, at most {self.rows_per_unit} of them used"
+        protected = f"{unit_of_column(self.unit)}, at most {self.rows_per_unit} of them used"
         return {COLUMN: self.unit, "unit of privacy": protected}
 
     @property

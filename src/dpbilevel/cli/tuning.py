@@ -17,6 +17,7 @@ from dpbilevel.cli.run_folder import RunFolder, check_free, finished, now, runni
 from dpbilevel.estimators.prepared import Prepared
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.ledger import Ledger
+from dpbilevel.privacy.stores.entry import unit_of_column
 from dpbilevel.report.review import LinearModel, Review
 from dpbilevel.report.run_file import run_file_space
 from dpbilevel.solution.shapes import shapes_of
@@ -63,7 +64,8 @@ def run(job: Job, *, ledger: Ledger | None, command: str, stored: StoredRun | No
         resumed=resumed,
     )
     also = () if scores is None else (scores.plan.release,)
-    with running(folder, Ledger(budget) if ledger is None else ledger, also) as charged:
+    unit = None if asked.unit is None else unit_of_column(asked.unit)
+    with running(folder, Ledger(budget) if ledger is None else ledger, also, unit) as charged:
         model: Any = job.estimator.set_params(ledger=charged)
         _fit(model, prepared, folder.checkpoint)
         solution, evaluation = model.solution_, None
