@@ -150,7 +150,7 @@ def test_rows_whose_columns_follow_from_their_private_number_are_refused(knots, 
     rows, labels, ids = table()
     ledger, ranges = dpb.Ledger(dpb.Budget(10.0, 1e-3)), dict.fromkeys(range(3), (-1, 1))
     encoded = derived(dpb.BoundedEncoder(ranges=ranges, knots=knots).fit_transform(rows))
-    for given in (encoded, pickle.loads(pickle.dumps(encoded)), encoded.astype(np.float64)):
+    for given in (encoded, pickle.loads(pickle.dumps(encoded)), encoded.astype(np.float64), encoded * 1.0):
         with pytest.raises(dpb.InvalidRecords, match='knots="auto": encoded these rows'):
             model(ledger=ledger, data_norm=None).fit(given, labels, units=ids)
         with pytest.raises(dpb.InvalidRecords, match='knots="auto": encoded these rows'):
