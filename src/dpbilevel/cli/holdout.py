@@ -5,12 +5,12 @@ disjoint from the other two. Each record is in one role, so that the run as a wh
 role (parallel composition), and scores with the whole epsilon cost nothing. Their release is declared before the run
 and charged together with it, as one entry of the ledger.
 
-A run that is resumed may compute scores again, with fresh noise. This is no second release: scores leave the process
-only with the finished run, which is written once.
+A run that is resumed may compute scores again, after a process that was killed had written them to a file that was not
+yet complete. It draws the same noise: their keys follow from the checkpoint and from what is scored.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -99,15 +99,18 @@ class HeldOut:
     classes: Any
     selection: Selection | None  # of the rows of units; None if rows are protected
 
-    def score(self, model: Any, receipt: Receipt, seed: int | None) -> Evaluation:
-        """Release the scores of a trained model; the charge of the run has paid for them."""
+    def score(self, model: Any, receipt: Receipt, schedule_for: Callable[[Records], KeySchedule]) -> Evaluation:
+        """Release the scores of a trained model; the charge of the run has paid for them.
+
+        Their keys are those of ``schedule_for`` the records that hold what the model said of the rows.
+        """
         with jax.enable_x64(True):
             rows, targets = in_places(self.selection, self.features, self.targets)
             stored, bundles = of_records(
                 self.selection, scored(self.plan.metrics, model, rows, targets, self.classes, None)
             )
             hidden = Records(heldout=stored, **bundles)
-        return self.plan.release_scores(hidden, KeySchedule(seed), self.features.caveats, receipt=receipt)
+        return self.plan.release_scores(hidden, schedule_for(hidden), self.features.caveats, receipt=receipt)
 
 
 def planned_scores(
