@@ -1,6 +1,7 @@
 """Rows of one person in an estimator: all of them have one role, and are one record."""
 
 import pickle
+import re
 
 import numpy as np
 import pytest
@@ -142,6 +143,19 @@ def test_a_fit_of_units_takes_the_same_releases_as_one_of_rows(groups):
     assert {SCALE, MOMENTS} <= set(names[0])
     assert "second moments: clip" in of_units.parameters
     assert "second moments: clip" not in of_rows.parameters
+
+
+@pytest.mark.parametrize("wrong", ["labels", "no columns", "ids"])
+def test_no_message_has_the_private_number_of_rows(wrong):
+    rows, labels, ids = table()
+    given = {
+        "labels": (rows, labels[1:], ids),
+        "no columns": (rows[:, :0], labels, ids),
+        "ids": (rows, labels, ids[1:]),
+    }
+    with pytest.raises(dpb.InvalidRecords) as caught:
+        model().fit(*given[wrong][:2], units=given[wrong][2])
+    assert not {str(len(rows)), str(len(rows) - 1)} & set(re.findall(r"\d+", str(caught.value)))
 
 
 @pytest.mark.parametrize("knots", ["auto", {0: "auto", 1: 3}])

@@ -100,8 +100,9 @@ class PrivateEstimator(CountedCopies):
         if table.shape[0] < (2 if reset else 1) or table.shape[1] < 1:  # with scikit-learn's wording
             noun, least = ("feature", 1) if table.shape[1] < 1 else ("sample", 2 if reset else 1)
             found = table.shape[1] if table.shape[1] < 1 else table.shape[0]
+            shape = f" (shape={table.shape})" if self.rows_per_unit is None else ""  # the number of rows is private
             raise InvalidRecords(
-                f"X: Found array with {found} {noun}(s) (shape={table.shape}) while a minimum of {least} is required."
+                f"X: Found array with {found} {noun}(s){shape} while a minimum of {least} is required."
             )
         validate_data(self, X if table.names else table, reset=reset, skip_check_array=True)
         return table
