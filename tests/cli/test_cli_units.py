@@ -131,6 +131,16 @@ def test_a_ledger_of_one_unit_refuses_runs_on_another(place, command):
     assert entry.unit == "all rows with the same id"
 
 
+def test_ids_that_are_refused_late_leave_no_file(place, command):
+    assert command(*TUNE)[0] == 0
+    text = (place / "visits.csv").read_text(encoding="utf-8")
+    (place / "visits.csv").write_text(text.replace("secret-4,", "NaT,"), encoding="utf-8")
+    code, _, heard = command("evaluate", "run", "visits.csv", "--epsilon", "2", "--unit", "id", "--rows-per-unit", "2")
+    assert code != 0
+    assert "none of them missing" in heard
+    assert not [path.name for path in (place / "run").iterdir() if "evaluation" in path.name]
+
+
 # ---- unit = true in the schema
 
 UNIT = "[columns.id]\nunit = true\n"

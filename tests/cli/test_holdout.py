@@ -58,6 +58,12 @@ def test_units_are_set_aside_with_all_of_their_rows_by_the_set_of_ids_alone():
         holdout.set_aside(replace(rows(300), units=np.arange(300) % 2), 0.25)
 
 
+def test_no_repr_has_a_cell():
+    held = holdout.HeldOut(rows(3).features, np.array([0.125]), None, None, None)
+    assert "0.125" not in repr(held)
+    assert "[" not in repr(rows(3))
+
+
 @pytest.fixture
 def run(folder, command):
     write_people(folder, rows=800)

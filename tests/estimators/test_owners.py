@@ -145,6 +145,15 @@ def test_a_fit_of_units_takes_the_same_releases_as_one_of_rows(groups):
     assert "second moments: clip" not in of_rows.parameters
 
 
+def test_no_repr_has_an_id_or_a_cell():
+    rows, labels, ids = table()
+    prepared = model()._prepare(rows, labels, units=ids)
+    owners = Owners.of(ids, rows, len(rows), model())
+    for made in (prepared, owners, owners.split((rows, labels), (rows, labels))):
+        assert "person" not in repr(made)
+        assert not re.search(r"\d\.\d{4}", repr(made))
+
+
 @pytest.mark.parametrize("wrong", ["labels", "no columns", "ids"])
 def test_no_message_has_the_private_number_of_rows(wrong):
     rows, labels, ids = table()

@@ -113,6 +113,7 @@ def test_bad_ids_are_refused_and_never_quoted(name):
         dpb.Records(lower=np.zeros((7, 3)), unit=BAD[name], rows_per_unit=2)
     assert SECRET not in str(caught.value)
     assert caught.value.__cause__ is None
+    assert caught.value.__context__ is None  # NumPy's errors may quote an id
 
 
 @pytest.mark.parametrize(
@@ -125,6 +126,10 @@ def test_ids_are_integers_or_strings(ids):
 def test_ids_may_be_bytes_and_short():
     assert read_ids([b"b", b"a"], 2).tolist() == [b"b", b"a"]
     assert read_ids(["n", "N"], 2).tolist() == ["n", "N"]
+
+
+def test_a_selection_does_not_show_its_places():
+    assert repr(Selection.of(IDS, 4)) == "Selection(3 units of at most 4 rows; places hidden)"
 
 
 def test_a_unit_in_two_roles_is_refused():

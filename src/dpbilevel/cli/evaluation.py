@@ -130,8 +130,8 @@ def score(review: Review, data: Path, out: Path, wanted: Wanted, *, layout: Layo
         )
     places = {} if wanted.groups is None else {"group": wanted.groups}
     rows = read_rows(table, encoder, schema, target, places, None if unit is None else unit.column)
-    reserved = _reserved(out)
     paying = Ledger(wanted.budget(rows.records)) if ledger is None else ledger
+    reserved = _reserved(out)
     own = HeldLedger(paying, None if unit is None else unit_of_column(unit.column), lambda: _interrupted(out))
     try:
         found = _evaluated(model, rows, names, groups, wanted, schema.columns[target].values, unit, own)

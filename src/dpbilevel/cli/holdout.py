@@ -89,7 +89,7 @@ def _check_three(number: int, kind: str) -> None:
         raise InvalidArgument(f"--holdout: needs at least 3 {kind}, one to validate, one to train and one to score")
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)  # a repr would show cells
 class HeldOut:
     """Rows that are set aside, and the plan of their scores."""
 

@@ -21,7 +21,7 @@ from dpbilevel.privacy.units import read_ids
 Array = npt.NDArray[Any]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)  # a repr would show cells
 class Rows:
     """All rows of a file.
 

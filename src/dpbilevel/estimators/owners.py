@@ -41,8 +41,11 @@ class Levels(NamedTuple):
     sizes: RecordShapes
     units: Mapping[str, Any]
 
+    def __repr__(self) -> str:
+        return f"Levels({self.sizes!r}; values hidden)"
 
-@dataclass(frozen=True, eq=False)
+
+@dataclass(frozen=True, eq=False, repr=False)  # a repr would show ids
 class Owners:
     """Whose rows the rows of a table are.
 

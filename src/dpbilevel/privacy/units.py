@@ -5,7 +5,8 @@ function of the whole bundle and is clipped whole, so that replacing *all* rows 
 than replacing one record does. Sensitivities, accounting and noise stay as they are.
 
 **Neighbours.** The set of ids is fixed: two data sets are neighbours if they differ in the rows of one id, any number
-of them. So nothing that concerns another unit may depend on the rows of this one:
+of them, but at least one in both: an id without rows is in no table. So nothing that concerns another unit may depend
+on the rows of this one:
 
 * Units are ordered by id. In the order of first appearance, a person who loses the first row would move others.
 * A unit with more than k rows keeps k of them, by a hash of their positions among its own rows.
@@ -13,9 +14,12 @@ of them. So nothing that concerns another unit may depend on the rows of this on
   sizes are numbers of units.
 
 To replace an *id* may change a place in each of two roles: where roles follow from ids, the new id may have another
-role, and another unit then takes the old one. The guarantee is that of a group of two.
+role, and another unit then takes the old one. The guarantee is that of a group of two; it holds exactly for exact noise
+and up to rounding otherwise, because all units between two ids are stored one place further, and sums of the same
+numbers in another order have other last bits.
 """
 
+import contextlib
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -80,6 +84,9 @@ class Selection(NamedTuple):
 
     places: npt.NDArray[np.intp]
     present: npt.NDArray[np.bool_]
+
+    def __repr__(self) -> str:
+        return f"Selection({len(self.places)} units of at most {self.places.shape[1]} rows; places hidden)"
 
     @classmethod
     def of(cls, ids: npt.NDArray[Any], rows_per_unit: int) -> "Selection":
@@ -170,11 +177,11 @@ def read_units(unit: Any, rows: Mapping[str, int]) -> dict[str, npt.NDArray[Any]
 
 def read_ids(ids: Any, rows: int | None = None) -> npt.NDArray[Any]:
     """Ids as an array of 64-bit integers or of strings, one for each row if given; errors quote none of them."""
-    try:  # NumPy would make text of all items of a list with one string, of those that are missing too
+    array: npt.NDArray[Any] | None = None
+    with contextlib.suppress(Exception):  # raised here, so that an error that may quote an id is not its context
+        # NumPy would make text of all items of a list with one string, of those that are missing too.
         array = np.asarray(ids, dtype=object if isinstance(ids, list | tuple) else None)
-    except Exception:
-        raise InvalidRecords(_IDS) from None
-    if isinstance(ids, np.ma.MaskedArray) or array.ndim != 1:
+    if array is None or isinstance(ids, np.ma.MaskedArray) or array.ndim != 1:
         raise InvalidRecords(f"{_IDS}; pass one column")
     if rows is not None and len(array) != rows:
         raise InvalidRecords(f"{_IDS}; it has another length than the rows")
