@@ -99,6 +99,8 @@ def test_an_audit_of_an_estimator_compares_units():
         ({"rows_per_unit": None}, None, "mean_rows"),
         ({}, "short", "another length"),
         ({}, "one", "at least 2 ids"),
+        ({"unit_ids": ["person 1"]}, "ids", "unit_ids: must list all ids"),
+        ({"unit_ids": ["person 1"], "rows_per_unit": None, "mean_rows": None}, None, "unit_ids: must be left out"),
     ],
 )
 def test_what_does_not_fit_is_refused_before_the_charge(settings, units, words):
@@ -143,6 +145,22 @@ def test_a_fit_of_units_takes_the_same_releases_as_one_of_rows(groups):
     assert {SCALE, MOMENTS} <= set(names[0])
     assert "second moments: clip" in of_units.parameters
     assert "second moments: clip" not in of_rows.parameters
+
+
+def test_a_declared_list_fixes_the_units_and_their_roles():
+    """Also of those without rows: who has rows changes neither numbers nor the roles of others."""
+    rows, labels, ids = table()
+    listed = [f"person {one}" for one in range(PEOPLE + 100)]
+    gone = ids != "person 3"
+    made = [model(unit_ids=listed)._prepare(rows[mine], labels[mine], units=ids[mine]) for mine in (ids == ids, gone)]
+    for prepared in made:
+        records = dpb.Records(**prepared.records, **prepared.units)
+        assert records.sizes == prepared.planned.sizes
+        assert [records.sizes.count(role) for role in ("upper", "lower")] == [100, 400]
+    one, other = (prepared.units["unit_ids"] for prepared in made)
+    assert all(np.array_equal(one[role], other[role]) for role in one)
+    fitted = model(unit_ids=listed, method=dpb.Refit(steps=2)).fit(rows, labels, units=ids)
+    assert fitted.solution_.sizes == {"upper": 100, "lower": 400}
 
 
 def test_no_repr_has_an_id_or_a_cell():

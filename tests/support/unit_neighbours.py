@@ -77,7 +77,10 @@ def _moved(leaf, rng):
 
 
 def largest_ratio(answers_of, release, point, rng, held):
-    """The largest movement of an answer over its sensitivity, if one unit is replaced by any of many, 1 to k rows."""
+    """The largest movement of an answer over its sensitivity, if one unit is replaced by any of many, 0 to k rows.
+
+    A unit without rows exists where all ids are declared; it is not valid, as in `Selection.usable`.
+    """
     ratios = []
     for role in release.contributions:
         tried = jax.tree.map(jnp.asarray, _units(held[role][0], TRIED // 2, rng))
@@ -98,7 +101,10 @@ def _answers(release, held, tried, point):
     """With the same noise. All roles of a release are replaced in one program, so that it is compiled once."""
 
     def answer(new):
-        changed = {role: (_with_first(held[role][0], unit), held[role][1]) for role, unit in new.items()}
+        changed = {
+            role: (_with_first(held[role][0], unit), held[role][1].at[0].set(jnp.any(unit.present)))
+            for role, unit in new.items()
+        }
         return _answer(release, held | changed, point, jnp.zeros((2, 2), jnp.uint32))
 
     return jax.vmap(answer)(tried)
@@ -115,12 +121,14 @@ def _unchanged(release, held):
 
 
 def _units(like, number, rng):
-    """Bundles to try: rows of all kinds, mixed or all alike, and any number of them."""
+    """Bundles to try: rows of all kinds, mixed or all alike, and any number of them, also none."""
     rows = candidates(jax.tree.map(lambda leaf: leaf[:, 0], like.rows), number * MOST, 3, rng)
     rows = jax.tree.map(lambda leaf: leaf.reshape(2 * number, MOST, *leaf.shape[1:]), rows)
     alike = np.arange(2 * number) % 3 == 0
     rows = jax.tree.map(lambda leaf: np.where(_wide(alike, leaf), leaf[:, :1], leaf), rows)
-    return Bundle(rows, np.arange(MOST) < rng.integers(1, MOST + 1, size=(2 * number, 1)))
+    present = np.arange(MOST) < rng.integers(0, MOST + 1, size=(2 * number, 1))
+    rows = jax.tree.map(lambda leaf: np.where(_wide(present.any(axis=1), leaf), leaf, 0).astype(leaf.dtype), rows)
+    return Bundle(rows, present)
 
 
 def _wide(mask, leaf):

@@ -66,6 +66,7 @@ class PrivateEstimator(CountedCopies):
         rows_per_unit: k, for ``fit(..., units=ids)``: a record is all rows of one id, at most k of them used. None:
             a record is a row.
         mean_rows: a public guess of the mean number of rows of an id; k by default, as in `dpb.Records`.
+        unit_ids: a public list of all ids that may be in the data, as in `dpb.Records`: ids without rows are units.
     """
 
     epsilon: float = 1.0
@@ -82,6 +83,7 @@ class PrivateEstimator(CountedCopies):
     noise: str = "float"
     rows_per_unit: int | None = None
     mean_rows: float | None = None
+    unit_ids: Any = None
 
     _refit: ClassVar[Refit | str] = "auto"
 

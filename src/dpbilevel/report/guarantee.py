@@ -207,7 +207,7 @@ def _assumptions(solution: Solution) -> Iterator[str]:
         rounding = "" if solution.privacy.exact_noise else ", up to rounding of sums"
         yield (
             f"The set of ids does not change: to replace one may change {units} units{rounding}. Each has at least one "
-            "row. The number of rows is private."
+            "row, unless a public list declares all ids. The number of rows is private."
         )
     yield (
         "Settings, the starting point and all declarations about columns, targets and classes were chosen without "
