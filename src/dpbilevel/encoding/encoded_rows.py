@@ -66,7 +66,7 @@ class EncodedRows(np.ndarray[Any, np.dtype[Any]]):
     data_norm: float | None
     caveats: tuple[str, ...]
     terms: tuple[Any, ...] = ()  # of `dpbilevel.encoding.terms`; dropped where columns may have changed
-    counts_rows: bool  # whether the columns follow from the number of rows, which is private for units
+    counts_rows: bool = False  # whether the columns follow from the number of rows, which is private for units
 
     def __new__(
         cls, rows: npt.ArrayLike, *, data_norm: float | None = None, caveats: Sequence[str] = ()
