@@ -142,6 +142,9 @@ class Records:
         rows_per_unit: k, public: how many rows of a unit are used. Of a unit with more, k are kept.
         mean_rows: public, k by default: a guess of the mean number of rows of a unit, by which losses are divided. The
             closer it is, the closer the mean over units is to a mean over rows.
+        unit_ids: a public list of all ids that may be in the data (by role if there are two), not read off the rows.
+            With it, an id without rows is a unit that contributes zero, and the guarantee also hides whether a unit has
+            rows at all. Without it, each unit has at least one row.
 
     The role of each record is public. It must depend on the index of the record (of a unit: on its id), never on its
     content: not on a stratified split, and not on sorted data. Caveats of `EncodedRows` become caveats of every result.
@@ -151,6 +154,8 @@ class Records:
     Records(lower=100 records; values hidden)
     >>> Records(lower=(np.zeros((100, 3)), np.zeros(100)), unit=np.arange(100) // 4, rows_per_unit=3)
     Records(lower=25 units of at most 3 rows; values hidden)
+    >>> Records(lower=np.zeros(100), unit=np.arange(100) // 4, rows_per_unit=3, unit_ids=range(40))
+    Records(lower=40 units of at most 3 rows; values hidden)
     """
 
     __slots__ = ("__weakref__", "_caveats", "_sizes")
@@ -166,12 +171,13 @@ class Records:
         unit: Any = None,
         rows_per_unit: int | None = None,
         mean_rows: float | None = None,
+        unit_ids: Any = None,
     ) -> None:
         one_of("invalid", invalid, ("refuse", "zero"), "it selects the treatment of records with non-finite values")
         check_roles(upper, lower, both, heldout)
         roles = {"upper": upper, "lower": lower, "both": both, "heldout": heldout}
         given = {role: tree for role, tree in roles.items() if tree is not None}
-        chosen = selections(given, unit, rows_per_unit, mean_rows)
+        chosen = selections(given, unit, rows_per_unit, mean_rows, unit_ids)
         arrays = {role: _prepared(role, tree, invalid, chosen.get(role)) for role, tree in given.items()}
         shapes = {role: memory.records(len(valid)) for role, (memory, valid) in arrays.items()}
         self._sizes = RecordShapes(**shapes, rows_per_unit=rows_per_unit, mean_rows=mean_rows)

@@ -56,6 +56,21 @@ def draw_secrets(patch, *, fixed):
     patch.setattr(noise.secrets, "token_bytes", lambda size: SECRET[:size] if fixed else others.randbytes(size))
 
 
+def test_what_follows_a_run_has_keys_of_the_checkpoint_and_of_its_records(tmp_path):
+    """The same noise on other records would cancel in the difference; so would that of the run itself."""
+    paths = tmp_path / "one", tmp_path / "other"
+    for path in paths:
+        solve(path)
+    scores, others = (dpb.Records(heldout=np.arange(4.0) + shift) for shift in (0, 1))
+    made = [checkpoint.following_schedule(*given) for given in ((paths[0], scores), (paths[0], scores))]
+    made += [checkpoint.following_schedule(*given) for given in ((paths[0], others), (paths[1], scores))]
+    made += [checkpoint.following_schedule(tmp_path / "none", scores) for _ in range(2)]  # no run can resume from it
+    keys = [bytes(schedule.keys("noise", 0, 3)) for schedule in made]
+    assert keys[0] == keys[1]
+    assert len(set(keys)) == 5
+    assert not any(schedule.reproducible for schedule in made)
+
+
 def solved_until(path, moment, **changes):
     """Run with fixed secrets until a moment: writes, charges and chunks have one before and one after them."""
     passed = 0

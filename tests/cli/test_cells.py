@@ -1,12 +1,13 @@
 """Dates in a file: what is one, and no cell in any message."""
 
 import datetime
+from decimal import Decimal
 
 import pyarrow
 import pytest
 
 import dpbilevel as dpb
-from dpbilevel.cli.cells import dates
+from dpbilevel.cli.cells import dates, unit_ids
 
 
 def test_dates_of_text_and_of_types_are_the_same():
@@ -27,3 +28,26 @@ def test_what_is_no_date_is_refused(cell):
     assert cell not in str(raised.value)
     assert raised.value.__cause__ is None
     assert raised.value.__suppress_context__ or raised.value.__context__ is None
+
+
+@pytest.mark.parametrize("cells", [["17", None], ["17", "na"], ["17", "N/A"], [17, None], [17.0, None]])
+def test_a_missing_id_is_refused(cells):
+    with pytest.raises(dpb.InvalidRecords, match="column 'person': holds ids, none of them missing") as raised:
+        unit_ids("person", pyarrow.array(cells))
+    assert "17" not in str(raised.value)
+
+
+def test_ids_are_text():
+    for cells in (pyarrow.array([17, 4]), pyarrow.array(["17", "4"]), pyarrow.array(["17", "4"]).dictionary_encode()):
+        assert unit_ids("person", cells).tolist() == ["17", "4"]
+
+
+@pytest.mark.parametrize("cells", [[17.0, 4.0], [True, False], [Decimal("17.00")], ["a", "17.0"], ["17."], ["-17,00"]])
+def test_ids_that_are_written_in_two_ways_are_refused(cells):
+    """17 in one file and 17.0 in another are one person in two roles."""
+    with pytest.raises(
+        dpb.InvalidRecords, match="column 'person': holds ids, which must be integers or text"
+    ) as raised:
+        unit_ids("person", pyarrow.array(cells))
+    assert "-17" not in str(raised.value)
+    assert unit_ids("person", pyarrow.array(["17.5", "1.0.0", "a.0"])).tolist() == ["17.5", "1.0.0", "a.0"]

@@ -3,10 +3,11 @@
 import json
 
 import pytest
-from support.ledger_racers import TOTAL, charge
+from support.ledger_racers import TOTAL, Run, charge
 
 import dpbilevel as dpb
 from dpbilevel.cli import ledger as commands
+from dpbilevel.privacy.ledger import Ledger
 
 
 @pytest.fixture
@@ -39,11 +40,28 @@ def test_one_data_set_is_shown(path):
     assert facts["data set"] == "school"
     assert facts["spent"] == "epsilon 2 at delta 1e-06"
     assert facts["remaining"] == "nothing"
-    ((number, _, who, what, epsilon, delta, mu, _),) = view.rows
+    ((number, _, who, what, epsilon, delta, mu, rows_per_unit, _),) = view.rows
+    assert rows_per_unit == ""
     assert len(commands.HEADERS) == len(view.rows[0])
     assert (number, what, epsilon, delta) == ("1", "a share of 1", "2", "1e-06")
     assert who.startswith("Ana on ")
     assert float(mu) == pytest.approx(TOTAL.mu, abs=1e-3)
+
+
+def test_the_unit_of_a_ledger_is_shown_and_kept(tmp_path, command):
+    path, url = f"{tmp_path}/visits.db", f"sqlite:///{tmp_path}/visits.db"
+    create = ("ledger", "create", path, "--dataset", "visits", "--epsilon", "2")
+    code, stdout, _ = command(*create, "--unit", "person")
+    assert code == 0
+    assert "Unit of privacy: all rows with the same person." in stdout
+    Ledger.open(url, dataset="visits").charge([Run(0.5)], TOTAL, "run", rows_per_unit=8)
+    assert command(*create)[0] == command(*create, "--unit", "person")[0] == 0
+    code, _, stderr = command(*create, "--unit", "visit")
+    assert code != 0
+    assert "--unit visit: the ledger of visits is for all rows with the same person" in stderr
+    (view,) = commands.show(path)
+    assert dict(view.facts)["unit of privacy"] == "all rows with the same person"
+    assert view.rows[0][commands.HEADERS.index("rows per unit")] == "8"
 
 
 def test_it_is_said_why_spent_and_remaining_do_not_add_up(path):

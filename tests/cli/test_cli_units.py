@@ -9,6 +9,7 @@ import pytest
 from support.cli_data import SCHEMA, people, write_people
 
 import dpbilevel as dpb
+from dpbilevel.evaluation import scoring
 
 TUNE = ("tune", "visits.csv", "--target", "paid", "--schema", "schema.toml", "--epsilon", "4", "--delta", "1e-4")
 UNITS = ("--unit", "id", "--rows-per-unit", "4", "--mean-rows", "3")
@@ -67,9 +68,11 @@ def test_options_that_do_not_fit_are_refused(place, command, options, words):
     assert not (place / "run").exists()
 
 
-def test_a_missing_id_is_refused_before_the_charge(place, command):
+@pytest.mark.parametrize("missing", ["", "NA", "nan", "NULL", "None"])
+def test_a_missing_id_is_refused_before_the_charge(place, command, missing):
+    """Such cells are missing everywhere else: as ids they would make one unit of all people without one."""
     lines = (place / "visits.csv").read_text(encoding="utf-8").splitlines()
-    (place / "visits.csv").write_text("\n".join([*lines[:5], lines[5].replace("secret-4,", ","), *lines[6:]]) + "\n")
+    (place / "visits.csv").write_text("\n".join([*lines[:5], lines[5].replace("secret-4", missing), *lines[6:]]) + "\n")
     code, _, stderr = command(*TUNE, *UNITS)
     assert code != 0
     assert "none of them missing" in stderr
@@ -109,6 +112,35 @@ def test_knots_that_follow_from_the_private_number_of_rows_are_refused(place, co
         check_hidden(shown)
 
 
+def test_a_ledger_of_one_unit_refuses_runs_on_another(place, command):
+    """The clinic of a visit is another unit than its person: one row of each would not be all rows of a person."""
+    ledger = f"sqlite:///{place}/ledger.db"
+    dpb.Ledger.open(ledger, dataset="new", total=dpb.Budget(9.0, 1e-3))
+    schema = (place / "schema.toml").read_text(encoding="utf-8")
+    (place / "visits.toml").write_text(schema + "[columns.visit]\nignore = true\n", encoding="utf-8")
+    lines = (place / "visits.csv").read_text(encoding="utf-8").splitlines()
+    rows = [f"{line},{'visit' if at == 0 else at}" for at, line in enumerate(lines)]
+    (place / "visits.csv").write_text("\n".join(rows) + "\n", encoding="utf-8")
+    tune = tuple("visits.toml" if word == "schema.toml" else word for word in (*TUNE, "--ledger", ledger))
+    assert command(*tune, *UNITS)[0] == 0
+    code, _, stderr = command(*tune, "--unit", "visit", "--rows-per-unit", "1", "--force")
+    assert code != 0
+    stderr = " ".join(stderr.split())
+    assert "protects 'all rows with the same visit', and the ledger is for 'all rows with the same id'" in stderr
+    (entry,) = dpb.Ledger.open(ledger, dataset="new").entries
+    assert entry.unit == "all rows with the same id"
+
+
+def test_ids_that_are_refused_late_leave_no_file(place, command):
+    assert command(*TUNE)[0] == 0
+    text = (place / "visits.csv").read_text(encoding="utf-8")
+    (place / "visits.csv").write_text(text.replace("secret-4,", "NaT,"), encoding="utf-8")
+    code, _, stderr = command("evaluate", "run", "visits.csv", "--epsilon", "2", "--unit", "id", "--rows-per-unit", "2")
+    assert code != 0
+    assert "none of them missing" in stderr
+    assert not [path.name for path in (place / "run").iterdir() if "evaluation" in path.name]
+
+
 # ---- unit = true in the schema
 
 UNIT = "[columns.id]\nunit = true\n"
@@ -125,9 +157,11 @@ def check_nothing_private(place, output, folder="run"):
         check_hidden(shown)
 
 
-def test_a_unit_of_the_schema_is_that_of_all_commands(place, command):
+def test_a_unit_of_the_schema_is_that_of_all_commands(place, command, monkeypatch):
     """Also of scores on rows that are set aside, and of those that come later."""
     declare(place, "rows_per_unit = 4", "mean_rows = 3")
+    called, predict = [], scoring.predictions
+    monkeypatch.setattr(scoring, "predictions", lambda *given: called.append(len(given[1])) or predict(*given))
     code, stdout, stderr = command(*TUNE, "--holdout", "0.25")
     assert code == 0, stderr
     run = json.loads((place / "run" / "run.json").read_text(encoding="utf-8"))
@@ -152,8 +186,9 @@ def test_a_unit_of_the_schema_is_that_of_all_commands(place, command):
     code, more, stderr = command(*scored)
     assert code == 0, stderr
     assert "Scores on 400 units" in more
+    assert called == [4 * 100, 4 * 400]  # the model is called on a public number of rows
     (entry,) = dpb.Ledger.open(ledger, dataset="new").entries
-    assert entry.rows_per_unit == 4
+    assert (entry.rows_per_unit, entry.unit) == (4, "all rows with the same id")
     check_nothing_private(place, stdout + more)
     for options, words in (
         (("--unit", "town"), "--unit town: the schema of the run declares id"),
@@ -176,6 +211,29 @@ def test_scores_of_a_run_on_rows_may_protect_units(place, command):
     code, _, stderr = command("evaluate", "run", "visits.csv", "--epsilon", "2", "--unit", "id", "--force")
     assert code != 0
     assert "--rows-per-unit: must be given for the unit 'id'" in stderr
+
+
+def test_scores_of_a_run_on_units_never_fall_back_to_rows(place, command):
+    """Its schema ignores the column of ids, which an option named."""
+    assert command(*TUNE, *UNITS)[0] == 0
+    scored = ("evaluate", "run", "visits.csv", "--epsilon", "2")
+    code, stdout, stderr = command(*scored)
+    assert code == 0, stderr
+    assert "Scores on 400 units" in stdout
+    assert "replacing all rows of one unit" in " ".join(stdout.split())
+    assert "at most 4 are used" in " ".join(stdout.split())
+    code, stdout, stderr = command(*scored, "--rows-per-unit", "2", "--force")
+    assert code == 0, stderr
+    assert "at most 2 are used" in " ".join(stdout.split())
+    code, _, stderr = command(*scored, "--unit", "town", "--force")
+    assert code != 0
+    assert "--unit town: the run protects all rows with the same id" in stderr
+    run = json.loads((place / "run" / "run.json").read_text(encoding="utf-8"))
+    del run["facts"]["column of ids"]
+    (place / "run" / "run.json").write_text(json.dumps(run), encoding="utf-8")
+    code, _, stderr = command(*scored, "--force")
+    assert code != 0
+    assert "--unit: must name the column of ids, because the run protects units" in stderr
 
 
 @pytest.mark.parametrize(
@@ -256,6 +314,7 @@ def test_a_unit_in_both_files_is_refused_before_the_charge(place, command):
     declare(place, "rows_per_unit = 4")
     lines = (place / "visits.csv").read_text(encoding="utf-8").splitlines()
     for name, rows in (
+        ("floats.csv", [re.sub(r"secret-(\d+)", r"\1.0", line) for line in lines[1:30]]),
         ("known.csv", lines[1:30]),
         ("apart.csv", [line.replace("secret-", "other-") for line in lines[1:30]]),
     ):
@@ -266,6 +325,9 @@ def test_a_unit_in_both_files_is_refused_before_the_charge(place, command):
         assert "an id is in two roles" in stderr
         assert "secret" not in stderr
         assert not (place / "run").exists()
+    code, _, stderr = command(*REWEIGHT, "--validation", "floats.csv")
+    assert code != 0
+    assert "look like 17.0" in stderr
     code, _, stderr = command(*REWEIGHT, "--validation", "apart.csv", "--epsilon", "4")
     assert code == 0, stderr
     run = json.loads((place / "run" / "run.json").read_text(encoding="utf-8"))

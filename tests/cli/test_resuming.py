@@ -12,6 +12,7 @@ from dpbilevel.checkpoint.file import exclusive
 from dpbilevel.cli import resuming, run_folder, tuning
 from dpbilevel.cli.applications.tune import Tune
 from dpbilevel.privacy import noise
+from dpbilevel.report.run_file import run_text
 
 TUNE = ("tune", "people.csv", "--target", "paid", "--schema", "schema.toml", "--epsilon", "0.8", "--delta", "1e-5")
 REWEIGHT = ("reweight", *TUNE[1:], "--source", "clinic")
@@ -89,6 +90,26 @@ def test_a_run_resumes_to_the_same_file_and_is_charged_once(folder, run, monkeyp
     assert other["facts"].pop("ledger").startswith("entry 1 of the ledger of the data set 'people'")
     assert one | {"command": None} == other | {"command": None}
     assert len(ledger().entries) == 1
+
+
+@pytest.mark.parametrize("kind", [TUNE, (*TUNE, "--unit", "id", "--rows-per-unit", "2")], ids=["rows", "units"])
+def test_scores_have_the_same_noise_whenever_they_are_computed(folder, run, monkeypatch, kind):
+    """A process may be killed when its scores are on disk, and the file is not complete."""
+    written = []
+
+    def killed(folder, made):
+        written.append(json.loads(run_text(made())))
+        raise RuntimeError("the end of the machine")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tuning, "finished", killed)
+        patch.setattr(run_folder.RunFolder, "save_solution", lambda folder: "")
+        assert run(*kind, "--holdout", "0.25", fixed=True)[0] == 4
+    code, _, stderr = run(kind[0], "--resume", folder / "run")
+    assert code == 0, stderr
+    again = json.loads((folder / "run" / "run.json").read_text())
+    assert again["evaluation"] == written[0]["evaluation"]
+    assert again["model"] == written[0]["model"]
 
 
 def test_what_a_run_is_resumed_from_is_for_its_owner_alone(cut_off):

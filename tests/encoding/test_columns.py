@@ -185,3 +185,13 @@ def test_an_error_that_quotes_a_cell_is_caught():
         np.array([f"x{SECRET}"]).astype(float)
     with pytest.raises(AssertionError):
         check_silent(caught.value)
+
+
+@pytest.mark.parametrize("cells", [1, 6, 9, 300])
+@pytest.mark.parametrize("number", [1, 2, 3, 4, 7, 100, 101])
+def test_no_chunk_has_a_single_row(monkeypatch, cells, number):
+    """NumPy adds up the squares of a single row in another order than those of several."""
+    monkeypatch.setattr(columns, "_CELLS", cells)
+    chosen = [part for part, _ in read_table(np.zeros((number, 3))).chunks()]
+    assert [row for part in chosen for row in range(part.start, part.stop)] == list(range(number))
+    assert all(part.stop - part.start >= min(2, number) for part in chosen)

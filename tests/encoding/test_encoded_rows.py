@@ -16,7 +16,9 @@ CAVEAT = "column 'age' was not declared"
 
 @pytest.fixture
 def rows():
-    return EncodedRows(np.arange(12, dtype=np.float32).reshape(4, 3), data_norm=2.5, caveats=[CAVEAT])
+    made = EncodedRows(np.arange(12, dtype=np.float32).reshape(4, 3), data_norm=2.5, caveats=[CAVEAT])
+    made.counts_rows = True  # that columns follow from the number of rows; inherited like a caveat
+    return made
 
 
 SAME_ROWS = {
@@ -38,6 +40,7 @@ SAME_ROWS = {
 def test_the_same_rows_keep_norm_and_caveats(rows, of):
     same = of(rows)
     assert type(same) is EncodedRows
+    assert same.counts_rows
     assert (same.data_norm, same.caveats) == (2.5, (CAVEAT,))
 
 
@@ -72,6 +75,7 @@ OTHER_ROWS = {
 def test_other_rows_keep_the_caveats_and_forget_the_norm(rows, of):
     other = of(rows)
     assert (other.data_norm, other.caveats) == (None, (CAVEAT,))
+    assert other.counts_rows
 
 
 SIDE_BY_SIDE = {
@@ -88,6 +92,8 @@ def test_rows_side_by_side_have_the_root_of_the_sum_of_squares(rows, joined):
     longer = joined((rows, others))
     assert longer.data_norm == 6.5
     assert longer.caveats == (CAVEAT, "another")
+    assert longer.counts_rows
+    assert not joined((others, others)).counts_rows
     assert joined((rows, EncodedRows(np.ones((4, 2)), caveats=["another"]))).data_norm is None
 
 
@@ -122,7 +128,10 @@ IN_PLACE = {
 
 @pytest.mark.parametrize("change", IN_PLACE.values(), ids=IN_PLACE)
 def test_rows_that_are_written_into_forget_the_norm_and_take_over_caveats(rows, change):
-    change(rows, EncodedRows(np.full((4, 3), 9, np.float32), data_norm=99.0, caveats=["another"]))
+    others = EncodedRows(np.full((4, 3), 9, np.float32), data_norm=99.0, caveats=["another"])
+    rows.counts_rows, others.counts_rows = False, True
+    change(rows, others)
+    assert rows.counts_rows
     assert (rows.data_norm, rows.caveats) == (None, (CAVEAT, "another"))
 
 
@@ -137,13 +146,14 @@ def test_in_place_arithmetic_of_a_plain_array_gives_it_the_caveats(rows):
     same = plain
     plain += rows
     assert plain.caveats == (CAVEAT,)
+    assert plain.counts_rows
     np.testing.assert_array_equal(same, 1 + np.asarray(rows))
 
 
 def test_what_becomes_of_rows_in_a_split_and_a_fold(rows):
     validating, training = train_test_split(rows, test_size=0.5, random_state=0)
     for part in (validating, training, resample(rows, random_state=0), shuffle(rows, random_state=0)):
-        assert (part.data_norm, part.caveats) == (2.5, (CAVEAT,))
+        assert (part.data_norm, part.caveats, part.counts_rows) == (2.5, (CAVEAT,), True)
 
 
 def test_plain_arrays_and_numbers_are_plain(rows):
@@ -152,6 +162,7 @@ def test_plain_arrays_and_numbers_are_plain(rows):
     assert type(rows[0, 0]) is np.float32
     assert EncodedRows([[1.0]]).data_norm is None
     assert EncodedRows([[1.0]]).caveats == ()
+    assert not (2 * EncodedRows([[1.0]])).counts_rows
 
 
 def test_what_is_no_array_is_refused_without_a_word_of_it():

@@ -1,6 +1,7 @@
 """Rows of one person in an estimator: all of them have one role, and are one record."""
 
 import pickle
+import re
 
 import numpy as np
 import pytest
@@ -98,6 +99,8 @@ def test_an_audit_of_an_estimator_compares_units():
         ({"rows_per_unit": None}, None, "mean_rows"),
         ({}, "short", "another length"),
         ({}, "one", "at least 2 ids"),
+        ({"unit_ids": ["person 1"]}, "ids", "unit_ids: must list all ids"),
+        ({"unit_ids": ["person 1"], "rows_per_unit": None, "mean_rows": None}, None, "unit_ids: must be left out"),
     ],
 )
 def test_what_does_not_fit_is_refused_before_the_charge(settings, units, words):
@@ -144,13 +147,51 @@ def test_a_fit_of_units_takes_the_same_releases_as_one_of_rows(groups):
     assert "second moments: clip" not in of_rows.parameters
 
 
+def test_a_declared_list_fixes_the_units_and_their_roles():
+    """Also of those without rows: who has rows changes neither numbers nor the roles of others."""
+    rows, labels, ids = table()
+    listed = [f"person {one}" for one in range(PEOPLE + 100)]
+    gone = ids != "person 3"
+    made = [model(unit_ids=listed)._prepare(rows[mine], labels[mine], units=ids[mine]) for mine in (ids == ids, gone)]
+    for prepared in made:
+        records = dpb.Records(**prepared.records, **prepared.units)
+        assert records.sizes == prepared.planned.sizes
+        assert [records.sizes.count(role) for role in ("upper", "lower")] == [100, 400]
+    one, other = (prepared.units["unit_ids"] for prepared in made)
+    assert all(np.array_equal(one[role], other[role]) for role in one)
+    fitted = model(unit_ids=listed, method=dpb.Refit(steps=2)).fit(rows, labels, units=ids)
+    assert fitted.solution_.sizes == {"upper": 100, "lower": 400}
+
+
+def test_no_repr_has_an_id_or_a_cell():
+    rows, labels, ids = table()
+    prepared = model()._prepare(rows, labels, units=ids)
+    owners = Owners.of(ids, rows, len(rows), model())
+    for made in (prepared, owners, owners.split((rows, labels), (rows, labels))):
+        assert "person" not in repr(made)
+        assert not re.search(r"\d\.\d{4}", repr(made))
+
+
+@pytest.mark.parametrize("wrong", ["labels", "no columns", "ids"])
+def test_no_message_has_the_private_number_of_rows(wrong):
+    rows, labels, ids = table()
+    given = {
+        "labels": (rows, labels[1:], ids),
+        "no columns": (rows[:, :0], labels, ids),
+        "ids": (rows, labels, ids[1:]),
+    }
+    with pytest.raises(dpb.InvalidRecords) as caught:
+        model().fit(*given[wrong][:2], units=given[wrong][2])
+    assert not {str(len(rows)), str(len(rows) - 1)} & set(re.findall(r"\d+", str(caught.value)))
+
+
 @pytest.mark.parametrize("knots", ["auto", {0: "auto", 1: 3}])
 @pytest.mark.parametrize("derived", [lambda rows: rows, lambda rows: rows[:, :2], lambda rows: np.hstack([rows, rows])])
 def test_rows_whose_columns_follow_from_their_private_number_are_refused(knots, derived):
     rows, labels, ids = table()
     ledger, ranges = dpb.Ledger(dpb.Budget(10.0, 1e-3)), dict.fromkeys(range(3), (-1, 1))
     encoded = derived(dpb.BoundedEncoder(ranges=ranges, knots=knots).fit_transform(rows))
-    for given in (encoded, pickle.loads(pickle.dumps(encoded)), encoded.astype(np.float64)):
+    for given in (encoded, pickle.loads(pickle.dumps(encoded)), encoded.astype(np.float64), encoded * 1.0):
         with pytest.raises(dpb.InvalidRecords, match='knots="auto": encoded these rows'):
             model(ledger=ledger, data_norm=None).fit(given, labels, units=ids)
         with pytest.raises(dpb.InvalidRecords, match='knots="auto": encoded these rows'):

@@ -8,6 +8,7 @@ import dpbilevel as dpb
 from dpbilevel.encoding import columns
 from dpbilevel.encoding.columns import read_table
 from dpbilevel.errors import InvalidRecords
+from dpbilevel.estimators import scaled_rows
 from dpbilevel.estimators.prepared import split_levels
 from dpbilevel.estimators.rows import norm_scaling, with_intercept
 from dpbilevel.estimators.scaled_rows import ScaledRows, whole
@@ -31,6 +32,36 @@ def test_parts_are_selections_of_all_rows(monkeypatch, intercept, cells):
     for part, selection in zip(made.parts(selections), selections, strict=True):
         np.testing.assert_array_equal(part, expected[selection])
     np.testing.assert_array_equal(whole([made, 5])[0], expected)
+
+
+BASIS = np.linalg.qr(np.random.default_rng(1).normal(size=(24, 22)))[0]
+
+
+def depends_on_others(product):
+    """Whether a row has other bits beside others than alone."""
+    rows = np.random.default_rng(0).normal(size=(301, 24)).astype(np.float32)
+    alone = np.concatenate([product(rows[at : at + 1], BASIS) for at in range(len(rows))])
+    return not np.array_equal(alone, product(rows, BASIS))
+
+
+def test_no_bit_of_a_row_in_another_basis_depends_on_other_rows():
+    assert not depends_on_others(scaled_rows.in_basis)
+    assert depends_on_others(np.matmul)  # the mutation
+
+
+@pytest.mark.parametrize("cells", [100, 10_000])
+def test_rows_in_another_basis_are_those_that_a_product_gives(monkeypatch, cells):
+    monkeypatch.setattr(columns, "_CELLS", cells)
+    basis = np.array([[0.6, 0.0], [0.8, 0.0], [0.0, 1.0]])
+    made = scaled().in_basis(basis)
+    expected = made.scaling.rows(made.table) @ basis
+    np.testing.assert_allclose(made.parts([np.arange(50)])[0], expected, rtol=0, atol=1e-7)
+
+
+def test_a_missing_cell_stays_missing_in_another_basis():
+    rows = np.array([[1.0, 2.0, np.nan], [1.0, np.inf, 2.0], [3.0, 4.0, 5.0]])
+    found = scaled_rows.in_basis(rows, np.array([[1.0], [0.0], [0.0]]))
+    np.testing.assert_array_equal(found, [[np.nan], [np.nan], [3.0]])
 
 
 def test_levels_read_the_table_once_and_split_every_column_alike():

@@ -7,6 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.sparse
+from sklearn.pipeline import Pipeline
 from support import unit_neighbours
 
 import dpbilevel as dpb
@@ -14,6 +16,7 @@ from dpbilevel.evaluation import evaluating
 from dpbilevel.evaluation.evaluating import plan_scores
 from dpbilevel.evaluation.heldout import classes_of
 from dpbilevel.evaluation.means import NORM
+from dpbilevel.evaluation.of_units import caveats_without_units
 from dpbilevel.evaluation.scoring import CLASSIFIERS, METRICS, REGRESSORS, Declared, chosen_metrics, scored
 from dpbilevel.privacy import release as release_module
 from dpbilevel.privacy.units import Bundle, Selection
@@ -146,6 +149,66 @@ def test_a_sum_over_rows_would_be_clipped(model, asked, monkeypatch):
 # ------------------------------------------------------------------------------------- the charge, words, refusals
 
 
+@pytest.mark.parametrize("most", [1, 2, K])
+def test_the_model_is_called_on_a_public_number_of_rows_in_public_places(most):
+    """A compiled model has the shape of its rows. One unit has 1 to 9 other rows, anywhere: no other call changes."""
+    rows, targets, _, ids = table(numbers)
+    rng, seen = np.random.default_rng(0), []
+
+    def model(given):
+        seen.append(given)
+        return numbers(given)
+
+    for fresh in (1, 2, 9):
+        others = ids != 4
+        places = np.sort(rng.integers(0, others.sum() + 1, size=fresh))
+        pair = (
+            np.insert(rows[others], places, rng.normal(size=(fresh, 1)), axis=0),
+            np.insert(targets[others], places, 0),
+        )
+        dpb.evaluate(
+            model,
+            pair,
+            EXACT,
+            units=np.insert(ids[others], places, 4),
+            rows_per_unit=most,
+            metric="loss",
+            loss_bound=1.0,
+        )
+    same = np.repeat(np.arange(UNITS), most) != 4
+    for given in seen:
+        assert given.shape == (UNITS * most, 1)
+        assert np.array_equal(given[same], seen[0][same])
+
+
+def frame(rows):
+    return pytest.importorskip("pandas").DataFrame(rows, index=np.arange(len(rows))[::-1])
+
+
+@pytest.mark.parametrize(
+    "form", [frame, scipy.sparse.csr_matrix, scipy.sparse.coo_array, np.ndarray.tolist, dpb.EncodedRows, jnp.asarray]
+)
+def test_rows_of_units_keep_their_form(form):
+    rows, targets, _, ids = table(numbers)
+    asked = {"units": ids, "rows_per_unit": K, "metric": "loss", "loss_bound": 1.0}
+    wanted = dpb.evaluate(numbers, (rows.astype(np.float32), targets), EXACT, **asked)
+    given, seen = form(rows.astype(np.float32)), []
+
+    def model(taken):
+        seen.append(taken)
+        return numbers(np.asarray(taken.toarray() if scipy.sparse.issparse(taken) else taken))
+
+    found = dpb.evaluate(model, (given, targets), EXACT, **asked)
+    assert found.values == wanted.values
+    assert isinstance(seen[0], scipy.sparse.csr_array if form is scipy.sparse.coo_array else type(given))
+
+
+def test_rows_that_have_no_places_are_refused():
+    _, targets, _, ids = table(numbers)
+    with pytest.raises(dpb.InvalidRecords, match="X must be an array, a data frame or a list to be scored by units"):
+        dpb.evaluate(numbers, (set(range(len(ids))), targets), BUDGET, units=ids, rows_per_unit=K, **NUMBERS)
+
+
 def test_the_charge_and_the_summary_name_the_unit():
     rows, targets, _, ids = table(numbers)
     ledger = dpb.Ledger(dpb.Budget(3.0, 1e-3))
@@ -158,6 +221,19 @@ def test_the_charge_and_the_summary_name_the_unit():
     assert read.summary() == found.summary()
     with pytest.raises(dpb.InvalidArgument, match="protects rows"):
         dpb.evaluate(numbers, (rows, targets), BUDGET, ledger=ledger, **NUMBERS)
+
+
+def test_scores_on_rows_of_a_model_that_protects_units_have_a_caveat():
+    model, asked, budget = Classifier(), {"metric": "accuracy"}, dpb.Budget(8.0, 1e-4)
+    rows, targets, groups, ids = table(model)
+    model.privacy_ = dpb.Privacy({}, BUDGET, rows_per_unit=K)
+    with pytest.warns(dpb.PrivacyLeakWarning, match="protected units .* protect single rows"):
+        of_rows = scores(model, asked, budget, rows, targets, groups)
+    assert "CAVEAT: the training of the model protected units" in of_rows.privacy.sentence()
+    assert not scores(model, asked, budget, rows, targets, groups, units=ids, rows_per_unit=K).privacy.caveats
+    assert len(caveats_without_units(Pipeline([("encoder", None), ("model", model)]), None)) == 1
+    model.privacy_ = dpb.Privacy({}, BUDGET)
+    assert not scores(model, asked, budget, rows, targets, groups).privacy.caveats
 
 
 def test_noise_is_that_of_as_many_rows_whatever_the_bound():

@@ -35,6 +35,14 @@ def test_one_unit_moves_the_answer_by_no_more_than_the_sensitivity():
     assert np.linalg.norm(moved) <= module._release(5, 400, BUDGET).sensitivity("lower")
 
 
+def test_the_guarantee_says_that_all_rows_are_counted(found):
+    assert "(one person, or what else ids stand for: all of its rows);" in found.privacy.sentence()
+    assert "replacing all rows of one unit" in found.privacy.sentence()
+    again = dpb.Privacy.from_json(found.privacy.to_json())
+    assert (again.sentence(), again.label()) == (found.privacy.sentence(), found.privacy.label())
+    assert "one is used" in dpb.Privacy({}, BUDGET, rows_per_unit=1).sentence()
+
+
 def test_it_is_charged_to_a_ledger_of_units():
     ledger = dpb.Ledger(dpb.Budget(2.0, 1e-3))
     unit_sizes(PEOPLE, BUDGET, ledger=ledger)

@@ -34,6 +34,12 @@ def test_rows_that_are_clipped_one_by_one_are_noticed(name, monkeypatch):
         units.check_units([name])
 
 
+def test_a_unit_without_rows_that_contributes_is_noticed(monkeypatch):
+    monkeypatch.setattr(units, "stored", units.stored_with_a_row)
+    with pytest.raises(AssertionError):
+        units.check_units(["Tracking"])
+
+
 @pytest.mark.parametrize("kind", ["logistic", "squared"])
 def test_no_unit_moves_an_answer_of_the_training_of_a_linear_model(kind):
     """Second moments, gradients and the scale of the model: all rows of a unit count once."""

@@ -18,9 +18,11 @@ from support.ledger_racers import TOTAL, Run, charge
 
 import dpbilevel as dpb
 from dpbilevel.foundation.about import version
+from dpbilevel.privacy.accounting import all_charges
 from dpbilevel.privacy.ledger import Receipt
 from dpbilevel.privacy.stores import database, sqlite
-from dpbilevel.privacy.stores.entry import Entry, StoredEntry
+from dpbilevel.privacy.stores.chain import entry_digest
+from dpbilevel.privacy.stores.entry import Entry, StoredEntry, plan_text
 from dpbilevel.privacy.stores.sqlite import SQLiteDatabase
 
 
@@ -54,6 +56,71 @@ def test_a_ledger_is_created_with_a_total_and_opened_without(url):
 
 def test_the_unit_is_one_record_unless_declared(ledger):
     assert ledger.statement().dataset.unit == "one record"
+
+
+def test_a_ledger_names_the_unit_of_its_runs(ledger):
+    for most, unit in ((8, None), (4, PERSON)):
+        ledger.charge([Run(0.1)], TOTAL, "run", rows_per_unit=most, unit=unit)
+        shown = "one unit, all rows of one id" if unit is None else PERSON
+        assert ledger.statement().to_json()["unit"] == shown
+    assert [(entry.rows_per_unit, entry.unit) for entry in ledger.entries] == [(8, None), (4, PERSON)]
+    assert dpb.Ledger.open(str(ledger._store._database.url), dataset="hospital").entries == ledger.entries
+    assert json.loads(ledger.entries[1].plan)["unit"] == PERSON
+    assert ledger.entries[1].privacy().rows_per_unit == 4
+
+
+PERSON, VISIT = "all rows with the same person", "all rows with the same visit"
+
+
+@pytest.fixture(params=["in memory", "in a database"])
+def either(request, ledger):
+    return ledger if request.param == "in a database" else dpb.Ledger(TOTAL)
+
+
+def test_runs_on_another_unit_are_refused(either):
+    """A visit is less than a person: at most one row of each would be accepted as if it were all of a person's."""
+    either.charge([Run(0.1)], TOTAL, "run", rows_per_unit=8, unit=PERSON)
+    with pytest.raises(dpb.InvalidArgument, match=f"protects '{VISIT}', and the ledger is for '{PERSON}'"):
+        either.charge([Run(0.1)], TOTAL, "run", rows_per_unit=1, unit=VISIT)
+    with pytest.raises(dpb.InvalidArgument, match="protects rows and its runs so far protect units"):
+        either.charge([Run(0.1)], TOTAL, "run")
+    either.charge([Run(0.1)], TOTAL, "run", rows_per_unit=1, unit=PERSON)
+    either.charge([Run(0.1)], TOTAL, "run", rows_per_unit=1)  # in Python, a run need not name its unit
+    assert [entry.unit for entry in either.entries] == [PERSON, PERSON, None]
+
+
+def test_a_ledger_of_a_column_of_ids_accepts_only_its_units(url):
+    ledger = dpb.Ledger.open(url, dataset="hospital", total=TOTAL, unit=PERSON)
+    with pytest.raises(dpb.InvalidArgument, match=f"protects rows, and the ledger is for {PERSON}"):
+        ledger.charge([Run(0.1)], TOTAL, "run")
+    with pytest.raises(dpb.InvalidArgument, match=f"protects '{VISIT}', and the ledger is for '{PERSON}'"):
+        ledger.charge([Run(0.1)], TOTAL, "run", rows_per_unit=1, unit=VISIT)
+    assert not ledger.entries
+    ledger.charge([Run(0.1)], TOTAL, "run", rows_per_unit=8)
+    assert ledger.entries[0].unit == PERSON
+    with pytest.raises(dpb.InvalidArgument, match="unit"):
+        ledger.charge([Run(0.1)], TOTAL, "run", rows_per_unit=8, unit="two\nlines")
+
+
+def test_a_unit_in_other_words_is_a_declaration(url):
+    ledger = dpb.Ledger.open(url, dataset="hospital", total=TOTAL, unit="one patient")
+    ledger.charge([Run(0.1)], TOTAL, "run", rows_per_unit=8, unit=PERSON)
+    assert ledger.statement().to_json()["unit"] == "one patient"
+
+
+@pytest.mark.parametrize(
+    ("most", "digest"),
+    [
+        (None, "badfb6ef9e52ef78bdfa8aebdf4d1b0a50dfc096f95a5697795db052564326a2"),
+        (8, "b1ca664cc0f8db32fe5a3cbaf8e5127e0e1c982a25790a3e1665ac6d1b2e0b4d"),
+    ],
+)
+def test_entries_without_a_name_of_their_unit_have_the_digests_of_before(most, digest):
+    """Ledgers that were written before entries named their unit remain readable."""
+    plan = plan_text(dpb.Privacy(all_charges([Run(0.5)]), dpb.Budget(1.0, 1e-6), rows_per_unit=most))
+    when = "2026-01-31T12:00:00.000000+00:00"
+    entry = StoredEntry("Tracking", 1.0, 1e-6, 0.25, 1, "Ana", "ward", 7, when, "0.1", plan, "")
+    assert (entry_digest("0" * 64, entry), entry.rows_per_unit, entry.unit) == (digest, most, None)
 
 
 def test_data_sets_of_one_database_are_apart(url):

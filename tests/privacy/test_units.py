@@ -62,6 +62,39 @@ def test_other_rows_of_one_unit_change_no_other_unit(most, seed):
         assert np.array_equal(a[same], b[same])
 
 
+LISTED = np.arange(12)  # of which 9, 10 and 11 never have rows
+
+
+def check_others_stay(most, seed, listed):
+    """One unit has all of its rows removed, or 0 to 11 others anywhere: shapes and the bundles of all others stay."""
+    rng = np.random.default_rng(seed)
+    ids = np.concatenate([np.arange(9), rng.integers(0, 9, size=40)])
+    values, changed = rng.normal(size=49), seed % 9
+    others, fresh = ids != changed, int(rng.integers(0, 12)) * (seed % 3 > 0)
+    places = np.sort(rng.integers(0, others.sum() + 1, size=fresh))
+    tables = (ids, values), (np.insert(ids[others], places, changed), np.insert(values[others], places, 7.0))
+    made = [(Selection.of(i, most, listed), v) for i, v in tables]
+    one, other = ((s.bundled(v), s.usable(np.ones(len(v), bool))) for s, v in made)
+    for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
+        assert a.shape == b.shape
+        assert np.array_equal(np.delete(a, changed, axis=0), np.delete(b, changed, axis=0))
+    assert other[1].tolist() == [unit < 9 and (unit != changed or fresh > 0) for unit in range(12)]
+    for leaf in jax.tree.leaves(other[0]):
+        assert not leaf[~other[1]].any()  # no row of another unit
+
+
+@pytest.mark.parametrize("most", [1, 2, 5])
+@pytest.mark.parametrize("seed", range(18))
+def test_with_a_list_of_ids_a_unit_may_have_no_rows_and_changes_no_other(most, seed):
+    check_others_stay(most, seed, LISTED)
+
+
+def test_ids_that_are_read_off_the_rows_are_noticed():
+    """The mutation: who has rows decides how many units there are."""
+    with pytest.raises(AssertionError):
+        check_others_stay(2, 0, None)
+
+
 def test_units_of_one_row_are_rows_without_a_mask():
     rows = Selection.of(np.arange(5), 1).bundled({"a": np.arange(10.0).reshape(5, 2)})
     assert np.array_equal(rows["a"], np.arange(10.0).reshape(5, 2))
@@ -87,7 +120,16 @@ BAD = {
     "an empty string": ["", *IDS[1:]],
     "nan": np.array([np.nan, *range(6)]),
     "nan among strings": np.array([float("nan"), *IDS[1:].tolist()], dtype=object),
+    "nan in a list": [SECRET, float("nan"), "c", "d", "e", "f", "g"],
+    "nan in a tuple": (SECRET, float("nan"), "c", "d", "e", "f", "g"),
+    "NumPy's nan in a list": [SECRET, np.nan, *IDS[2:]],
+    "nan that became text": np.array([SECRET, float("nan"), *IDS[2:].tolist()]),
+    "None that became text": np.array([SECRET, None, *IDS[2:].tolist()], dtype=object).astype(str),
+    "nan that became bytes": np.array([b"nan", *IDS[1:].astype("S")]),
+    "a list of numbers and strings": [SECRET, "1", 1, 2, 3, 4, 5],
+    "a list of integers and booleans": [1, True, 2, 3, 4, 5, 6],
     "floats": np.arange(7.0),
+    "a list of floats": [float(one) for one in range(7)],
     "booleans": np.zeros(7, bool),
     "mixed": np.array([SECRET, 1, 2, 3, 4, 5, 6], dtype=object),
     "objects": [object()] * 7,
@@ -104,11 +146,68 @@ def test_bad_ids_are_refused_and_never_quoted(name):
         dpb.Records(lower=np.zeros((7, 3)), unit=BAD[name], rows_per_unit=2)
     assert SECRET not in str(caught.value)
     assert caught.value.__cause__ is None
+    assert caught.value.__context__ is None  # NumPy's errors may quote an id
 
 
-@pytest.mark.parametrize("ids", [IDS, list(IDS), IDS.astype(object), np.arange(7, dtype=np.uint8), range(7)])
+@pytest.mark.parametrize(
+    "ids", [IDS, list(IDS), tuple(IDS), IDS.astype(object), np.arange(7, dtype=np.uint8), range(7), list(range(7))]
+)
 def test_ids_are_integers_or_strings(ids):
-    assert len(read_ids(ids, 7)) == 7
+    assert read_ids(ids, 7).tolist() == list(ids)
+
+
+def test_ids_may_be_bytes_and_short():
+    assert read_ids([b"b", b"a"], 2).tolist() == [b"b", b"a"]
+    assert read_ids(["n", "N"], 2).tolist() == ["n", "N"]
+
+
+LIST = ["a", "b", "c", SECRET]
+
+
+def test_a_declared_list_is_the_units():
+    records = dpb.Records(lower=np.ones((7, 3)), unit=IDS, rows_per_unit=4, mean_rows=2.5, unit_ids=LIST)
+    assert records.sizes == dpb.RecordShapes(lower=np.zeros((4, 3)), rows_per_unit=4, mean_rows=2.5)
+    same = dpb.Records(lower=np.ones((7, 3)), unit=IDS, rows_per_unit=4, unit_ids=LIST[::-1])
+    assert same.seal(bytes(32)) == records.seal(bytes(32))
+    found = dpb.Records(lower=np.ones((7, 3)), unit=IDS, rows_per_unit=4)
+    listed = dpb.Records(lower=np.ones((7, 3)), unit=IDS, rows_per_unit=4, unit_ids=["a", "b", "c"])
+    assert listed.seal(bytes(32)) == found.seal(bytes(32))
+
+
+@pytest.mark.parametrize(
+    ("listed", "words"),
+    [
+        (["a", "b"], "unit_ids: must list all ids"),
+        ([1, 2, 3], "unit_ids: must list all ids"),
+        (["a", "b", "c", SECRET, SECRET], "an id is listed twice"),
+        (["a", "b", "c", None], "unit_ids: must list"),
+        ([1.0, 2.0], "unit_ids: must list"),
+        (5, "unit_ids: must list"),
+        ({"upper": LIST}, "unit_ids: must have the ids of the roles 'lower'"),
+    ],
+)
+def test_lists_that_do_not_fit_are_refused_and_no_id_is_quoted(listed, words):
+    ids = [SECRET, *IDS[1:]] if listed == ["a", "b"] else IDS
+    with pytest.raises(dpb.InvalidRecords, match=words) as caught:
+        dpb.Records(lower=np.zeros((7, 3)), unit=ids, rows_per_unit=2, unit_ids=listed)
+    assert SECRET not in str(caught.value)
+
+
+def test_lists_of_two_roles_are_disjoint():
+    arrays = {"upper": np.zeros(7), "lower": np.zeros(3)}
+    given = {"unit": {"upper": IDS, "lower": ["d", "e", "f"]}, "rows_per_unit": 2}
+    with pytest.raises(dpb.InvalidRecords, match="unit_ids: must map the roles"):
+        dpb.Records(**arrays, **given, unit_ids=LIST)
+    with pytest.raises(dpb.InvalidRecords, match="unit_ids: an id is in two roles"):
+        dpb.Records(**arrays, **given, unit_ids={"upper": LIST, "lower": ["d", "e", "f", "a"]})
+    records = dpb.Records(**arrays, **given, unit_ids={"upper": LIST, "lower": ["d", "e", "f", "g", "h"]})
+    assert [records.sizes.count(role) for role in ("upper", "lower")] == [4, 5]
+    with pytest.raises(dpb.InvalidArgument, match="rows_per_unit"):
+        dpb.Records(lower=np.zeros(7), unit_ids=LIST)
+
+
+def test_a_selection_does_not_show_its_places():
+    assert repr(Selection.of(IDS, 4)) == "Selection(3 units of at most 4 rows; places hidden)"
 
 
 def test_a_unit_in_two_roles_is_refused():

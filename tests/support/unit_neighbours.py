@@ -1,5 +1,6 @@
 """The adversary of units: replaces all rows of a unit, and compares the movement of an answer with the sensitivity."""
 
+import dataclasses
 import functools
 
 import jax
@@ -77,7 +78,11 @@ def _moved(leaf, rng):
 
 
 def largest_ratio(answers_of, release, point, rng, held):
-    """The largest movement of an answer over its sensitivity, if one unit is replaced by any of many, 1 to k rows."""
+    """The largest movement of an answer over its sensitivity, if one unit is replaced by any of many, 0 to k rows.
+
+    A unit without rows exists where all ids are declared. It contributes nothing: another one moves an answer from
+    there by no more than the sensitivity of zero-out.
+    """
     ratios = []
     for role in release.contributions:
         tried = jax.tree.map(jnp.asarray, _units(held[role][0], TRIED // 2, rng))
@@ -85,8 +90,23 @@ def largest_ratio(answers_of, release, point, rng, held):
             answers = answers_of(release, held, _unchanged(release, held) | {role: tried}, point)
         rows = np.hstack([np.asarray(leaf, np.float64).reshape(TRIED, -1) for leaf in jax.tree.leaves(answers)])
         movements = np.linalg.norm(rows[:, None] - rows[None], axis=2)
-        ratios.append(np.where(np.isfinite(movements), movements, np.inf).max() / release.sensitivity(role))
+        movements = np.where(np.isfinite(movements), movements, np.inf)
+        ratios.append(movements.max() / release.sensitivity(role))
+        empty = ~np.asarray(tried.present).any(axis=1)
+        assert empty.any(), "the search has no unit without rows"
+        from_nothing = dataclasses.replace(release, adjacency="zero-out").sensitivity(role)
+        ratios.append(movements[empty].max() / from_nothing)
     return max(ratios)
+
+
+def stored(unit):
+    """A unit as records store it, and whether it is valid: one without rows is not (`Selection.usable`)."""
+    return unit, jnp.any(unit.present)
+
+
+def stored_with_a_row(unit):
+    """A broken form: a unit without rows has a row of zeros, which contributes like any other."""
+    return Bundle(unit.rows, unit.present.at[0].set(True)), True
 
 
 def compiled_answers():
@@ -98,7 +118,10 @@ def _answers(release, held, tried, point):
     """With the same noise. All roles of a release are replaced in one program, so that it is compiled once."""
 
     def answer(new):
-        changed = {role: (_with_first(held[role][0], unit), held[role][1]) for role, unit in new.items()}
+        changed = {}
+        for role, unit in new.items():
+            one, valid = stored(unit)
+            changed[role] = _with_first(held[role][0], one), held[role][1].at[0].set(valid)
         return _answer(release, held | changed, point, jnp.zeros((2, 2), jnp.uint32))
 
     return jax.vmap(answer)(tried)
@@ -115,12 +138,14 @@ def _unchanged(release, held):
 
 
 def _units(like, number, rng):
-    """Bundles to try: rows of all kinds, mixed or all alike, and any number of them."""
+    """Bundles to try: rows of all kinds, mixed or all alike, and any number of them, also none."""
     rows = candidates(jax.tree.map(lambda leaf: leaf[:, 0], like.rows), number * MOST, 3, rng)
     rows = jax.tree.map(lambda leaf: leaf.reshape(2 * number, MOST, *leaf.shape[1:]), rows)
     alike = np.arange(2 * number) % 3 == 0
     rows = jax.tree.map(lambda leaf: np.where(_wide(alike, leaf), leaf[:, :1], leaf), rows)
-    return Bundle(rows, np.arange(MOST) < rng.integers(1, MOST + 1, size=(2 * number, 1)))
+    present = np.arange(MOST) < rng.integers(0, MOST + 1, size=(2 * number, 1))
+    rows = jax.tree.map(lambda leaf: np.where(_wide(present.any(axis=1), leaf), leaf, 0).astype(leaf.dtype), rows)
+    return Bundle(rows, present)
 
 
 def _wide(mask, leaf):

@@ -147,8 +147,8 @@ def _bundled(prepared: Any) -> dict[str, Tree]:
     """Records that an estimator has prepared: rows, or units."""
     if not prepared.units:
         return dict(prepared.records)
-    ids, most = prepared.units["unit"], prepared.units["rows_per_unit"]
-    return {role: Selection.of(ids[role], most).bundled(tree) for role, tree in prepared.records.items()}
+    ids, listed, most = (prepared.units[name] for name in ("unit", "unit_ids", "rows_per_unit"))
+    return {role: Selection.of(ids[role], most, listed[role]).bundled(tree) for role, tree in prepared.records.items()}
 
 
 def by_role(name: str, given: Any) -> dict[str, Tree]:

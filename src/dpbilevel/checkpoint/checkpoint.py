@@ -19,6 +19,10 @@ then the records are sealed, then the chunks run. If a run stops between the cha
 the ledger by its name, within the transaction that would charge it. The last chunk removes the noise secret from the
 file.
 
+**Scores.** A run of the command line may release scores of other records once it is finished, in the same charge. Their
+noise comes from the key and the seal of what is scored (`following_schedule`): whoever resumes the run releases the
+same bits, and other records have noise of their own. So a copy of the file suffices to remove the noise of scores.
+
 **Copies.** The file holds the noise secret from its creation on, before any records are sealed. An early copy can run
 the same noise on any records, and a copy from any time before the last chunk can subtract the noise from the released
 values. Neither can be detected or undone. The file, and every copy of it, is as secret as the records.
@@ -244,6 +248,20 @@ def opened(
             elif not (schedule.reproducible or _is_finished(planned, saved.part, saved.rounds)):
                 raise checkpoint_file.damaged(target)
         yield Checkpoint(target, planned, saved, schedule, new=content is None, required=required)
+
+
+def following_schedule(path: Path, records: Records) -> KeySchedule:
+    """The keys of a release on other records that follows the run of a checkpoint: the same ones if it is repeated.
+
+    A run without a checkpoint, or with one that cannot be read, cannot be resumed; its keys are new ones.
+    """
+    content = None
+    with contextlib.suppress(CheckpointRefused):
+        content = checkpoint_file.read(path)
+    if content is None:
+        return KeySchedule()
+    key = hmac.new(bytes.fromhex(content["key"]), b"dpbilevel release after a run", "sha256").digest()
+    return KeySchedule.restore(records.seal(key))
 
 
 def _parsed(path: Path, content: dict[str, Any]) -> Saved:

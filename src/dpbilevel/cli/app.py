@@ -291,11 +291,14 @@ def ledger_create(
     epsilon: Annotated[float, "The total epsilon of all runs on the data set, permanently."],
     delta: Annotated[float, "The total delta."] = 1e-6,
     adjacency: shared.Adjacency = "replace-one",
+    unit: Annotated[
+        str | None, "A column of ids: only runs that protect all rows of one of its ids are charged."
+    ] = None,
 ) -> None:
     """Create the ledger of a data set."""
     from dpbilevel.cli.commands import create_ledger
 
-    create_ledger(ledger, dataset, epsilon, delta, adjacency)
+    create_ledger(ledger, dataset, epsilon, delta, adjacency, unit)
 
 
 @_added("dpbilevel ledger show visits.db", "show", ledgers)

@@ -14,6 +14,7 @@ from dpbilevel.errors import InvalidRecords
 # Numbers with either decimal mark.
 _NUMBERS = {mark: rf"^[+-]?(\d+[{mark}]?\d*|[{mark}]\d+)([eE][+-]?\d+)?$" for mark in ".,"}
 _DATES = r"^\d{4}-\d\d-\d\d([ T]\d\d:\d\d(:\d\d(\.\d+)?)?)?$"
+_FLOATS = r"^[+-]?\d+[.,]0*$"  # integers, as programs write them that read a column with missing cells
 _OTHER_MARK = {".": "pass --decimal , for 2,5", ",": "leave --decimal out for 2.5"}
 # Words allowed in a column of numbers: missing and infinite values.
 _NO_NUMBERS = sorted(MISSING | {f"{sign}{word}" for sign in ("", "+", "-") for word in ("inf", "infinity")})
@@ -81,6 +82,36 @@ def words(cells: Any, values: Sequence[str] = ()) -> npt.NDArray[np.object_]:
     for spelling, value in _spellings(values).items():
         cells = compute.if_else(compute.fill_null(compute.equal(cells, spelling), False), value, cells)
     return np.asarray(compute.fill_null(cells, "").to_numpy(zero_copy_only=False), dtype=object)
+
+
+def unit_ids(name: str, cells: Any) -> npt.NDArray[np.object_]:
+    """Cells of a column of ids as strings.
+
+    Missing ones are refused: they would all be rows of one unit. So are numbers that are no integers: one id would be
+    17 in one file and 17.0 in another, two units of one person, which may have two roles.
+
+    >>> import pyarrow
+    >>> unit_ids("person", pyarrow.array(["17", "b-4"])).tolist()
+    ['17', 'b-4']
+    """
+    import pyarrow
+    import pyarrow.compute as compute
+    from pyarrow import types
+
+    texts = compute.cast(cells, pyarrow.string())
+    known = compute.is_in(compute.utf8_lower(texts), pyarrow.array(sorted(MISSING)))
+    if compute.any(compute.or_(compute.is_null(texts), known)).as_py():
+        raise InvalidRecords(
+            f"column {name!r}: holds ids, none of them missing; empty cells and NA are missing values. Drop rows "
+            "without an id, or give each of them an id of its own"
+        )
+    is_typed = types.is_floating(cells.type) or types.is_decimal(cells.type) or types.is_boolean(cells.type)
+    if is_typed or compute.any(compute.match_substring_regex(texts, _FLOATS)).as_py():
+        raise InvalidRecords(
+            f"column {name!r}: holds ids, which must be integers or text; these are floats or booleans, "
+            "or look like 17.0. Write them as integers, in all files alike"
+        )
+    return words(texts)
 
 
 def listed_words(cells: Any, values: Sequence[str], *, other: bool) -> npt.NDArray[np.object_] | None:

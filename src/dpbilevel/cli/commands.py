@@ -257,14 +257,15 @@ def run_audits(
         console.print("\nNo lower bound exceeds the claim. This does not prove that no better attack exists.")
 
 
-def create_ledger(where: str, dataset: str, epsilon: float, delta: float, adjacency: str) -> None:
+def create_ledger(where: str, dataset: str, epsilon: float, delta: float, adjacency: str, unit: str | None) -> None:
     """Create the ledger of a data set."""
     show_warnings_as_lines()
     total = Budget(epsilon, delta, adjacency)  # type: ignore[arg-type]
     warn_if_weak(epsilon)
     with SIGNALS.held():
-        ledger = ledger_files.create(where, dataset, total)
+        ledger = ledger_files.create(where, dataset, total, unit)
     Console().print(repr(ledger))
+    Console().print(f"Unit of privacy: {ledger.statement().snapshot.unit}.")
 
 
 def show_ledger(where: str, dataset: str | None, *, as_json: bool) -> None:

@@ -19,7 +19,7 @@ from dpbilevel.cli.run_folder import HeldLedger
 from dpbilevel.cli.schema import Schema
 from dpbilevel.cli.signals import NOTHING_SPENT, SIGNALS
 from dpbilevel.cli.table_file import open_table
-from dpbilevel.cli.units import Unit, unit_of
+from dpbilevel.cli.units import Unit, unit_of_scores
 from dpbilevel.errors import DPBilevelError, InvalidArgument
 from dpbilevel.estimators.base import default_delta
 from dpbilevel.evaluation.evaluating import evaluate
@@ -28,6 +28,7 @@ from dpbilevel.evaluation.scoring import CLASSIFIERS, METRICS, REGRESSORS
 from dpbilevel.foundation.files import Reserved
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.ledger import Ledger
+from dpbilevel.privacy.stores.entry import unit_of_column
 from dpbilevel.report.review import Review
 
 GROUPS = "group_accuracy"
@@ -42,7 +43,7 @@ class Wanted:
         metrics: names, separated by commas; None for those of the target's kind.
         groups: the column whose categories are groups.
         positive_class: the class of "auc" and "calibration".
-        unit, rows_per_unit: the column of ids and the bound on their rows, unless the schema of the run declares them.
+        unit, rows_per_unit: the column of ids and the bound on their rows; by default those of the run.
         epsilon, delta, adjacency, noise: of the evaluation; without delta it is 1/n^1.1, rounded down.
         invalid: how rows with missing numbers are treated.
     """
@@ -117,7 +118,7 @@ def score(review: Review, data: Path, out: Path, wanted: Wanted, *, layout: Layo
     model, encoder, schema = restore(review, wanted.invalid)
     target = review.model.target if review.model is not None else ""
     names, groups = wanted.names(schema, target), wanted.group_names(schema)
-    unit = unit_of(schema, "the schema of the run", unit=wanted.unit, rows_per_unit=wanted.rows_per_unit)
+    unit = unit_of_scores(review, schema, wanted.unit, wanted.rows_per_unit)
     table = open_table(data, layout)
     others = ([] if wanted.groups is None else [wanted.groups], [] if unit is None else [unit.column])
     needed = [*encoder.feature_names_in_, target, *others[0], *others[1]]
@@ -129,9 +130,9 @@ def score(review: Review, data: Path, out: Path, wanted: Wanted, *, layout: Layo
         )
     places = {} if wanted.groups is None else {"group": wanted.groups}
     rows = read_rows(table, encoder, schema, target, places, None if unit is None else unit.column)
-    reserved = _reserved(out)
     paying = Ledger(wanted.budget(rows.records)) if ledger is None else ledger
-    own = HeldLedger(paying, lambda: _interrupted(out))
+    reserved = _reserved(out)
+    own = HeldLedger(paying, None if unit is None else unit_of_column(unit.column), lambda: _interrupted(out))
     try:
         found = _evaluated(model, rows, names, groups, wanted, schema.columns[target].values, unit, own)
     except BaseException as error:

@@ -125,10 +125,14 @@ class FitCommand:
         return {}
 
     def unit_facts(self) -> dict[str, str]:
-        """The unit of privacy as a fact for the report, if it is not a row."""
+        """The unit of privacy as facts for the report, if it is not a row."""
         if self.unit is None:
             return {}
-        return {"unit of privacy": f"all rows with the same {self.unit}, at most {self.rows_per_unit} of them used"}
+        from dpbilevel.cli.units import COLUMN
+        from dpbilevel.privacy.stores.entry import unit_of_column
+
+        protected = f"{unit_of_column(self.unit)}, at most {self.rows_per_unit} of them used"
+        return {COLUMN: self.unit, "unit of privacy": protected}
 
     @property
     def settings(self) -> dict[str, Any]:

@@ -5,12 +5,12 @@ disjoint from the other two. Each record is in one role, so that the run as a wh
 role (parallel composition), and scores with the whole epsilon cost nothing. Their release is declared before the run
 and charged together with it, as one entry of the ledger.
 
-A run that is resumed may compute scores again, with fresh noise. This is no second release: scores leave the process
-only with the finished run, which is written once.
+A run that is resumed may compute scores again, after a process that was killed had written them to a file that was not
+yet complete. It draws the same noise: their keys follow from the checkpoint and from what is scored.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,12 +24,13 @@ from dpbilevel.errors import InvalidArgument
 from dpbilevel.estimators.split import Positions, split, split_by_hash, validation_rows
 from dpbilevel.evaluation.evaluating import ScorePlan, plan_scores, warn_if_noisy
 from dpbilevel.evaluation.heldout import check_same_kind, checked_pair
+from dpbilevel.evaluation.of_units import in_places, of_records, selected
 from dpbilevel.evaluation.result import Evaluation
 from dpbilevel.evaluation.scoring import Declared, chosen_metrics, scored
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.ledger import Receipt
 from dpbilevel.privacy.noise import KeySchedule
-from dpbilevel.privacy.units import read_ids, read_units
+from dpbilevel.privacy.units import Selection, read_ids, read_units
 from dpbilevel.records import Records
 from dpbilevel.solution.solution import Solution
 
@@ -88,7 +89,7 @@ def _check_three(number: int, kind: str) -> None:
         raise InvalidArgument(f"--holdout: needs at least 3 {kind}, one to validate, one to train and one to score")
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)  # a repr would show cells
 class HeldOut:
     """Rows that are set aside, and the plan of their scores."""
 
@@ -96,14 +97,20 @@ class HeldOut:
     targets: Any
     plan: ScorePlan
     classes: Any
-    units: Mapping[str, Any]  # arguments of `dpb.Records`; empty if rows are protected
+    selection: Selection | None  # of the rows of units; None if rows are protected
 
-    def score(self, model: Any, receipt: Receipt, seed: int | None) -> Evaluation:
-        """Release the scores of a trained model; the charge of the run has paid for them."""
+    def score(self, model: Any, receipt: Receipt, schedule_for: Callable[[Records], KeySchedule]) -> Evaluation:
+        """Release the scores of a trained model; the charge of the run has paid for them.
+
+        Their keys are those of ``schedule_for`` the records that hold what the model said of the rows.
+        """
         with jax.enable_x64(True):
-            of_rows = scored(self.plan.metrics, model, self.features, self.targets, self.classes, None)
-            hidden = Records(heldout=of_rows, **self.units)
-        return self.plan.release_scores(hidden, KeySchedule(seed), self.features.caveats, receipt=receipt)
+            rows, targets = in_places(self.selection, self.features, self.targets)
+            stored, bundles = of_records(
+                self.selection, scored(self.plan.metrics, model, rows, targets, self.classes, None)
+            )
+            hidden = Records(heldout=stored, **bundles)
+        return self.plan.release_scores(hidden, schedule_for(hidden), self.features.caveats, receipt=receipt)
 
 
 def planned_scores(
@@ -127,8 +134,7 @@ def planned_scores(
     _, targets = checked_pair((rows.features, rows.target))
     if classes is not None:
         check_same_kind(targets, classes)
-    units = {} if rows.units is None else {"unit": rows.units, "rows_per_unit": rows_per_unit}
-    return HeldOut(rows.features, targets, planned, classes, units)
+    return HeldOut(rows.features, targets, planned, classes, selected(rows.units, rows_per_unit, len(targets)))
 
 
 def default_metrics(kind: str, labels: int) -> tuple[str, ...]:

@@ -7,10 +7,10 @@ from pathlib import Path
 from dpbilevel.errors import InvalidArgument
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.ledger import Ledger
-from dpbilevel.privacy.stores.entry import StoredEntry
+from dpbilevel.privacy.stores.entry import StoredEntry, unit_of_column
 from dpbilevel.privacy.stores.statement import Statement
 
-HEADERS = ("run", "when (UTC)", "who", "what", "epsilon", "delta", "mu", "version")
+HEADERS = ("run", "when (UTC)", "who", "what", "epsilon", "delta", "mu", "rows per unit", "version")
 _SUFFIXES = (".db", ".sqlite", ".sqlite3")
 
 
@@ -57,8 +57,9 @@ def datasets(url: str) -> tuple[str, ...]:
     return dataset_names(ledger_url(url))
 
 
-def create(url: str, dataset: str, total: Budget) -> Ledger:
-    """Create the ledger of a data set; if it exists, it must have the same total."""
+def create(url: str, dataset: str, total: Budget, unit: str | None = None) -> Ledger:
+    """Create the ledger of a data set, of the units of a column if one is given; if it exists, it must be the same."""
+    protected = None if unit is None else unit_of_column(unit)
     try:
         known = dataset in datasets(url)
     except InvalidArgument:  # there is no ledger yet
@@ -71,8 +72,13 @@ def create(url: str, dataset: str, total: Budget) -> Ledger:
                 f"--dataset {dataset}: already has a ledger there, with {fixed}, which cannot be changed; "
                 "`dpbilevel ledger show` shows it"
             )
+        if protected is not None and protected != there.statement().snapshot.unit:
+            raise InvalidArgument(
+                f"--unit {unit}: the ledger of {dataset} is for {there.statement().snapshot.unit}, which cannot be "
+                "changed; leave the option out, or choose another name"
+            )
         return there
-    return Ledger.open(ledger_url(url), dataset=dataset, total=total)
+    return Ledger.open(ledger_url(url), dataset=dataset, total=total, unit=protected)
 
 
 def show(url: str, dataset: str | None = None) -> tuple[LedgerView, ...]:
@@ -115,7 +121,7 @@ def _view(statement: Statement) -> LedgerView:
     delta = "" if dataset.total.delta is None else f" at delta {dataset.total.delta:g}"
     facts = (
         ("data set", dataset.name),
-        ("unit of privacy", dataset.unit),
+        ("unit of privacy", statement.snapshot.unit),
         ("relation", dataset.total.adjacency),
         ("composition", statement.snapshot.composition or "decided by the first run"),
         ("created", f"{dataset.created} by {dataset.user}"),
@@ -151,5 +157,6 @@ def _row(entry: StoredEntry) -> tuple[str, ...]:
         f"{entry.epsilon:.6g}",
         f"{entry.delta:.3g}",
         "" if entry.mu is None else f"{entry.mu:.4g}",
+        "" if entry.rows_per_unit is None else f"{entry.rows_per_unit}",
         entry.version,
     )

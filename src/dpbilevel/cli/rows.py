@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dpbilevel.cli.cells import dates, listed_words, numbers, words
+from dpbilevel.cli.cells import dates, listed_words, numbers, unit_ids, words
 from dpbilevel.cli.schema import Schema
 from dpbilevel.cli.table_file import TableFile
 from dpbilevel.encoding.encoded_rows import EncodedRows
@@ -21,7 +21,7 @@ from dpbilevel.privacy.units import read_ids
 Array = npt.NDArray[Any]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)  # a repr would show cells
 class Rows:
     """All rows of a file.
 
@@ -104,7 +104,7 @@ def read_rows(
         for name, cells in listed.items():
             cells.append(_listed(name, schema, block, decimal))
         if unit is not None:
-            ids.append(words(block[unit]))
+            ids.append(unit_ids(unit, block[unit]))
         if weight is not None:
             weights.append(numbers(weight, block[weight], decimal))
     if not features:

@@ -243,8 +243,8 @@ def check_free(path: Path, *, force: bool) -> None:
 class RunLedger(Ledger):
     """The ledger of a run on the command line: a signal never interrupts its charge, and is handled after it."""
 
-    def __init__(self, ledger: Ledger, folder: RunFolder, also: Sequence[Chargeable]) -> None:
-        self._store, self._folder, self._also = ledger._store, folder, also
+    def __init__(self, ledger: Ledger, folder: RunFolder, also: Sequence[Chargeable], unit: str | None) -> None:
+        self._store, self._folder, self._also, self._unit = ledger._store, folder, also, unit
         self.receipt: Receipt | None = None
         self.description = ""
 
@@ -256,12 +256,18 @@ class RunLedger(Ledger):
         *,
         once: bool = False,
         rows_per_unit: int | None = None,
+        unit: str | None = None,
     ) -> Receipt:
         with SIGNALS.held():
             if self._folder.resumed:  # not earlier: its checkpoint is locked now, and has refused nothing
                 self._folder.begin()
             receipt = self.receipt = super().charge(
-                [*releases, *self._also], budget, description, once=once, rows_per_unit=rows_per_unit
+                [*releases, *self._also],
+                budget,
+                description,
+                once=once,
+                rows_per_unit=rows_per_unit,
+                unit=unit or self._unit,
             )
             self.description = description
             SIGNALS.ending = lambda: f"The run had started: {self._folder.abort()}."
@@ -274,28 +280,31 @@ class HeldLedger(Ledger):
 
     Args:
         ledger: the ledger to charge.
+        unit: what a unit is; None if rows are protected.
         ending: called if a signal ends the command after the charge; returns the message.
     """
 
-    def __init__(self, ledger: Ledger, ending: Callable[[], str]) -> None:
-        self._store, self._ending = ledger._store, ending
+    def __init__(self, ledger: Ledger, unit: str | None, ending: Callable[[], str]) -> None:
+        self._store, self._unit, self._ending = ledger._store, unit, ending
         self.receipt: Receipt | None = None
 
     def charge(self, *arguments: Any, **options: Any) -> Receipt:
         with SIGNALS.held():
-            receipt = self.receipt = super().charge(*arguments, **options)
+            receipt = self.receipt = super().charge(*arguments, **{"unit": self._unit} | options)
             SIGNALS.ending = self._ending
         return receipt
 
 
 @contextlib.contextmanager
-def running(folder: RunFolder, ledger: Ledger, also: Sequence[Chargeable] = ()) -> Iterator["RunLedger"]:
+def running(
+    folder: RunFolder, ledger: Ledger, also: Sequence[Chargeable] = (), unit: str | None = None
+) -> Iterator["RunLedger"]:
     """Create the folder and maintain its state: removed if nothing was charged, "aborted" if the run fails later.
 
-    Yields the ledger to charge, which charges the releases ``also`` together with the run. The body must end with
-    `finished`.
+    Yields the ledger to charge, which charges the releases ``also`` together with the run, and names its unit. The body
+    must end with `finished`.
     """
-    before, own = len(ledger.entries), RunLedger(ledger, folder, also)
+    before, own = len(ledger.entries), RunLedger(ledger, folder, also, unit)
     with SIGNALS.held():
         if not folder.resumed:
             folder.begin()

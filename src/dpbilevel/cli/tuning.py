@@ -1,11 +1,13 @@
 """A run on a file: read, charge, tune and train, write the released values."""
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from dpbilevel.checkpoint.checkpoint import following_schedule
 from dpbilevel.cli.compilation_cache import cache_programs
 from dpbilevel.cli.evaluation import SPACE as SCORES_SPACE
 from dpbilevel.cli.holdout import HeldOut, divide, planned_scores, with_scores
@@ -17,6 +19,9 @@ from dpbilevel.cli.run_folder import RunFolder, check_free, finished, now, runni
 from dpbilevel.estimators.prepared import Prepared
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.ledger import Ledger
+from dpbilevel.privacy.noise import KeySchedule
+from dpbilevel.privacy.stores.entry import unit_of_column
+from dpbilevel.records import Records
 from dpbilevel.report.review import LinearModel, Review
 from dpbilevel.report.run_file import run_file_space
 from dpbilevel.solution.shapes import shapes_of
@@ -63,12 +68,13 @@ def run(job: Job, *, ledger: Ledger | None, command: str, stored: StoredRun | No
         resumed=resumed,
     )
     also = () if scores is None else (scores.plan.release,)
-    with running(folder, Ledger(budget) if ledger is None else ledger, also) as charged:
+    unit = None if asked.unit is None else unit_of_column(asked.unit)
+    with running(folder, Ledger(budget) if ledger is None else ledger, also, unit) as charged:
         model: Any = job.estimator.set_params(ledger=charged)
         _fit(model, prepared, folder.checkpoint)
         solution, evaluation = model.solution_, None
         if scores is not None and charged.receipt is not None:
-            evaluation = scores.score(model, charged.receipt, asked.seed)
+            evaluation = scores.score(model, charged.receipt, partial(_schedule, asked.seed, folder.checkpoint))
             solution = with_scores(solution, evaluation)
         folder.solution = solution
         facts = {**stored.facts, **entry_fact(charged, charged.description)}
@@ -86,6 +92,13 @@ def run(job: Job, *, ledger: Ledger | None, command: str, stored: StoredRun | No
             ),
         )
     return Finished(review, asked.out)
+
+
+def _schedule(seed: int | None, checkpoint: Path | None, records: Records) -> KeySchedule:
+    """The keys of scores: the same ones if the run is resumed, and fresh ones if it cannot be."""
+    if seed is not None or checkpoint is None:
+        return KeySchedule(seed)
+    return following_schedule(checkpoint, records)
 
 
 def _fit(model: Any, prepared: Prepared, checkpoint: Path | None) -> None:

@@ -9,6 +9,9 @@ from typing import Any
 from dpbilevel.cli.schema import Schema
 from dpbilevel.errors import InvalidArgument
 from dpbilevel.privacy.units import check_bounds
+from dpbilevel.report.review import Review
+
+COLUMN = "column of ids"  # the fact of a run that names it
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,18 @@ def unit_of(schema: Schema, where: str, **given: Any) -> Unit | None:
             f"{where}: the unit {found['unit']!r} must have unit = true or ignore = true; an id is not a feature"
         )
     return Unit(found["unit"], most, found["mean_rows"])
+
+
+def unit_of_scores(review: Review, schema: Schema, unit: str | None, rows_per_unit: int | None) -> Unit | None:
+    """The unit of scores: by default that of the run, also where an option of the run named it and not the schema."""
+    most, column = review.solution.privacy.rows_per_unit, review.facts.get(COLUMN, unit)
+    if most is not None and not schema.of_kind("unit"):
+        if column is None:
+            raise InvalidArgument("--unit: must name the column of ids, because the run protects units")
+        if unit not in (None, column):
+            raise InvalidArgument(f"--unit {unit}: the run protects all rows with the same {column}; leave it out")
+        unit, rows_per_unit = column, most if rows_per_unit is None else rows_per_unit
+    return unit_of(schema, "the schema of the run", unit=unit, rows_per_unit=rows_per_unit)
 
 
 def _option(name: str) -> str:

@@ -2,13 +2,14 @@
 
 The two propagate by opposite rules. The norm is a property of these particular rows: operations drop it unless they are
 known to preserve it. Caveats apply to everything computed from the rows: every array that NumPy returns keeps them, and
-an array computed from several encoded ones has the caveats of all.
+an array computed from several encoded ones has the caveats of all. So does the mark that columns follow from the number
+of rows, which must be refused with units.
 """
 
 import contextlib
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +23,20 @@ Array = npt.NDArray[Any]
 _SIDE_BY_SIDE = frozenset({np.concatenate, np.hstack, np.column_stack})
 _KEEP_THE_NORM = _SIDE_BY_SIDE | {np.take}
 _CHANGE_THE_FIRST = frozenset({np.copyto, np.put, np.putmask, np.place, np.put_along_axis, np.fill_diagonal})
+
+
+class Inherited(NamedTuple):
+    """What everything that is computed from encoded rows inherits."""
+
+    caveats: tuple[str, ...] = ()
+    counts_rows: bool = False
+
+    @classmethod
+    def of(cls, values: Any) -> "Inherited":
+        """From all encoded rows in nested sequences and dictionaries, each caveat once."""
+        found = list(_encoded(values))
+        caveats = dict.fromkeys(caveat for rows in found for caveat in rows.caveats)
+        return cls(tuple(caveats), any(rows.counts_rows for rows in found))
 
 
 class EncodedRows(np.ndarray[Any, np.dtype[Any]]):
@@ -51,7 +66,7 @@ class EncodedRows(np.ndarray[Any, np.dtype[Any]]):
     data_norm: float | None
     caveats: tuple[str, ...]
     terms: tuple[Any, ...] = ()  # of `dpbilevel.encoding.terms`; dropped where columns may have changed
-    counts_rows: bool  # whether the columns follow from the number of rows, which is private for units
+    counts_rows: bool = False  # whether the columns follow from the number of rows, which is private for units
 
     def __new__(
         cls, rows: npt.ArrayLike, *, data_norm: float | None = None, caveats: Sequence[str] = ()
@@ -78,15 +93,15 @@ class EncodedRows(np.ndarray[Any, np.dtype[Any]]):
         self.counts_rows = getattr(source, "counts_rows", False)
 
     def __array_wrap__(self, array: Any, context: Any = None, return_scalar: bool = False) -> Any:
-        return array[()] if return_scalar else _with_caveats(array, self.caveats)
+        return array[()] if return_scalar else _with(array, Inherited.of(self))
 
     def __array_ufunc__(self, ufunc: Any, method: Any, *inputs: Any, out: Any = (), **options: Any) -> Any:
-        caveats = caveats_of((inputs, out, options))
+        inherited = Inherited.of((inputs, out, options))
         changed = (*out, *inputs[:1]) if method == "at" else out
         plain = {"out": tuple(map(_plain, out))} if out else {}
         plain |= {name: _plain(value) for name, value in options.items()}
         result = super().__array_ufunc__(ufunc, method, *map(_plain, inputs), **plain)
-        return _propagate_caveats(result, caveats, changed)
+        return _propagate(result, inherited, changed)
 
     def __array_function__(self, function: Callable[..., Any], types: Any, args: Any, kwargs: Any) -> Any:
         result = super().__array_function__(function, types, args, kwargs)
@@ -96,11 +111,9 @@ class EncodedRows(np.ndarray[Any, np.dtype[Any]]):
             norm = _side_by_side(*args, **kwargs)
         out = kwargs.get("out")
         changed = (*(out if isinstance(out, tuple) else (out,)), *(given[:1] if function in _CHANGE_THE_FIRST else ()))
-        result = _propagate_caveats(result, caveats_of(given), changed, given)
+        result = _propagate(result, Inherited.of(given), changed, given)
         if norm is not None:
             result.data_norm = norm
-        if function is np.concatenate and isinstance(result, EncodedRows):  # hstack and column_stack call it, too
-            result.counts_rows = any(getattr(part, "counts_rows", False) for part in args[0])
         return result
 
     def __getitem__(self, key: Any) -> Any:
@@ -113,11 +126,11 @@ class EncodedRows(np.ndarray[Any, np.dtype[Any]]):
 
     def __setitem__(self, key: Any, value: Any) -> None:
         super().__setitem__(key, value)
-        self._change(caveats_of(value))
+        self._change(Inherited.of(value))
 
     def take(self, indices: Any, axis: Any = None, out: Any = None, mode: Any = "raise") -> Any:
         """`numpy.ndarray.take`; whole rows keep the norm."""
-        taken = _propagate_caveats(super().take(indices, axis, out, mode), caveats_of((self, out)), (out,))
+        taken = _propagate(super().take(indices, axis, out, mode), Inherited.of((self, out)), (out,))
         if out is None and self.ndim == taken.ndim == 2 and axis in (0, -2):
             taken.data_norm, taken.terms = self.data_norm, self.terms
         return taken
@@ -145,11 +158,11 @@ class EncodedRows(np.ndarray[Any, np.dtype[Any]]):
 
     def nonzero(self) -> tuple[Array, ...]:
         """`numpy.ndarray.nonzero`, with the caveats."""
-        return tuple(_with_caveats(indices, self.caveats) for indices in super().nonzero())
+        return tuple(_with(indices, Inherited.of(self)) for indices in super().nonzero())
 
     def searchsorted(self, *args: Any, **kwargs: Any) -> Any:
         """`numpy.ndarray.searchsorted`, with the caveats."""
-        return _propagate_caveats(super().searchsorted(*args, **kwargs), caveats_of((self, args, kwargs)))
+        return _propagate(super().searchsorted(*args, **kwargs), Inherited.of((self, args, kwargs)))
 
     def sort(self, *args: Any, **kwargs: Any) -> None:
         """`numpy.ndarray.sort`, in place; it mixes rows, so the norm is dropped."""
@@ -164,12 +177,12 @@ class EncodedRows(np.ndarray[Any, np.dtype[Any]]):
     def fill(self, value: Any) -> None:
         """`numpy.ndarray.fill`, in place; the norm is dropped."""
         super().fill(value)
-        self._change(caveats_of(value))
+        self._change(Inherited.of(value))
 
     def put(self, indices: Any, values: Any, mode: Any = "raise") -> None:
         """`numpy.ndarray.put`, in place; the norm is dropped."""
         super().put(indices, values, mode)
-        self._change(caveats_of(values))
+        self._change(Inherited.of(values))
 
     def __reduce__(self) -> Any:
         reduced: Any = super().__reduce__()
@@ -184,10 +197,11 @@ class EncodedRows(np.ndarray[Any, np.dtype[Any]]):
         rows.data_norm, rows.terms = self.data_norm, self.terms
         return rows
 
-    def _change(self, caveats: tuple[str, ...] = ()) -> None:
-        """Drop the norm and add caveats, after cells were written."""
+    def _change(self, more: Inherited = Inherited()) -> None:
+        """Drop the norm and inherit more, after cells were written."""
         self.data_norm, self.terms = None, ()
-        self.caveats = tuple(dict.fromkeys((*self.caveats, *caveats)))
+        self.caveats = tuple(dict.fromkeys((*self.caveats, *more.caveats)))
+        self.counts_rows |= more.counts_rows
 
 
 def caveats_of(values: Any) -> tuple[str, ...]:
@@ -196,47 +210,46 @@ def caveats_of(values: Any) -> tuple[str, ...]:
     >>> caveats_of([EncodedRows([1.0], caveats=["one"]), {"more": EncodedRows([1.0], caveats=["two", "one"])}])
     ('one', 'two')
     """
-    return tuple(dict.fromkeys(_all_caveats(values)))
+    return Inherited.of(values).caveats
 
 
-def _all_caveats(values: Any) -> Iterator[str]:
+def _encoded(values: Any) -> Iterator[EncodedRows]:
     if isinstance(values, EncodedRows):
-        yield from values.caveats
+        yield values
     elif isinstance(values, list | tuple):
         for value in values:
-            yield from _all_caveats(value)
+            yield from _encoded(value)
     elif isinstance(values, dict):
-        yield from _all_caveats(list(values.values()))
+        yield from _encoded(list(values.values()))
 
 
 def _plain(value: Any) -> Any:
     return value.view(np.ndarray) if isinstance(value, EncodedRows) else value
 
 
-def _with_caveats(array: Array, caveats: tuple[str, ...]) -> EncodedRows:
+def _with(array: Array, inherited: Inherited) -> EncodedRows:
     """A view of the array as encoded rows without a norm."""
     encoded = array.view(EncodedRows)
-    encoded.data_norm, encoded.terms, encoded.caveats = None, (), caveats
+    encoded.data_norm, encoded.terms = None, ()
+    encoded.caveats, encoded.counts_rows = inherited
     return encoded
 
 
-def _propagate_caveats(
-    result: Any, caveats: tuple[str, ...], changed: Sequence[Any] = (), given: Sequence[Any] = ()
-) -> Any:
-    """Attach caveats to every array in a result of NumPy, and to the arrays that were written into."""
+def _propagate(result: Any, inherited: Inherited, changed: Sequence[Any] = (), given: Sequence[Any] = ()) -> Any:
+    """Attach what is inherited to every array in a result of NumPy, and to the arrays that were written into."""
     for array in changed:
         if isinstance(array, EncodedRows):
-            array._change(caveats)
+            array._change(inherited)
             if isinstance(result, np.ndarray) and np.may_share_memory(result, array) and result.shape == array.shape:
                 return array  # in-place arithmetic returns its target
     if any(result is array for array in given):
         return result  # np.atleast_2d of a matrix, for example, is the matrix itself
     if isinstance(result, np.ndarray) and not isinstance(result, np.ma.MaskedArray):  # a view would lose the mask
-        return _with_caveats(result, caveats)
+        return _with(result, inherited)
     if isinstance(result, tuple) and hasattr(result, "_make"):
-        return result._make(_propagate_caveats(part, caveats) for part in result)
+        return result._make(_propagate(part, inherited) for part in result)
     if type(result) in (list, tuple):
-        return type(result)(_propagate_caveats(part, caveats, given=given) for part in result)
+        return type(result)(_propagate(part, inherited, given=given) for part in result)
     return result
 
 

@@ -66,6 +66,7 @@ class PrivateEstimator(CountedCopies):
         rows_per_unit: k, for ``fit(..., units=ids)``: a record is all rows of one id, at most k of them used. None:
             a record is a row.
         mean_rows: a public guess of the mean number of rows of an id; k by default, as in `dpb.Records`.
+        unit_ids: a public list of all ids that may be in the data, as in `dpb.Records`: ids without rows are units.
     """
 
     epsilon: float = 1.0
@@ -82,6 +83,7 @@ class PrivateEstimator(CountedCopies):
     noise: str = "float"
     rows_per_unit: int | None = None
     mean_rows: float | None = None
+    unit_ids: Any = None
 
     _refit: ClassVar[Refit | str] = "auto"
 
@@ -100,8 +102,9 @@ class PrivateEstimator(CountedCopies):
         if table.shape[0] < (2 if reset else 1) or table.shape[1] < 1:  # with scikit-learn's wording
             noun, least = ("feature", 1) if table.shape[1] < 1 else ("sample", 2 if reset else 1)
             found = table.shape[1] if table.shape[1] < 1 else table.shape[0]
+            shape = f" (shape={table.shape})" if self.rows_per_unit is None else ""  # the number of rows is private
             raise InvalidRecords(
-                f"X: Found array with {found} {noun}(s) (shape={table.shape}) while a minimum of {least} is required."
+                f"X: Found array with {found} {noun}(s){shape} while a minimum of {least} is required."
             )
         validate_data(self, X if table.names else table, reset=reset, skip_check_array=True)
         return table

@@ -22,7 +22,7 @@ from dpbilevel.encoding.encoded_rows import EncodedRows
 from dpbilevel.errors import InvalidArgument
 from dpbilevel.estimators.prepared import Unread, levels
 from dpbilevel.estimators.split import split_by_hash
-from dpbilevel.privacy.units import check_bounds, check_columns_are_public, read_ids, read_units
+from dpbilevel.privacy.units import check_bounds, check_columns_are_public, listed_ids, read_ids, read_units
 from dpbilevel.records import RecordShapes
 
 Tree = Any
@@ -41,8 +41,11 @@ class Levels(NamedTuple):
     sizes: RecordShapes
     units: Mapping[str, Any]
 
+    def __repr__(self) -> str:
+        return f"Levels({self.sizes!r}; values hidden)"
 
-@dataclass(frozen=True, eq=False)
+
+@dataclass(frozen=True, eq=False, repr=False)  # a repr would show ids
 class Owners:
     """Whose rows the rows of a table are.
 
@@ -50,6 +53,7 @@ class Owners:
         ids: one for each row.
         rows_per_unit, mean_rows: as in `dpb.Records`.
         validation_fraction, split_seed: of units; the seed is part of the hash.
+        listed: the declared list of ids, sorted; None without one, where the ids are those of the rows.
     """
 
     ids: npt.NDArray[Any]
@@ -57,6 +61,7 @@ class Owners:
     mean_rows: float
     validation_fraction: float
     split_seed: int
+    listed: npt.NDArray[Any] | None = None
 
     @classmethod
     def of(cls, units: Any, X: Any, rows: int, estimator: Any) -> "Owners | None":
@@ -68,18 +73,24 @@ class Owners:
             return None
         most = estimator.rows_per_unit
         if units is None and most is None:
-            if estimator.mean_rows is not None:
-                raise InvalidArgument("mean_rows: must be left out without rows_per_unit, the bound on rows of a unit")
+            for name in ("mean_rows", "unit_ids"):
+                if getattr(estimator, name) is not None:
+                    raise InvalidArgument(
+                        f"{name}: must be left out without rows_per_unit, the bound on rows of a unit"
+                    )
             return None
         bounds = check_bounds(most, estimator.mean_rows)
         if units is None:
             raise InvalidArgument("units: must be given to fit with rows_per_unit, one id for each row")
         _check_encoded(X)
-        return cls(read_ids(units, rows), *bounds, estimator.validation_fraction, estimator.split_seed)
+        ids = read_ids(units, rows)
+        listed = listed_ids(estimator.unit_ids, ids)
+        return cls(ids, *bounds, estimator.validation_fraction, estimator.split_seed, listed)
 
     def split(self, upper: Sequence[Any], lower: Sequence[Any]) -> Levels:
         """``upper`` columns of the rows of some units, and ``lower`` columns of those of the others."""
-        names, unit = np.unique(self.ids, return_inverse=True)
+        names = np.unique(self.ids) if self.listed is None else self.listed
+        unit = np.searchsorted(names, self.ids)
         if len(names) < 2:
             raise InvalidArgument("units: must have at least 2 ids, one to validate and one to train")
         validating, _ = split_by_hash(names, self.validation_fraction, self.split_seed)
@@ -87,18 +98,30 @@ class Owners:
         is_upper[validating] = True
         selections = np.flatnonzero(is_upper[unit]), np.flatnonzero(~is_upper[unit])
         ids = {role: self.ids[places] for role, places in zip(("upper", "lower"), selections, strict=True)}
-        return self._bundled(levels(upper, lower, selections), ids)
+        listed = {"upper": names[is_upper], "lower": names[~is_upper]}
+        return self._bundled(levels(upper, lower, selections), ids, listed)
 
     def separate(self, records: Mapping[str, Tree], X: Any, units: Any) -> Levels:
         """Records by role, where validation rows X were given with units of their own; raises if one has both roles."""
         _check_encoded(X)
+        if self.listed is not None:
+            raise InvalidArgument(
+                "unit_ids: is not supported together with validation rows of their own; leave it out, or let the "
+                "estimator split"
+            )
         rows = {role: int(jax.tree.leaves(tree)[0].shape[0]) for role, tree in records.items()}
-        return self._bundled(records, read_units({"upper": units, "lower": self.ids}, rows))
+        ids = read_units({"upper": units, "lower": self.ids}, rows)
+        return self._bundled(records, ids, {role: np.unique(own) for role, own in ids.items()})
 
-    def _bundled(self, records: Mapping[str, Tree], ids: Mapping[str, npt.NDArray[Any]]) -> Levels:
+    def _bundled(
+        self,
+        records: Mapping[str, Tree],
+        ids: Mapping[str, npt.NDArray[Any]],
+        listed: Mapping[str, npt.NDArray[Any]],
+    ) -> Levels:
         bounds: dict[str, Any] = {"rows_per_unit": self.rows_per_unit, "mean_rows": self.mean_rows}
-        shapes = {role: _of_number(tree, len(np.unique(ids[role]))) for role, tree in records.items()}
-        return Levels(records, RecordShapes(**shapes, **bounds), {"unit": ids, **bounds})
+        shapes = {role: _of_number(tree, len(listed[role])) for role, tree in records.items()}
+        return Levels(records, RecordShapes(**shapes, **bounds), {"unit": ids, "unit_ids": listed, **bounds})
 
 
 def _check_encoded(X: Any) -> None:

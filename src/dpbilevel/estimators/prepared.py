@@ -71,7 +71,7 @@ class Rows:
         return Rows(self.values.with_intercept(), self.caveats, self.scaling)
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)  # a repr would show cells
 class Prepared:
     """The inputs of a run, and the function that computes the attributes of the fitted estimator.
 

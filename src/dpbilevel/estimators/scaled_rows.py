@@ -56,12 +56,28 @@ class ScaledRows:
         for number, selection in enumerate(selections):
             part_of[selection], place[selection] = number, np.arange(len(selection))
         for chosen, chunk in self.scaling.chunks(self.table, refuse=self.refuse):
-            own = chunk if self.basis is None else (chunk @ self.basis).astype(self.dtype)
+            own = chunk if self.basis is None else in_basis(chunk, self.basis).astype(self.dtype)
             scaled = with_intercept(own) if self.intercept else own
             for number, part in enumerate(parts):
                 mine = part_of[chosen] == number
                 part[place[chosen][mine]] = scaled[mine]
         return list(parts)
+
+
+def in_basis(rows: npt.NDArray[Any], basis: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Rows in another basis, column by column: every cell takes the same operations, wherever its row is.
+
+    A matrix product rounds by blocks of rows. The place of a row depends on how many rows other units have.
+    """
+    product = np.zeros((basis.shape[1], len(rows)))
+    with np.errstate(all="ignore"):  # a NumPy warning would reveal a cell that is not finite
+        for column, combination in zip(rows.T, basis, strict=True):
+            used = np.flatnonzero(combination)
+            if used.size:  # most combine the columns of one curve
+                near = slice(used[0], used[-1] + 1)
+                product[near] += combination[near, None] * column
+    product[:, ~np.isfinite(rows).all(axis=1)] = np.nan  # for a column that no combination uses
+    return product.T
 
 
 def whole(leaves: Sequence[Any]) -> tuple[Any, ...]:

@@ -161,7 +161,7 @@ def column(name: str, values: Any, rows: int) -> Array:
     if read is None:
         raise InvalidRecords(f"{name}: contains NaN, inf or other unusable entries; must be all numbers or all strings")
     if len(read) != rows:
-        raise InvalidRecords(f"{name}: has {len(read)} entries for {rows} rows; must have one per row")
+        raise InvalidRecords(f"{name}: must have one entry per row; it has another length")  # private with units
     return read
 
 

@@ -19,7 +19,14 @@ from dpbilevel.errors import InvalidArgument, PrivacyLeakWarning, UtilityWarning
 from dpbilevel.evaluation.groups import GroupAccuracy
 from dpbilevel.evaluation.heldout import checked_pair, classes_of
 from dpbilevel.evaluation.means import NORM
-from dpbilevel.evaluation.of_units import MEANING, mean_over_rows, number_of_records
+from dpbilevel.evaluation.of_units import (
+    MEANING,
+    caveats_without_units,
+    in_places,
+    mean_over_rows,
+    of_records,
+    selected,
+)
 from dpbilevel.evaluation.result import Evaluation
 from dpbilevel.evaluation.scoring import Declared, Metric, chosen_metrics, group_positions, scored
 from dpbilevel.execution.program import Program, Stage
@@ -76,8 +83,9 @@ def evaluate(
     Args:
         model: an object with scikit-learn's ``predict`` (scores of probabilities need ``predict_proba`` and
             ``classes_``), or a function from rows to labels or numbers.
-        records: a pair (X, y) of private held-out rows and targets. X is passed to the model unchanged. Caveats of
-            `EncodedRows` apply to the result too: a range that an encoder took from these rows is not charged.
+        records: a pair (X, y) of private held-out rows and targets. X is passed to the model unchanged (with units,
+            k of its rows for every unit). Caveats of `EncodedRows` apply to the result too: a range that an encoder
+            took from these rows is not charged.
         budget: the budget of the evaluation; ``Budget(float("inf"))`` gives the exact score, which is not private.
         metric: a name, or a tuple of names, which are released jointly and share the budget equally. For any model:
             "accuracy"; "loss", the log-loss of a classifier or the squared error of any other model; "group_accuracy".
@@ -92,8 +100,8 @@ def evaluate(
         bins: number of equal-width bins of "calibration".
         edges: public edges of the bins of "auc" (from 0 to 1) or of "error_quantiles" (from 0), instead of the default.
         units: the id of the unit of each row: integers or strings, private. The guarantee is then that of all rows of
-            one id, and a score is that of a random row of a random unit: every unit counts once, by the mean over its
-            rows. The number of records is that of units.
+            one id, and a score is that of a random row of a random unit: every unit counts once, by the mean over its rows.
+            The number of records is that of units. Without, scores of a model that protects units have a caveat.
         rows_per_unit: k, public, with ``units``: how many rows of an id are used at most. Of a unit with more, k are
             drawn. It changes no noise.
         ledger: the data set's ledger; without one, the evaluation is accounted for on its own.
@@ -128,8 +136,9 @@ def evaluate(
     classes = classes_of(model)
     declared = Declared(loss_bound, positive_class, bins, edges, target_range, group_names)
     rows, targets = checked_pair(records)
-    caveats = caveats_of(records)
-    number = number_of_records(units, rows_per_unit, len(targets))
+    caveats = (*caveats_of(records), *caveats_without_units(model, units))
+    selection = selected(units, rows_per_unit, len(targets))
+    number = len(targets) if selection is None else len(selection.places)
     check_delta(budget, number)
     metrics = chosen_metrics(metric, model, classes, budget, number, declared)
     group = _groups(metrics, groups, len(targets), declared)
@@ -137,8 +146,9 @@ def evaluate(
     warn_if_noisy(planned, stacklevel=3, kind="rows" if units is None else "units")
     # The contributions are the library's own: in float64, whatever the user has set, a score without noise is exact.
     with jax.enable_x64(True):
-        of_rows = scored(metrics, model, rows, targets, classes, group)
-        hidden = Records(both=of_rows, unit=units, rows_per_unit=rows_per_unit)
+        rows, targets, group = in_places(selection, rows, targets, group)
+        stored, bundles = of_records(selection, scored(metrics, model, rows, targets, classes, group))
+        hidden = Records(both=stored, **bundles)
     for caveat in caveats:
         warnings.warn(caveat, PrivacyLeakWarning, stacklevel=2)
     warn_if_not_private(budget, schedule)

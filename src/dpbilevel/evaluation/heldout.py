@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import scipy.sparse
 
 from dpbilevel.errors import InvalidArgument, InvalidRecords
 
@@ -73,6 +74,17 @@ def probabilities(model: Any, rows: Any, number: int, classes: Array) -> npt.NDA
     if output.shape != (number, len(classes)):
         raise InvalidArgument("model: predict_proba must return one probability for each row and each of classes_")
     return real_numbers(output)
+
+
+def rows_at(rows: Any, places: npt.NDArray[np.intp]) -> Any:
+    """The rows at some places, in the form in which they were given."""
+    table = rows.tocsr() if scipy.sparse.issparse(rows) else getattr(rows, "iloc", rows)
+    if isinstance(table, tuple | list):
+        return [table[place] for place in places]
+    taken = _quietly(lambda: table[places])
+    if taken is None:
+        raise InvalidRecords("records: X must be an array, a data frame or a list to be scored by units; convert it")
+    return taken
 
 
 def real_numbers(output: Array) -> npt.NDArray[np.floating]:

@@ -18,6 +18,9 @@ leaves the mean over units what it is on average.
 **Intervals** hold as they are, with n units that are drawn independently, as their rows need not be. A mean over rows
 of numbers in [0, b] lies in [0, b]. And for a unit with fractions w_c in cells c, which add up to one at most, the
 square of any sum_c a_c w_c is at most sum_c a_c^2 w_c (Jensen): counts vary no more than those of as many rows.
+
+**The model** is called on k rows of every unit, where absent rows repeat one of the same unit. A call on the rows
+themselves would show it their number, which is private: a compiled model, which may be kept in a file, has the shape.
 """
 
 from typing import Any
@@ -27,21 +30,52 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpbilevel.errors import InvalidArgument
-from dpbilevel.privacy.units import Bundle, check_bounds, read_ids
+from dpbilevel.evaluation.heldout import rows_at
+from dpbilevel.privacy.units import Bundle, Selection, check_bounds, read_ids
 
 Tree = Any
 
 MEANING = "; a unit counts once, by the mean over its rows"
 
 
-def number_of_records(units: Any, rows_per_unit: Any, rows: int) -> int:
-    """The public number of records: of units if ids are given, of rows otherwise. Raises for ids that do not fit."""
+def selected(units: Any, rows_per_unit: Any, rows: int) -> Selection | None:
+    """Which rows units hold; None if records are rows. Raises for ids that do not fit."""
     if units is None and rows_per_unit is None:
-        return rows
-    check_bounds(rows_per_unit, None)
+        return None
+    most, _ = check_bounds(rows_per_unit, None)
     if units is None:
         raise InvalidArgument("units: must be given with rows_per_unit, one id for each row")
-    return len(np.unique(read_ids(units, rows)))
+    return Selection.of(read_ids(units, rows), most)
+
+
+def in_places(selection: Selection | None, rows: Any, *columns: Any) -> tuple[Any, ...]:
+    """Rows, and columns that are not None, in the places of units: k for every unit, whatever it has."""
+    if selection is None:
+        return rows, *columns
+    places = selection.places.reshape(-1)
+    return rows_at(rows, places), *(None if column is None else column[places] for column in columns)
+
+
+def of_records(selection: Selection | None, scored: Tree) -> tuple[Tree, dict[str, Any]]:
+    """What was stored for rows in the places of units, and the arguments of `Records` that bundle it."""
+    if selection is None:
+        return scored, {}
+    number, most = selection.present.shape
+    present = selection.present.reshape(-1)
+    units = {"unit": np.repeat(np.arange(number), most)[present], "rows_per_unit": most}
+    return jax.tree.map(lambda leaf: leaf[present], scored), units
+
+
+def caveats_without_units(model: Any, units: Any) -> tuple[str, ...]:
+    """The caveat of scores that protect rows, of a model whose training protected units; in a pipeline, of its last."""
+    steps = getattr(model, "steps", None)
+    fitted = steps[-1][1] if isinstance(steps, list) and steps else model
+    if units is not None or getattr(getattr(fitted, "privacy_", None), "rows_per_unit", None) is None:
+        return ()
+    return (
+        "the training of the model protected units (all rows of one id), and these scores protect single rows; pass "
+        "units=... and rows_per_unit=... to protect units",
+    )
 
 
 def mean_over_rows(contributions: Tree, unit: Bundle) -> Tree:

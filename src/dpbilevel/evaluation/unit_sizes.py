@@ -88,7 +88,7 @@ def unit_sizes(
     >>> people = np.repeat(np.arange(3000), np.arange(3000) % 6 + 1)  # 1 to 6 rows
     >>> found = unit_sizes(people, dpb.Budget(0.5, 1e-5), largest=8)
     >>> bool(abs(found.covered(4) - 4 / 6) < 0.05), found.privacy
-    (True, Privacy((0.5, 1e-05)-DP, replace-one, one unit of at most 1 row))
+    (True, Privacy((0.5, 1e-05)-DP, replace-one, one unit))
     """
     if not isinstance(budget, Budget) or not budget.is_private:
         raise InvalidArgument("budget: must be dpb.Budget(epsilon, delta) with a finite epsilon")
@@ -124,7 +124,9 @@ def unit_sizes(
         fractions=dict(zip(ends, np.asarray(released.values[1], float).tolist(), strict=True)),
         noise_std=release.noise_std,
         units=number,
-        privacy=Privacy(all_charges([release]), budget, void=schedule.reproducible, rows_per_unit=1),
+        privacy=Privacy(
+            all_charges([release]), budget, void=schedule.reproducible, rows_per_unit=1, uses_all_rows=True
+        ),
     )
 
 

@@ -21,12 +21,13 @@ import functools
 import math
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from decimal import ROUND_DOWN, Context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from dpbilevel.errors import BudgetExceeded, DPBilevelError, InvalidArgument, NotCharged
-from dpbilevel.foundation.arguments import count, one_of
+from dpbilevel.foundation.arguments import count, one_of, printable
 from dpbilevel.privacy.accounting import Chargeable, all_charges, gaussian_epsilon
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.process import this_process
@@ -127,7 +128,8 @@ class Ledger:
             dataset: the name of the data set, the same for all its users.
             total: the budget; required to create the ledger, and otherwise omitted or equal to the stored one.
             composition: "gaussian" or "basic" (see the module); by default the first charge decides.
-            unit: the unit of privacy, that is, what one record represents; "one record" by default.
+            unit: the unit of privacy, that is, what one record represents; "one record" by default. "all rows with the
+                same person" names a column of ids: only runs on units are then accepted, and of no other column.
             who: the name recorded with each charge; the system's user name by default.
 
         >>> import tempfile, dpbilevel as dpb
@@ -182,13 +184,16 @@ class Ledger:
         *,
         once: bool = False,
         rows_per_unit: int | None = None,
+        unit: str | None = None,
     ) -> Receipt:
         """Charge an entire run, in one transaction, before its first record is read.
 
         Raises `BudgetExceeded`, and changes nothing, if the total would be exceeded. With ``once``, the description
         permanently identifies this run: if the ledger already contains it, the run was charged before it was
-        interrupted and is not charged again. ``rows_per_unit`` is that of a run on units. A ledger is one of rows or
-        one of units, of any number of rows, as its first charge decides.
+        interrupted and is not charged again. ``rows_per_unit`` is that of a run on units, and ``unit`` is
+        public: what a unit is, such as "all rows with the same person"; by default the column of ids that was declared
+        for the ledger, if one was. A ledger is one of rows or one of units, of any number of rows, as its declaration
+        or its first charge decides, and runs on another unit are refused.
         """
         for adjacency in {budget.adjacency, *(release.adjacency for release in releases)}:
             if adjacency != self.total.adjacency:
@@ -197,11 +202,9 @@ class Ledger:
                     "under different relations cannot be added"
                 )
         privacy = Privacy(all_charges(releases), budget, rows_per_unit=rows_per_unit)
-        entry = Entry(
-            description, privacy.epsilon(), budget.delta or 0.0, privacy.mu, rows_per_unit=privacy.rows_per_unit
-        )
+        unbound = Entry(description, privacy.epsilon(), budget.delta or 0.0, privacy.mu, rows_per_unit=rows_per_unit)
         with self._store.writing() as (snapshot, append):
-            _check_unit(entry, snapshot)
+            entry = _with_unit(unbound, unit, snapshot)
             if once and any(_is_charge_of(entry, other) for other in snapshot.entries):
                 return Receipt(releases)
             composition = snapshot.composition or ("basic" if entry.mu is None else "gaussian")
@@ -343,14 +346,26 @@ def _check_composition(composition: Any) -> None:
         one_of("composition", composition, COMPOSITIONS, "it determines how runs compose")
 
 
-def _check_unit(run: Entry, snapshot: Snapshot) -> None:
-    """Raise if a run protects rows where the runs before it protect units, or the other way round."""
+def _with_unit(run: Entry, unit: str | None, snapshot: Snapshot) -> Entry:
+    """The entry with its unit; raises unless the ledger is one of this unit."""
+    declared, rule = snapshot.column_unit, "spends on different units of privacy cannot be added"
+    remedy = "(use the same for all runs, or another ledger)"
     if snapshot.entries and (snapshot.entries[0].rows_per_unit is None) != (run.rows_per_unit is None):
         kinds = ("rows", "units") if run.rows_per_unit is None else ("units", "rows")
         raise InvalidArgument(
-            f"ledger: this run protects {kinds[0]} and its runs so far protect {kinds[1]}; spends on different units "
-            "of privacy cannot be added (use the same for all runs, or another ledger)"
+            f"ledger: this run protects {kinds[0]} and its runs so far protect {kinds[1]}; {rule} {remedy}"
         )
+    if run.rows_per_unit is None:
+        if declared is not None:
+            raise InvalidArgument(f"ledger: this run protects rows, and the ledger is for {declared}; {rule} {remedy}")
+        return run
+    own = declared if unit is None else printable("unit", unit, "it says what a unit is", longest=1000)
+    for known in (declared, *(entry.unit for entry in snapshot.entries)):
+        if None not in (own, known) and own != known:
+            raise InvalidArgument(
+                f"ledger: this run protects {own!r}, and the ledger is for {known!r}; {rule} {remedy}"
+            )
+    return replace(run, unit=own)
 
 
 def _is_charge_of(run: Entry, entry: Entry) -> bool:

@@ -18,11 +18,12 @@ are added and clipped as a whole; `unit_moments` has the same bounds for it.
 
 **Rounding.** Rows are computed once and clipped, so that a factor of a product exceeds R by less than 2^-18 R, and two
 copies of it differ by less. A chunk of 128 rows is multiplied in float32 as in `products`, where both factors have norm
-at most R: its error is below 1.01 * 2^-10 R^2, on either side of the comparison. With sums in float64 from there on,
-this is less than what `ROUNDING`, 2^-7, adds to either sensitivity. With exact noise, the integers of a record differ
-from its matrix by at most sqrt(d)/2 units, 2^-9 R^2 for d up to 2^24 (see `grid`), and inner products may be slightly
-negative. By the triangle inequality two records differ by at most sqrt(2) R^2 + 2 * 2^-9 R^2, and one that is set to
-zero by (1 + 2^-9) R^2; `ROUNDING` adds more to both.
+at most R: its error is below 1.01 * 2^-10 R^2, on either side of the comparison. Numbers below 2^-126 may be set to
+zero, which moves the product of a chunk with d columns by at most 2^-119 d: less than 2^-15 R^2 for R from 2^-40 and d
+up to 2^24. With sums in float64 from there on, this is less than what `ROUNDING`, 2^-7, adds to either sensitivity.
+With exact noise, the integers of a record differ from its matrix by at most sqrt(d)/2 units, 2^-9 R^2 for d up to 2^24
+(see `grid`), and inner products may be slightly negative. By the triangle inequality two records differ by at most
+sqrt(2) R^2 + 2 * 2^-9 R^2, and one that is set to zero by (1 + 2^-9) R^2; `ROUNDING` adds more to both.
 """
 
 import functools
@@ -47,6 +48,8 @@ from dpbilevel.privacy.sums import Sum, compensated, exact
 from dpbilevel.privacy.unit_moments import MOST_ROWS, clipped_bundles, sum_of_bundles
 
 Tree = Any
+
+_SMALLEST = 2.0**-40  # clip
 
 
 @passing("contributions", "noise_std", "grid", structure=("name", "sampling", "adjacency"))
@@ -75,6 +78,12 @@ class SecondMoments(Release):
         super().__post_init__()
         if not self.sampling.is_full_batch:
             raise InvalidArgument(f"sampling={self.sampling!r}: must be dpb.FullBatch() for second moments")
+        for part in self.contributions.values():
+            if part.clip < _SMALLEST:
+                raise InvalidArgument(
+                    f"clip={part.clip!r}: must be at least 2^-40 for second moments, because float32 cannot hold "
+                    "products of smaller numbers; scale the rows"
+                )
 
     def sensitivity(self, role: str) -> float:
         """The largest change of the answer if one record of ``role`` changes, in Frobenius norm (rounding included)."""

@@ -46,6 +46,7 @@ class Privacy:
         caveats: reasons why the guarantee may not hold as stated, or is weak (an epsilon above 20); normally empty.
         void: whether there is no guarantee at all (a fixed seed, or an infinite epsilon).
         rows_per_unit: how many rows of a unit are used, if records are units; None if they are rows.
+        uses_all_rows: whether all rows of a unit are used, however many: its record is one number, computed from them.
     """
 
     charges: Mapping[str, tuple[Charge, ...]]
@@ -53,6 +54,7 @@ class Privacy:
     caveats: tuple[str, ...] = ()
     void: bool = False
     rows_per_unit: int | None = None
+    uses_all_rows: bool = False
 
     def __post_init__(self) -> None:
         if LARGE < self.budget.epsilon < math.inf and _WEAK not in self.caveats:
@@ -63,11 +65,13 @@ class Privacy:
         """The unit of privacy: one row, or all rows of one person."""
         if self.rows_per_unit is None:
             return "one record (a row of the data, not a person: use group=k for k rows of one person)"
-        return f"one unit (one person, or whatever an id denotes: all of its rows, of which {self._used} used)"
+        return f"one unit (one person, or whatever an id denotes: all of its rows{self._used})"
 
     @property
     def _used(self) -> str:
-        return "one is" if self.rows_per_unit == 1 else f"at most {self.rows_per_unit} are"
+        if self.uses_all_rows:
+            return ""
+        return f", of which {'one is' if self.rows_per_unit == 1 else f'at most {self.rows_per_unit} are'} used"
 
     @property
     def accountant(self) -> str:
@@ -229,7 +233,8 @@ class Privacy:
         if not self.budget.is_private:
             return "NOT PRIVATE: epsilon is infinite"
         most = self.rows_per_unit
-        unit = "one record" if most is None else f"one unit of at most {most} row{'' if most == 1 else 's'}"
+        bound = "" if self.uses_all_rows else f" of at most {most} row{'' if most == 1 else 's'}"
+        unit = "one record" if most is None else f"one unit{bound}"
         stated = f"({rounded_up(self.epsilon())}, {self.budget.delta:g})-DP, {self.budget.adjacency}, {unit}"
         if self.caveats:
             stated += f", with {len(self.caveats)} caveat{'' if len(self.caveats) == 1 else 's'}"
@@ -246,6 +251,7 @@ class Privacy:
             "adjacency": self.budget.adjacency,
             "unit": self.unit,
             **({} if self.rows_per_unit is None else {"rows_per_unit": self.rows_per_unit}),
+            **({"uses_all_rows": True} if self.uses_all_rows else {}),
             "accountant": self.accountant,
             "budget": {"epsilon": self.budget.epsilon, "delta": self.budget.delta},
             "caveats": list(self.caveats),
@@ -305,7 +311,8 @@ class Privacy:
         most = data.get("rows_per_unit")
         if most is not None:
             most = count("rows_per_unit", most, "it is the number of rows of a unit that are used")
-        return cls(charges, budget, tuple(data["caveats"]), bool(data["void"]), most)
+        uses_all_rows = bool(data.get("uses_all_rows", False))
+        return cls(charges, budget, tuple(data["caveats"]), bool(data["void"]), most, uses_all_rows)
 
     def _repr_html_(self) -> str:
         """A compact card, for notebooks."""

@@ -5,7 +5,9 @@ function of the whole bundle and is clipped as a whole, so that replacing *all* 
 more than replacing one record does. Sensitivities, accounting and noise stay as they are.
 
 **Neighbours.** The set of ids is fixed: two data sets are neighbours if they differ in the rows of one id, any number
-of them. So nothing that concerns another unit may depend on the rows of this one:
+of them. An id without rows is in no table: there is at least one row in both, unless a public list declares all ids
+that may be in the data. A unit without rows is then a record that contributes zero. So nothing that concerns another
+unit may depend on the rows of this one:
 
 * Units are ordered by id. In the order of first appearance, a person who loses the first row would move others.
 * A unit with more than k rows keeps k of them, by a hash of their positions among its own rows.
@@ -13,9 +15,12 @@ of them. So nothing that concerns another unit may depend on the rows of this on
   sizes are numbers of units.
 
 To replace an *id* may change a place in each of two roles: where roles follow from ids, the new id may have another
-role, and another unit then takes the old one. The guarantee is that of a group of two.
+role, and another unit then takes the old one. The guarantee is that of a group of two; it holds exactly for exact noise
+and up to rounding otherwise, because all units between two ids are stored one place further, and sums of the same
+numbers in another order have other last bits.
 """
 
+import contextlib
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -31,7 +36,11 @@ from dpbilevel.privacy.memory import reserved
 Tree = Any
 
 _KEY = 0x9E3779B97F4A7C15  # public; it makes the choice of rows independent of the order in which they were written
-_IDS = "unit: must be one integer or string for each row, none of them missing"
+_NO_ID = np.array(["", "nan", "None", "NaT", "<NA>"])  # and what missing ids become if they are converted to text
+_RULES = {
+    "unit": "unit: must be one integer or string for each row, none of them missing",
+    "unit_ids": "unit_ids: must list integers or strings, each once, none of them missing",
+}
 
 
 class Bundle(NamedTuple):
@@ -74,16 +83,20 @@ class Selection(NamedTuple):
 
     Args:
         places: one line per unit, in the order of ids, with the places of its k rows in the table.
-        present: which of them exist; the others repeat the first.
+        present: which of them exist; the others repeat the first. Of a unit without rows none does.
     """
 
     places: npt.NDArray[np.intp]
     present: npt.NDArray[np.bool_]
 
+    def __repr__(self) -> str:
+        return f"Selection({len(self.places)} units of at most {self.places.shape[1]} rows; places hidden)"
+
     @classmethod
-    def of(cls, ids: npt.NDArray[Any], rows_per_unit: int) -> "Selection":
-        """At most k rows for each id."""
-        names, unit = np.unique(ids, return_inverse=True)
+    def of(cls, ids: npt.NDArray[Any], rows_per_unit: int, listed: npt.NDArray[Any] | None = None) -> "Selection":
+        """At most k rows for each id; with ``listed``, which is sorted, for each of those."""
+        names = np.unique(ids) if listed is None else listed
+        unit = np.searchsorted(names, ids)
         order = np.argsort(unit, kind="stable")  # the rows of a unit, in the order of the table
         unit = unit[order]
         begins = np.searchsorted(unit, np.arange(len(names)))
@@ -95,6 +108,7 @@ class Selection(NamedTuple):
         kept_rows, kept_unit = order[kept[order]], unit[kept[order]]
         first = np.searchsorted(kept_unit, np.arange(len(names)))
         slot = np.arange(len(kept_unit)) - first[kept_unit]
+        first = np.minimum(first, len(kept_rows) - 1)  # of a unit without rows it is that of another, never used
         places = np.repeat(kept_rows[first][:, None], rows_per_unit, axis=1)
         present = np.zeros(places.shape, bool)
         places[kept_unit, slot], present[kept_unit, slot] = kept_rows, True
@@ -108,14 +122,15 @@ class Selection(NamedTuple):
             shape = leaf.shape[1:] if most == 1 else (most, *leaf.shape[1:])
             units = reserved(number, shape, leaf.dtype)
             np.take(leaf, self.places[:, 0] if most == 1 else self.places, axis=0, out=units, mode="clip")
+            units[~self.present.any(axis=1)] = 0  # a unit without rows has none of another
             return units
 
         rows = jax.tree.map(gathered, arrays)
         return rows if most == 1 else Bundle(rows, self.present)
 
     def usable(self, valid: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-        """Which units are valid: those of which every row that is used is."""
-        return np.asarray(valid[self.places].all(axis=1))
+        """Which units are valid: those with rows, of which every row that is used is. Others contribute zero."""
+        return np.asarray(valid[self.places].all(axis=1) & self.present.any(axis=1))
 
 
 def check_columns_are_public(rows: Tree) -> None:
@@ -127,9 +142,11 @@ def check_columns_are_public(rows: Tree) -> None:
         )
 
 
-def selections(given: Mapping[str, Tree], unit: Any, rows_per_unit: Any, mean_rows: Any) -> dict[str, Selection]:
+def selections(
+    given: Mapping[str, Tree], unit: Any, rows_per_unit: Any, mean_rows: Any, unit_ids: Any = None
+) -> dict[str, Selection]:
     """By role, the rows of each unit; empty without units. Arguments are those of `Records`."""
-    if unit is None and rows_per_unit is None and mean_rows is None:
+    if unit is None and rows_per_unit is None and mean_rows is None and unit_ids is None:
         return {}
     most, _ = check_bounds(rows_per_unit, mean_rows)
     if unit is None:
@@ -138,61 +155,84 @@ def selections(given: Mapping[str, Tree], unit: Any, rows_per_unit: Any, mean_ro
     for role, tree in given.items():
         check_leading_axis(role, jax.tree.map(lambda leaf: shape_of(role, leaf), tree))  # noqa: B023
     rows = {role: int(np.shape(jax.tree.leaves(tree)[0])[0]) for role, tree in given.items()}
-    return {role: Selection.of(ids, most) for role, ids in read_units(unit, rows).items()}
+    ids, listed = read_units(unit, rows), dict[str, Any](dict.fromkeys(rows))
+    if unit_ids is not None:
+        listed = read_units(unit_ids, dict.fromkeys(rows), "unit_ids")
+    return {role: Selection.of(own, most, listed_ids(listed[role], own)) for role, own in ids.items()}
 
 
-def read_units(unit: Any, rows: Mapping[str, int]) -> dict[str, npt.NDArray[Any]]:
+def listed_ids(unit_ids: Any, ids: npt.NDArray[Any]) -> npt.NDArray[Any] | None:
+    """A declared list of ids, sorted; None without one. Raises unless all ids of rows are in it, and quotes none."""
+    if unit_ids is None:
+        return None
+    given = read_ids(unit_ids, None, "unit_ids")
+    listed = np.unique(given)
+    if len(listed) < len(given):
+        raise InvalidRecords(f"{_RULES['unit_ids']}; an id is listed twice")
+    if listed.dtype.kind != ids.dtype.kind or not np.isin(ids, listed).all():
+        raise InvalidRecords(
+            "unit_ids: must list all ids that may be in the data, and a row has another one, or one of another type. "
+            "The list is public and is not read off the rows: add the id, or leave out rows of ids that are not listed"
+        )
+    return listed
+
+
+def read_units(unit: Any, rows: Mapping[str, int | None], name: str = "unit") -> dict[str, npt.NDArray[Any]]:
     """The ids of the rows of each role, which has so many; raises unless every unit has one role.
 
     Args:
         unit: ids of the rows of the only role, or a mapping from roles to them.
-        rows: the number of rows of each role.
+        rows: the number of rows of each role; None if they are not ids of rows.
+        name: what errors call the ids: "unit" or "unit_ids".
     """
     if not isinstance(unit, Mapping):
         if len(rows) > 1:
-            raise InvalidRecords(f"unit: must map the roles {', '.join(map(repr, rows))} to the ids of their rows")
+            raise InvalidRecords(f"{name}: must map the roles {', '.join(map(repr, rows))} to their ids")
         unit = dict.fromkeys(rows, unit)
     if set(unit) != set(rows):
-        raise InvalidRecords(f"unit: must have the ids of the roles {', '.join(map(repr, rows))}, and no others")
-    ids = {role: read_ids(unit[role], number) for role, number in rows.items()}
+        raise InvalidRecords(f"{name}: must have the ids of the roles {', '.join(map(repr, rows))}, and no others")
+    ids = {role: read_ids(unit[role], number, name) for role, number in rows.items()}
     if len(ids) > 1:
         one, other = (ids[role] for role in rows)
         if one.dtype.kind != other.dtype.kind:
-            raise InvalidRecords("unit: must be integers in all roles, or strings in all roles")
+            raise InvalidRecords(f"{name}: must be integers in all roles, or strings in all roles")
         if np.intersect1d(one, other).size:
             raise InvalidRecords(
-                "unit: an id is in two roles; roles must be disjoint by unit, since the guarantee is the largest over "
-                "roles and not their sum. Give all rows of a unit the same role"
+                f"{name}: an id is in two roles; roles must be disjoint by unit, since the guarantee is the largest "
+                "over roles and not their sum. Give all rows of a unit the same role"
             )
     return ids
 
 
-def read_ids(ids: Any, rows: int | None = None) -> npt.NDArray[Any]:
+def read_ids(ids: Any, rows: int | None = None, name: str = "unit") -> npt.NDArray[Any]:
     """Ids as an array of 64-bit integers or of strings, one for each row if given; errors quote none of them."""
-    try:
-        array = np.asarray(ids)
-    except Exception:
-        raise InvalidRecords(_IDS) from None
-    if isinstance(ids, np.ma.MaskedArray) or array.ndim != 1:
-        raise InvalidRecords(f"{_IDS}; pass one column")
+    rule = _RULES[name]
+    array: npt.NDArray[Any] | None = None
+    with contextlib.suppress(Exception):  # raised here, so that an error that may quote an id is not its context
+        # NumPy would make text of all items of a list with one string, of those that are missing too.
+        array = np.asarray(ids, dtype=object if isinstance(ids, list | tuple) else None)
+    if array is None or isinstance(ids, np.ma.MaskedArray) or array.ndim != 1:
+        raise InvalidRecords(f"{rule}; pass one column")
     if rows is not None and len(array) != rows:
-        raise InvalidRecords(f"{_IDS}; it has another length than the rows")
+        raise InvalidRecords(f"{rule}; it has another length than the rows")
     if array.dtype.kind == "O":
         array = _plain(array)
     if array.dtype.kind == "f":
-        raise InvalidRecords(f"{_IDS}; these are floating-point numbers (drop rows without an id, then astype(int))")
-    if array.dtype.kind not in "iuUS" or (array.dtype.kind in "US" and not np.all(array != array.dtype.type())):
-        raise InvalidRecords(f"{_IDS} (drop rows without an id, or give each of them an id of its own)")
+        raise InvalidRecords(f"{rule}; these are floating-point numbers (drop rows without an id, then astype(int))")
+    kind = array.dtype.kind
+    if kind not in "iuUS" or (kind in "US" and np.isin(array, _NO_ID.astype(kind)).any()):
+        raise InvalidRecords(f"{rule} (drop rows without an id, or give each of them an id of its own)")
     if array.dtype.kind == "u" and array.size and array.max() > np.iinfo(np.int64).max:
-        raise InvalidRecords("unit: must fit 64-bit integers; pass larger ids as strings")
+        raise InvalidRecords(f"{name}: must fit 64-bit integers; pass larger ids as strings")
     return array.astype(np.int64) if array.dtype.kind in "iu" else array
 
 
 def _plain(objects: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Objects as strings or as integers; unchanged if they are neither all strings nor all integers."""
+    """Objects as strings, bytes or integers; unchanged if they are not all of one of these kinds."""
     kinds = {type(item) for item in objects}
-    if kinds and all(issubclass(kind, str) for kind in kinds):
-        return objects.astype(str)
+    for text in (str, bytes):
+        if kinds and all(issubclass(kind, text) for kind in kinds):
+            return objects.astype(text)
     if kinds and all(issubclass(kind, int | np.integer) and kind is not bool for kind in kinds):
         try:
             return objects.astype(np.int64)

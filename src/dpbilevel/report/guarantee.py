@@ -204,7 +204,11 @@ def _assumptions(solution: Solution) -> Iterator[str]:
     yield "The number of records of each role is public."
     if solution.privacy.rows_per_unit is not None:
         units = "three" if "heldout" in solution.sizes else "two"  # one more at each boundary between roles
-        yield f"The set of ids does not change: to replace one may change {units} units. The number of rows is private."
+        rounding = "" if solution.privacy.exact_noise else ", up to rounding of sums"
+        yield (
+            f"The set of ids does not change: to replace one may change {units} units{rounding}. Each has at least one "
+            "row, unless a public list declares all ids. The number of rows is private."
+        )
     yield (
         "Settings, the starting point and all declarations about columns, targets and classes were chosen without "
         "looking at these records."

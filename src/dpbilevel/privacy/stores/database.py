@@ -25,12 +25,19 @@ from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.spend import Privacy
 from dpbilevel.privacy.stores.address import Address
 from dpbilevel.privacy.stores.chain import RESTORE, START, dataset_digest, entry_digest
-from dpbilevel.privacy.stores.entry import Append, Composition, DataSet, Entry, Snapshot, StoredEntry, plan_text
+from dpbilevel.privacy.stores.entry import (
+    DEFAULT_UNIT,
+    Append,
+    Composition,
+    DataSet,
+    Entry,
+    Snapshot,
+    StoredEntry,
+    plan_text,
+)
 from dpbilevel.privacy.stores.postgresql import PostgreSQLDatabase
 from dpbilevel.privacy.stores.sqlite import SQLiteDatabase
 from dpbilevel.privacy.stores.tables import add_dataset, add_entry, all_snapshots, one_snapshot
-
-DEFAULT_UNIT = "one record"
 
 
 class Database(Protocol):
@@ -125,7 +132,7 @@ class DatabaseStore:
             pid=os.getpid(),
             time=_now(),
             version=version(),
-            plan=plan_text(privacy),
+            plan=plan_text(privacy, entry.unit),
             digest="",
         )
         stored = replace(stored, digest=entry_digest(_head(snapshot), stored))

@@ -22,6 +22,18 @@ from dpbilevel.privacy.stores.address import Address
 
 Composition = Literal["gaussian", "basic"]
 COMPOSITIONS: tuple[str, ...] = ("gaussian", "basic")
+DEFAULT_UNIT = "one record"
+IN_PLAN = ("rows_per_unit", "unit")  # fields of an entry that are stored with its plan
+_COLUMN = "all rows with the same "
+
+
+def unit_of_column(name: str) -> str:
+    """What a unit is, if rows with the same cell of a column make one.
+
+    >>> unit_of_column("person")
+    'all rows with the same person'
+    """
+    return _COLUMN + name
 
 
 @dataclass(frozen=True)
@@ -33,6 +45,7 @@ class Entry:
     delta: float
     mu: float | None  # None if releases are sampled
     rows_per_unit: int | None = field(default=None, kw_only=True)  # of a run on units; None for a run on rows
+    unit: str | None = field(default=None, kw_only=True)  # what a unit is, if the run or its ledger says so
 
 
 @dataclass(frozen=True)
@@ -59,11 +72,13 @@ class StoredEntry(Entry):
     plan: str
     digest: str
     rows_per_unit: int | None = field(default=None, init=False)
+    unit: str | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         # Part of the plan: the columns of existing ledgers stay as they are. A plan that cannot be read is found later.
-        with contextlib.suppress(ValueError, TypeError, AttributeError):
-            object.__setattr__(self, "rows_per_unit", json.loads(self.plan).get("rows_per_unit"))
+        for name in IN_PLAN:
+            with contextlib.suppress(ValueError, TypeError, AttributeError):
+                object.__setattr__(self, name, json.loads(self.plan).get(name))
 
     def privacy(self) -> Privacy:
         """The cost of the run, recomputed from its plan: the stored epsilon is not used.
@@ -122,6 +137,20 @@ class Snapshot:
             return self.declared
         return "basic" if self.entries[0].mu is None else "gaussian"
 
+    @property
+    def unit(self) -> str:
+        """The unit of privacy: as declared, otherwise that of the runs."""
+        declared = DEFAULT_UNIT if self.dataset is None else self.dataset.unit
+        if declared != DEFAULT_UNIT or not self.entries or self.entries[0].rows_per_unit is None:
+            return declared
+        return next((entry.unit for entry in self.entries if entry.unit is not None), "one unit, all rows of one id")
+
+    @property
+    def column_unit(self) -> str | None:
+        """The declared unit, if that is a column of ids. Other declarations are words, which no run can be held to."""
+        declared = "" if self.dataset is None else self.dataset.unit
+        return declared if declared.startswith(_COLUMN) else None
+
 
 Append = Callable[[Entry, Privacy], None]
 
@@ -177,11 +206,11 @@ class MemoryStore:
             )
 
 
-def plan_text(privacy: Privacy) -> str:
+def plan_text(privacy: Privacy, unit: str | None = None) -> str:
     """The charges of a run as JSON, without a statement of guarantee: whether one will hold is not known yet."""
     content = privacy.to_json()
     keys = ("adjacency", "accountant", "budget", "roles", "rows_per_unit")
-    plan = {key: content[key] for key in keys if key in content}
+    plan = {key: content[key] for key in keys if key in content} | ({} if unit is None else {"unit": unit})
     return json.dumps(standard(plan), sort_keys=True, separators=(",", ":"), allow_nan=False, default=operator.index)
 
 

@@ -58,7 +58,7 @@ class Statement:
             {
                 "format": FORMAT,
                 "dataset": self.dataset.name,
-                "unit": self.dataset.unit,
+                "unit": self.snapshot.unit,
                 "adjacency": total.adjacency,
                 "composition": self.snapshot.composition,
                 "created": self.dataset.created,

@@ -15,7 +15,7 @@ from dpbilevel.errors import InvalidArgument, LedgerCorrupt
 from dpbilevel.foundation.arguments import one_of
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.stores.chain import RESTORE, START, check_datasets, check_entries
-from dpbilevel.privacy.stores.entry import COMPOSITIONS, DataSet, Snapshot, StoredEntry
+from dpbilevel.privacy.stores.entry import COMPOSITIONS, IN_PLAN, DataSet, Snapshot, StoredEntry
 
 FORMAT = 1
 
@@ -129,7 +129,7 @@ def add_dataset(connection: Connection, dataset: DataSet) -> None:
 
 def add_entry(connection: Connection, dataset: DataSet, entry: StoredEntry) -> None:
     """Insert an entry and update the count and head of its data set, whose lock the caller holds."""
-    values = {key: value for key, value in asdict(entry).items() if key != "rows_per_unit"}  # which the plan has
+    values = {key: value for key, value in asdict(entry).items() if key not in IN_PLAN}
     connection.execute(ENTRIES.insert().values(dataset=dataset.name, **values))
     connection.execute(
         update(DATASETS).where(DATASETS.c.name == dataset.name).values(entries=entry.number, head=entry.digest)
