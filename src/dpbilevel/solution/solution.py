@@ -82,8 +82,9 @@ class Solution:
             for charge in charges
         ]
         last = "sqrt(2 rho)" if self.privacy.exact_noise else "mu"
-        table = text_table(["role", "records", "release", "uses", "sensitivity/noise", last], rows)
-        spends = [f"epsilon of {role} records: {self.privacy.epsilon(role=role):.4g}" for role in self.privacy.charges]
+        kind = "records" if self.privacy.rows_per_unit is None else "units"
+        table = text_table(["role", kind, "release", "uses", "sensitivity/noise", last], rows)
+        spends = [f"epsilon of {role} {kind}: {self.privacy.epsilon(role=role):.4g}" for role in self.privacy.charges]
         shapes = f"x: {_shape(self.x)}, y: {_shape(self.y)}"
         if STANDARD_ERRORS in self.history:
             errors = np.asarray(self.history[STANDARD_ERRORS])[-1]
