@@ -49,7 +49,7 @@ class Job:
             validation_rows -= held_out_rows(validation_rows, self.asked.holdout)
         self.check_rows(rows)
         apart = {} if validation_rows is None else {"validation_rows": validation_rows}
-        planned: Plan = self.estimator.plan(rows, self.width, **apart)
+        planned: Plan = self.estimator.plan(rows, self.encoder, **apart)
         return planned
 
 
