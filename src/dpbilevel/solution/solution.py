@@ -43,7 +43,7 @@ class Solution:
         x: hyperparameters (upper variable).
         y: model (lower variable), trained at ``x``.
         privacy: the spend for each role, the budget and the adjacency relation.
-        history: the released trajectory, one entry per round.
+        history: the released trajectory, one entry per round; of a final training, its standard errors at the end.
         parameters: every parameter of the plan with the reason for its value.
         sizes: number of records by role (public).
         method: the method and its settings, as text.
