@@ -15,7 +15,7 @@ from dpbilevel.cli.evaluation import Wanted, check_file, score
 from dpbilevel.cli.fit_command import FitCommand
 from dpbilevel.cli.forecast import Forecast, forecast, planned_for
 from dpbilevel.cli.job import prepared
-from dpbilevel.cli.layout import layout
+from dpbilevel.cli.layout import Layout, layout
 from dpbilevel.cli.options import check_invalid, check_options, warn_if_weak
 from dpbilevel.cli.prediction import check_output, predict, remove_unfinished
 from dpbilevel.cli.resuming import StoredRun, stored_run
@@ -25,6 +25,7 @@ from dpbilevel.cli.score_output import scores_json, show_scores, show_table
 from dpbilevel.cli.signals import SIGNALS
 from dpbilevel.cli.table_file import open_table
 from dpbilevel.cli.tuning import run
+from dpbilevel.cli.unit_sizes import WantedSizes, release_sizes, show_sizes
 from dpbilevel.cli.wording import for_command_line
 from dpbilevel.errors import InvalidArgument, UtilityWarning
 from dpbilevel.execution.notices import TRAINING_LIMIT
@@ -190,6 +191,15 @@ def write_scores(
                 f"--out {target}: could not be written ({found.failed.strerror}); the scores were released, and are "
                 "shown above. Their epsilon is spent"
             )
+
+
+def show_unit_sizes(
+    data: Path, wanted: WantedSizes, how: Layout, ledger: tuple[str | None, str | None], output: tuple[bool, bool]
+) -> None:
+    """Release how many rows units have."""
+    with _console(*output) as console:
+        wanted.budget(_MANY)
+        show_sizes(console, release_sizes(data, wanted, layout=how, ledger=_ledger(*ledger, wanted.adjacency)))
 
 
 def show_report(folder: Path, registry: Path | None, *, as_json: bool, quiet: bool) -> None:

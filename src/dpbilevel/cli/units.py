@@ -6,9 +6,14 @@ Ids are private. They are read as text and never shown; the name of their column
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
+from dpbilevel.cli.cells import words
 from dpbilevel.cli.schema import Schema
-from dpbilevel.errors import InvalidArgument
-from dpbilevel.privacy.units import check_bounds
+from dpbilevel.cli.table_file import TableFile
+from dpbilevel.errors import InvalidArgument, InvalidRecords
+from dpbilevel.privacy.units import check_bounds, read_ids
 
 
 @dataclass(frozen=True)
@@ -68,6 +73,14 @@ def unit_of(schema: Schema, where: str, **given: Any) -> Unit | None:
             f"{where}: the unit {found['unit']!r} must have unit = true or ignore = true; an id is not a feature"
         )
     return Unit(found["unit"], most, found["mean_rows"])
+
+
+def unit_ids(table: TableFile, column: str) -> npt.NDArray[Any]:
+    """The private ids of all rows, as text; raises if one is missing."""
+    blocks = [words(block[column]) for block in table.blocks([column], "Reading units of")]
+    if not blocks:
+        raise InvalidRecords(f"{table.path}: has no rows, and so no units")
+    return read_ids(np.concatenate(blocks))
 
 
 def _option(name: str) -> str:

@@ -20,6 +20,7 @@ _NAMES = {
     "positive_class": "--positive-class",
     "random_state": "--seed",
     "runs": "--runs",
+    "largest": "--largest",
     "largest_weight": "largest weight in the schema",
     "sample_weight": "--weight",
     "target_range": "range of the target in the schema",
