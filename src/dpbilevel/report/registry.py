@@ -94,10 +94,10 @@ def _parameters(privacy: Privacy) -> dict[str, float | None]:
 
 
 def _preprocessing(stated: Guarantee) -> str:
-    caveats = f" Except that {'; '.join(stated.caveats)}." if stated.caveats else ""
+    caveats = f" Caveats: {'; '.join(stated.caveats)}." if stated.caveats else ""
     return (
         "What was tuned on the private records is within the stated epsilon. Settings and declarations about columns, "
-        f"targets and classes were chosen without looking at them.{caveats}"
+        f"targets and classes are assumed to have been chosen without looking at them.{caveats}"
     )
 
 
