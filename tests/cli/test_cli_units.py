@@ -9,6 +9,10 @@ import pytest
 from support.cli_data import SCHEMA, people, write_people
 
 import dpbilevel as dpb
+from dpbilevel.cli import job
+from dpbilevel.cli.applications.tune import Tune
+from dpbilevel.cli.job import prepared
+from dpbilevel.encoding.feature_maps import default_knots
 
 TUNE = ("tune", "visits.csv", "--target", "paid", "--schema", "schema.toml", "--epsilon", "4", "--delta", "1e-4")
 UNITS = ("--unit", "id", "--rows-per-unit", "4", "--mean-rows", "3")
@@ -84,29 +88,46 @@ def test_a_dry_run_plans_for_units(place, command):
     assert np.all([number in said for number in ("80", "320")])
 
 
-@pytest.mark.parametrize("more", [(), ("--dry-run", "--rows", str(PEOPLE))])
-def test_knots_that_follow_from_the_private_number_of_rows_are_refused(place, command, monkeypatch, more):
-    schema = place / "schema.toml"
-    schema.write_text(SCHEMA.replace("schema/1", "schema/2"), encoding="utf-8")
-    with monkeypatch.context() as patch:
-        patch.setattr("dpbilevel.cli.job.open_table", None)  # no file is opened
-        code, _, said = command(*TUNE, *UNITS, *more)
-    said = " ".join(said.split())
-    assert code != 0
-    assert "unit 'id': needs declared knots" in said
-    assert "private with units" in said
-    assert "give 'age', 'cost' knots = 12, or knots = \"none\"" in said
-    assert not (place / "run").exists()
-    schema.write_text(
-        SCHEMA.replace("schema/1", "schema/2")
-        .replace("range = [0, 100]", "range = [0, 100]\nknots = 5")
-        .replace("range = [0, 10]", 'range = [0, 10]\nknots = "none"'),
-        encoding="utf-8",
-    )
-    code, said, _ = command(*TUNE, *UNITS, *more)
-    assert code == 0
+def knots_of(place):
+    return json.loads((place / "run" / "run.json").read_text())["schema"]["columns"]["age"]["knots"]
+
+
+def write_visits(place, rows):
+    """So many rows of the same people."""
+    table = people(rows) | {"id": [f"secret-{one % PEOPLE}" for one in range(rows)]}
+    lines = [",".join(map(str, row)) for row in [tuple(table), *zip(*table.values(), strict=True)]]
+    (place / "visits.csv").write_text("\n".join(lines), encoding="utf-8")
+
+
+def test_knots_follow_from_the_public_number_of_units_and_their_declared_mean(place, command, monkeypatch):
+    (place / "schema.toml").write_text(SCHEMA.replace("schema/1", "schema/2"), encoding="utf-8")
+    code, said, heard = command(*TUNE, *UNITS)
+    assert code == 0, heard
+    assert knots_of(place) == default_knots(3 * PEOPLE)
     for shown in (said, *(path.read_text() for path in place.glob("run/*.*"))):
         check_hidden(shown)
+    monkeypatch.setattr("dpbilevel.cli.table_file.TableFile.blocks", None)  # a dry run reads no record
+    code, said, _ = command(*TUNE, *UNITS, "--dry-run", "--rows", PEOPLE)
+    assert code == 0
+    assert "training: units needed" in said
+
+
+def encoded_columns(place, command, rows, *more):
+    """The width of a row, as a run finds it before it is charged."""
+    write_visits(place, rows)
+    asked = Tune(**{"data": place / "visits.csv", "target": "paid", "schema": place / "schema.toml"} | dict(more))
+    return prepared(asked).width
+
+
+def test_the_private_number_of_rows_decides_no_shape(place, command, monkeypatch):
+    (place / "schema.toml").write_text(SCHEMA.replace("schema/1", "schema/2"), encoding="utf-8")
+    unit = (("unit", "id"), ("rows_per_unit", 4))
+    few, many = (encoded_columns(place, command, rows, *unit) for rows in (PEOPLE, 8 * PEOPLE))
+    assert few == many
+    assert encoded_columns(place, command, 8 * PEOPLE, *unit, ("mean_rows", 3.0)) > many  # declared, hence public
+    monkeypatch.setattr(job, "unit_ids", lambda table, column: np.arange(table.count_rows()))  # counts rows
+    few, many = (encoded_columns(place, command, rows, *unit) for rows in (PEOPLE, 8 * PEOPLE))
+    assert few != many
 
 
 # ---- unit = true in the schema
@@ -224,6 +245,11 @@ def test_a_plan_compares_bounds_on_rows(place, command):
     code, said, _ = command("plan", "--rows", "400", "--columns", "3", "--delta", "1e-4", *units)
     assert code == 0
     assert "units: k = 4 (this plan)" in said
+    assert "training: units needed" in said
+    assert "the memory of their rows" not in said
+    code, _, heard = command("plan", "--rows", "400", "--columns", "3", "--delta", "1e-4", *units[:3], "1.5")
+    assert code == 0
+    assert "2.7 times the memory of their rows" in heard
 
 
 # ---- reweight
