@@ -41,6 +41,7 @@ def test_tune_protects_units(place, command):
     code, said, _ = command(*TUNE, *UNITS)
     assert code == 0
     assert "replacing all rows of one unit" in " ".join(said.split())
+    assert re.search(r"role +units +epsilon", said)
     text = (place / "run" / "run.json").read_text(encoding="utf-8")
     run = json.loads(text)
     assert run["facts"]["units"] == "400"
@@ -84,6 +85,7 @@ def test_a_missing_id_is_refused_before_the_charge(place, command):
 def test_a_dry_run_plans_for_units(place, command):
     code, said, _ = command(*TUNE, *UNITS, "--dry-run", "--rows", str(PEOPLE))
     assert code == 0
+    assert "roles hold disjoint units" in said
     assert "replacing all rows of one unit" in " ".join(said.split())
     assert np.all([number in said for number in ("80", "320")])
 
