@@ -27,6 +27,7 @@ import dpbilevel as dpb
 from dpbilevel.audit.auditing import audit
 from dpbilevel.audit.canaries import one_run
 from dpbilevel.audit.case import Case
+from dpbilevel.audit.unit_cases import of_units
 from dpbilevel.audit.verdict import HEADER, Audit
 from dpbilevel.audit.worst_cases import standard_cases
 from dpbilevel.foundation.tables import markdown_table
@@ -42,6 +43,7 @@ ESTIMATORS = (
     "DPSourceWeightedRegressor",
     "DPMultiTaskRidge",
 )
+OF_UNITS = ESTIMATORS[:2]  # attacked once more with a unit of eight rows for each row
 WAYS = {"one step": dpb.Refit(steps=1), "defaults": None}  # of fitting
 RECORDS, CANARIES, ONE_RUN_DELTA, ONE_RUN_EPSILONS = 2000, 1000, 1e-7, (1.0, 4.0, 10.0)
 ONE_RUNS = ("one run, DPBilevel, one step", "one run, Tracking and Refit, 20 steps each")
@@ -50,10 +52,11 @@ PAGE = """# Audits
 
 Results of [audits](../audit.md) of every method. For each, two data sets of at most 50 records differ in one record,
 chosen to be as visible as possible to an attack: at the clip norm and its opposite, with a flipped label, alone in its
-source, or removed (zero-out); in fixed-size batches all others point in the opposite direction. The method runs {runs}
-times on each. Half of these runs choose a test on everything that is released, x, y and history; the other half
-evaluates it. δ = {delta:g}. All {total} bounds hold simultaneously with {confidence:.1f}% confidence (exact binomial
-limits, each with an error probability of {error:.2g} or less). Made by `benchmarks/audits.py` at commit {commits}, on
+source, removed (zero-out), or a unit of eight rows; in fixed-size batches all others point in the opposite direction.
+The method runs {runs} times on each. Half of these runs choose a test on everything that is released, x, y and history;
+the other half evaluates it. δ = {delta:g}. All {total} bounds hold simultaneously with {confidence:.1f}% confidence
+(exact binomial limits, each with an error probability of {error:.2g} or less). Made by `benchmarks/audits.py` at commit
+{commits}, on
 {machines}, seed 0.
 
 **{verdict}** {teeth}
@@ -78,7 +81,8 @@ limits, each with an error probability of {error:.2g} or less). Made by `benchma
 
 These audits include all preprocessing that `fit` applies to a table of {rows} rows. *One step* trains once at the
 starting hyperparameters (`method=dpb.Refit(steps=1)`); *defaults* are 200 steps of tuning and 200 of training.
-`DPMultiTaskRidge` trains for 200 steps after either.
+`DPMultiTaskRidge` trains for 200 steps after either. *Units of 8 rows*: each row is eight equal rows of one person, all
+of which change together.
 
 {estimators}
 
@@ -102,7 +106,7 @@ def number_of_audits() -> int:
     cases = len(standard_cases(dpb.Budget(1.0, DELTA)))
     return (
         cases * (len(EPSILONS) + 1)
-        + len(ESTIMATORS) * len(WAYS) * len(EPSILONS)
+        + (len(ESTIMATORS) * len(WAYS) + len(OF_UNITS)) * len(EPSILONS)
         + len(ONE_RUNS) * len(ONE_RUN_EPSILONS)
     )
 
@@ -120,6 +124,9 @@ def estimators(runs: int, confidence: float) -> Any:
         for name in ESTIMATORS:
             for way, method in WAYS.items():
                 yield audit(estimator_case(name, way, method, budget), budget, runs=runs, confidence=confidence)
+        for name in OF_UNITS:
+            case = of_units(estimator_case(name, "one step", WAYS["one step"], budget))
+            yield audit(case, budget, runs=runs, confidence=confidence)
 
 
 def estimator_case(name: str, way: str, method: Any, budget: dpb.Budget) -> Case:

@@ -46,6 +46,8 @@ _HOMES = {
     "solve": "solving",
     "Evaluation": "evaluation.result",
     "evaluate": "evaluation.evaluating",
+    "UnitSizes": "evaluation.unit_sizes",
+    "unit_sizes": "evaluation.unit_sizes",
     "BudgetExceeded": "errors",
     "CheckpointRefused": "errors",
     "DPBilevelError": "errors",
@@ -104,6 +106,7 @@ if TYPE_CHECKING:
     )
     from dpbilevel.evaluation.evaluating import evaluate
     from dpbilevel.evaluation.result import Evaluation
+    from dpbilevel.evaluation.unit_sizes import UnitSizes, unit_sizes
     from dpbilevel.inner.black_box import BlackBox
     from dpbilevel.inner.loc_gd import DPLocGD, DPLocSGD
     from dpbilevel.inner.solver import InnerSolver

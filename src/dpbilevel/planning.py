@@ -11,7 +11,7 @@ import numpy as np
 
 from dpbilevel.constraints import Domain, contains
 from dpbilevel.errors import InvalidArgument, InvalidProblem
-from dpbilevel.execution.notices import noise_remarks, warn_beforehand
+from dpbilevel.execution.notices import memory_remarks, noise_remarks, warn_beforehand
 from dpbilevel.execution.program import Program
 from dpbilevel.foundation.arguments import one_of
 from dpbilevel.foundation.precision import is_double, user_float
@@ -20,7 +20,7 @@ from dpbilevel.inner.solver import InnerSolver
 from dpbilevel.methods.context import PublicContext
 from dpbilevel.methods.refit import Refit
 from dpbilevel.methods.tracking.tracking import Tracking
-from dpbilevel.methods.unit_costs import unit_costs
+from dpbilevel.methods.unit_costs import unit_costs, units_needed
 from dpbilevel.methods.unit_losses import has_bundles, problem_for_records
 from dpbilevel.privacy.accounting import Chargeable, all_charges
 from dpbilevel.privacy.budget import Budget
@@ -66,7 +66,8 @@ class Plan:
         training: program of the final training; None if there is none.
         parameters: every parameter of the plan with the reason for its value.
         privacy: the spend of the run, as in its solution.
-        remarks: sentences on where noise will dominate; `plan` and `solve` warn about it (`UtilityWarning`).
+        remarks: sentences on where noise will dominate, and on bundles of units that take much memory; `plan` and
+            `solve` warn about them (`UtilityWarning`).
     """
 
     problem: BilevelProblem
@@ -197,7 +198,7 @@ def _planned(
         program = _discretize(program, context)
         training = None if training is None else _discretize(training, context)
         parameters = parameters | _exact_parameters(program, training)
-    parameters = parameters | unit_costs(sizes)
+    parameters = parameters | units_needed(sizes, parameters) | unit_costs(sizes)
     parts = (program,) if training is None else (program, training)
     _check_calls(parts, sizes)
     for part in parts:
@@ -212,6 +213,7 @@ def _planned(
     most = sizes.rows_per_unit
     privacy = Privacy(all_charges(releases), budget, caveats, void=not budget.is_private, rows_per_unit=most)
     remarks = noise_remarks(parameters, releases, sum(map(sizes.count, sizes.roles)), budget)
+    remarks = (*remarks, *memory_remarks(most, sizes.mean_rows))
     return Plan(
         problem=problem,
         sizes=sizes,

@@ -211,7 +211,7 @@ def execute(
         x=x,
         y=y,
         privacy=replace(planned.privacy, void=planned.privacy.void or schedule.reproducible),
-        history=released.history,
+        history={**released.history, **{name: tree[None] for name, tree in released.trained.items()}},
         parameters=dict(planned.parameters),
         sizes={role: records.sizes.count(role) for role in records.sizes.roles},
         method=repr(planned.method),

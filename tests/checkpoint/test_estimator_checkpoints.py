@@ -12,6 +12,7 @@ from support.estimator_cases import untrained
 import dpbilevel as dpb
 from dpbilevel import estimators
 from dpbilevel.estimators.prepared import Prepared
+from dpbilevel.execution.running import chunk_length
 from dpbilevel.privacy import noise
 
 SECRET = bytes(range(32))
@@ -42,7 +43,7 @@ def _nothing_is_declared_and_rows_are_few():
 
 def fitted(name, path=None, X=X, *, ledger=None, fixed=False, settings=(), **changes):
     """A fitted model; with ``fixed``, its noise is that of a first process."""
-    model = getattr(estimators, name)(delta=1e-4, method=METHOD, ledger=ledger, **dict(settings))
+    model = getattr(estimators, name)(**{"delta": 1e-4, "method": METHOD, "ledger": ledger} | dict(settings))
     others = random.Random(1)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(noise.secrets, "token_bytes", lambda size: SECRET[:size] if fixed else others.randbytes(size))
@@ -95,6 +96,27 @@ def test_a_fit_that_was_cut_off_resumes_to_the_same_bits_and_is_charged_once(nam
     again = fitted(name, path, ledger=ledger(tmp_path))  # a finished fit is read from its checkpoint
     assert bits(again) == bits(whole)
     assert len(ledger(tmp_path).entries) == 1
+
+
+def test_standard_errors_of_a_training_that_follows_tuning_are_resumed(tmp_path):
+    """Those of a process that ended before, within or after the training are the bits of an uninterrupted run."""
+    draws = np.random.default_rng(0)
+    rows = draws.uniform(-0.5, 0.5, (3000, 2)).astype(np.float32)
+    settings = {"method": dpb.Tracking(steps=2), "epsilon": 8.0, "data_norm": 1.0, "target_range": (-1, 1)}
+    given = {"X": rows, "y": np.float64(rows[:, 0]), "sources": np.arange(3000) % 2}
+    name = "DPSourceWeightedRegressor"
+    whole = fitted(name, fixed=True, settings=settings, **given)
+    assert whole.coef_noise_.shape == whole.coef_.shape
+    assert (whole.coef_noise_ > 0).all()
+    parts = whole._prepare(rows, given["y"], sources=given["sources"]).planned.parts
+    chunks = sum(-(-part.rounds // chunk_length(part.rounds)) for part in parts)
+    for done in range(1, chunks + 1):
+        path = tmp_path / f"fit-{done}"
+        if done < chunks:
+            cut_off(name, path, done, settings=settings, **given)
+        else:
+            fitted(name, path, fixed=True, settings=settings, **given)
+        assert bits(fitted(name, path, settings=settings, **given)) == bits(whole)
 
 
 # Other facts, with which the encoded records are the same to the bit.

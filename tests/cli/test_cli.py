@@ -414,7 +414,7 @@ def test_passwords_do_not_reach_the_report(monkeypatch):
 
 
 def test_help_is_there_for_every_command_with_an_example(command):
-    names = ["demo", "schema", "tune", "reweight", "plan", "predict", "report", "audit"]
+    names = ["demo", "schema", "tune", "reweight", "plan", "predict", "unit-sizes", "report", "audit"]
     for name in [[name] for name in names] + [["ledger", name] for name in ("create", "show", "export")]:
         code, stdout, _ = command(*name, "--help")
         assert code == 0

@@ -9,6 +9,10 @@ import pytest
 from support.cli_data import SCHEMA, people, write_people
 
 import dpbilevel as dpb
+from dpbilevel.cli import job
+from dpbilevel.cli.applications.tune import Tune
+from dpbilevel.cli.job import prepared
+from dpbilevel.encoding.feature_maps import default_knots
 from dpbilevel.evaluation import scoring
 
 TUNE = ("tune", "visits.csv", "--target", "paid", "--schema", "schema.toml", "--epsilon", "4", "--delta", "1e-4")
@@ -38,6 +42,7 @@ def test_tune_protects_units(place, command):
     code, stdout, _ = command(*TUNE, *UNITS)
     assert code == 0
     assert "replacing all rows of one unit" in " ".join(stdout.split())
+    assert re.search(r"role +units +epsilon", stdout)
     text = (place / "run" / "run.json").read_text(encoding="utf-8")
     run = json.loads(text)
     assert run["facts"]["units"] == "400"
@@ -83,33 +88,51 @@ def test_a_missing_id_is_refused_before_the_charge(place, command, missing):
 def test_a_dry_run_plans_for_units(place, command):
     code, stdout, _ = command(*TUNE, *UNITS, "--dry-run", "--rows", str(PEOPLE))
     assert code == 0
+    assert "roles hold disjoint units" in stdout
     assert "replacing all rows of one unit" in " ".join(stdout.split())
     assert np.all([number in stdout for number in ("80", "320")])
 
 
-@pytest.mark.parametrize("more", [(), ("--dry-run", "--rows", str(PEOPLE))])
-def test_knots_that_follow_from_the_private_number_of_rows_are_refused(place, command, monkeypatch, more):
-    schema = place / "schema.toml"
-    schema.write_text(SCHEMA.replace("schema/1", "schema/2"), encoding="utf-8")
-    with monkeypatch.context() as patch:
-        patch.setattr("dpbilevel.cli.job.open_table", None)  # no file is opened
-        code, _, stderr = command(*TUNE, *UNITS, *more)
-    stderr = " ".join(stderr.split())
-    assert code != 0
-    assert "unit 'id': needs declared knots" in stderr
-    assert "private with units" in stderr
-    assert "give 'age', 'cost' knots = 12, or knots = \"none\"" in stderr
-    assert not (place / "run").exists()
-    schema.write_text(
-        SCHEMA.replace("schema/1", "schema/2")
-        .replace("range = [0, 100]", "range = [0, 100]\nknots = 5")
-        .replace("range = [0, 10]", 'range = [0, 10]\nknots = "none"'),
-        encoding="utf-8",
-    )
-    code, stdout, _ = command(*TUNE, *UNITS, *more)
-    assert code == 0
+def knots_of(place):
+    return json.loads((place / "run" / "run.json").read_text())["schema"]["columns"]["age"]["knots"]
+
+
+def write_visits(place, rows):
+    """So many rows of the same people."""
+    table = people(rows) | {"id": [f"secret-{one % PEOPLE}" for one in range(rows)]}
+    lines = [",".join(map(str, row)) for row in [tuple(table), *zip(*table.values(), strict=True)]]
+    (place / "visits.csv").write_text("\n".join(lines), encoding="utf-8")
+
+
+def test_knots_follow_from_the_public_number_of_units_and_their_declared_mean(place, command, monkeypatch):
+    (place / "schema.toml").write_text(SCHEMA.replace("schema/1", "schema/2"), encoding="utf-8")
+    code, stdout, stderr = command(*TUNE, *UNITS)
+    assert code == 0, stderr
+    assert knots_of(place) == default_knots(3 * PEOPLE)
     for shown in (stdout, *(path.read_text() for path in place.glob("run/*.*"))):
         check_hidden(shown)
+    monkeypatch.setattr("dpbilevel.cli.table_file.TableFile.blocks", None)  # a dry run reads no record
+    code, stdout, _ = command(*TUNE, *UNITS, "--dry-run", "--rows", PEOPLE)
+    assert code == 0
+    assert "training: units needed" in stdout
+
+
+def encoded_columns(place, command, rows, *more):
+    """The width of a row, as a run finds it before it is charged."""
+    write_visits(place, rows)
+    asked = Tune(**{"data": place / "visits.csv", "target": "paid", "schema": place / "schema.toml"} | dict(more))
+    return prepared(asked).width
+
+
+def test_the_private_number_of_rows_decides_no_shape(place, command, monkeypatch):
+    (place / "schema.toml").write_text(SCHEMA.replace("schema/1", "schema/2"), encoding="utf-8")
+    unit = (("unit", "id"), ("rows_per_unit", 4))
+    few, many = (encoded_columns(place, command, rows, *unit) for rows in (PEOPLE, 8 * PEOPLE))
+    assert few == many
+    assert encoded_columns(place, command, 8 * PEOPLE, *unit, ("mean_rows", 3.0)) > many  # declared, hence public
+    monkeypatch.setattr(job, "unit_ids", lambda table, column: np.arange(table.count_rows()))  # counts rows
+    few, many = (encoded_columns(place, command, rows, *unit) for rows in (PEOPLE, 8 * PEOPLE))
+    assert few != many
 
 
 def test_a_ledger_of_one_unit_refuses_runs_on_another(place, command):
@@ -282,6 +305,11 @@ def test_a_plan_compares_bounds_on_rows(place, command):
     code, stdout, _ = command("plan", "--rows", "400", "--columns", "3", "--delta", "1e-4", *units)
     assert code == 0
     assert "units: k = 4 (this plan)" in stdout
+    assert "training: units needed" in stdout
+    assert "the memory of their rows" not in stdout
+    code, _, stderr = command("plan", "--rows", "400", "--columns", "3", "--delta", "1e-4", *units[:3], "1.5")
+    assert code == 0
+    assert "2.7 times the memory of their rows" in stderr
 
 
 # ---- reweight

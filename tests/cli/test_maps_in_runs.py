@@ -121,3 +121,24 @@ def test_a_cell_that_is_no_number_or_date_ends_before_the_charge_without_being_q
     assert "'seen'" in message
     assert expected in message
     assert cell not in message
+
+
+def test_curves_are_smoothed_on_request(compressed, command):
+    code, stdout, _ = command(*TUNE, "--smooth", "--dry-run", "--rows", 5000)
+    assert code == 0, stdout
+    code, _, stderr = command(*TUNE, "--smooth")
+    assert code == 0, stderr
+    run = json.loads((compressed / "run" / "run.json").read_text())
+    names = {entry["name"] for entry in run["hyperparameters"]["values"]}
+    assert names == {"all", "age, smoothness", "cost, smoothness"}
+    assert run["facts"]["smoothness"] == "a penalty for each curve"
+    code, _, stderr = command("predict", "run", "people.csv.gz", "--out", "with_ids.csv")
+    assert code == 0, stderr
+
+
+def test_a_schema_without_curves_cannot_be_smoothed(folder, command):
+    data, schema = write_people(folder, rows=400)
+    schema.write_text(SCHEMA)
+    code, _, stderr = command("tune", data, *TUNE[2:], "--smooth")
+    assert (code, (folder / "run").exists()) == (2, False)
+    assert "--smooth: the schema must declare a curve" in stderr

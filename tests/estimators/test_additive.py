@@ -9,7 +9,7 @@ import pytest
 import dpbilevel as dpb
 from dpbilevel.errors import InvalidArgument
 from dpbilevel.estimators import DPLogisticRegressionCV, DPRidgeCV
-from dpbilevel.estimators.additive import Basis, smooth_basis
+from dpbilevel.estimators.additive import Basis, cyclic_basis, smooth_basis
 
 
 @functools.cache
@@ -104,6 +104,54 @@ def test_the_basis_is_orthonormal_and_makes_the_penalty_a_sum_of_squares():
     parts = even.T @ curve
     assert np.isclose(np.sum(np.diff(curve, 2) ** 2), np.sum(np.array(sizes) * parts[1:] ** 2))
     assert all(size > 0 for size in eigenvalues)
+
+
+def test_on_a_circle_no_place_is_an_end():
+    basis, sizes = cyclic_basis(12)
+    assert np.allclose(basis.T @ basis, np.eye(11))
+    assert np.allclose(basis.sum(axis=0), 0)
+    curve = np.random.default_rng(0).normal(size=12)
+    around = np.roll(curve, 1) - 2 * curve + np.roll(curve, -1)
+    assert np.isclose(np.sum(around**2), np.sum(np.array(sizes) * (basis.T @ curve) ** 2))
+    assert min(sizes) > 0  # every function with mean zero is penalised
+
+
+def test_months_and_weekdays_are_curves_and_go_around():
+    days = np.datetime64("2025-01-01") + np.random.default_rng(0).integers(0, 730, 6000).astype("timedelta64[D]")
+    encoder = dpb.BoundedEncoder(
+        dates={"day": ("2025-01-01", "2026-12-31")}, parts={"day": ["month", "weekday", "year"]}
+    )
+    rows = encoder.fit_transform({"day": days})
+    month = days.astype("datetime64[M]").astype(int) % 12
+    targets = np.cos(2 * np.pi * month / 12) + 0.1 * np.random.default_rng(1).normal(size=6000)
+    cyclic = {term.name: term.cyclic for term in encoder.terms_}
+    assert [name for name, around in cyclic.items() if around] == ["day, month", "day, weekday"]
+    model = DPRidgeCV(target_range=(-2, 2), smooth=True, random_state=0, epsilon=3.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model.fit(rows, targets)
+    assert {"day, month, smoothness", "day, weekday, smoothness"} < set(model.groups_.tolist())
+    shape = next(own for own in model.shapes_ if own.name == "day, month")
+    assert shape.points.tolist() == [str(number) for number in range(1, 13)]
+    truth = np.cos(2 * np.pi * np.arange(12) / 12)
+    assert np.abs(shape.effect[0] - truth).max() < 0.3
+
+
+@pytest.mark.parametrize("settings", [{"smooth": True}, {"smooth": "shared", "data_norm": 2.0}, {}])
+def test_a_plan_by_the_encoder_is_the_plan_of_the_fit(settings):
+    rows, targets, encoder = table()
+    model = DPRidgeCV(target_range=(-2, 2), **settings)
+    planned, fit = model.plan(len(rows), encoder), model._prepare(rows, targets).planned
+    assert planned.parameters == fit.parameters
+    assert [(one.name, one.uses, one.noise_std) for one in planned.releases] == [
+        (one.name, one.uses, one.noise_std) for one in fit.releases
+    ]
+    np.testing.assert_array_equal(planned.start[0], fit.start[0])
+
+
+def test_a_plan_by_the_number_of_columns_has_no_curves():
+    with pytest.raises(InvalidArgument, match="smooth=True"):
+        DPRidgeCV(target_range=(-2, 2), smooth=True).plan(5000, 20)
 
 
 def test_rows_in_the_basis_are_no_longer():

@@ -60,6 +60,39 @@ def test_a_source_of_wrong_numbers_loses_its_weight():
     assert model.score(rows, truth) > 0.98
 
 
+# ---- standard errors
+
+
+def test_standard_errors_are_those_of_many_runs():
+    """The training follows the search for weights; what it released about its noise is kept."""
+    draws = np.random.default_rng(0)
+    rows, sources = draws.normal(size=(9000, 4)) / 3, draws.choice(["a", "b", "c"], 9000)
+    y = np.clip(rows @ [1, -1, 0.5, 0] + 0.3 * draws.normal(size=9000), -3, 3)
+    given = np.where(sources == "c", -y, y)
+    clean = rows[:2000], y[:2000]
+    models = [
+        DPSourceWeightedRegressor(
+            data_norm=1.0, target_range=(-3, 3), source_names=list("abc"), random_state=seed, epsilon=2.0
+        ).fit(rows[2000:], given[2000:], sources=sources[2000:], validation=clean)
+        for seed in range(12)
+    ]
+    spread = np.array([model.coef_ for model in models]).var(axis=0, ddof=1).mean()
+    claimed = np.mean([model.coef_noise_**2 for model in models])
+    assert 0.6 < np.sqrt(spread / claimed) < 1.6
+    assert "standard errors of y by the noise of training" in models[0].solution_.summary()
+
+
+def test_shapes_have_bands():
+    draws = np.random.default_rng(0)
+    table = {"a": draws.uniform(0, 10, 6000)}
+    encoder = dpb.BoundedEncoder(ranges={"a": (0, 10)}, knots=5)
+    sources, y = draws.choice(["a", "b"], 6000), np.sin(table["a"] / 3)
+    model = DPSourceWeightedRegressor(target_range=(-1, 1), source_names=["a", "b"], epsilon=8.0, random_state=0)
+    (shape,) = model.fit(encoder.fit_transform(table), y, sources=sources).shapes_
+    assert shape.error.shape == (5,)
+    assert (shape.error > 0).all()
+
+
 # ---- sources
 
 

@@ -73,6 +73,17 @@ def test_bins_give_the_expected_calibration_error(binary):
     assert error == pytest.approx(expected, rel=1e-9)
 
 
+def test_bins_have_intervals_wherever_they_are_shown(binary):
+    released = dpb.evaluate(*binary, dpb.Budget(3.0, 1e-4), metric="calibration", bins=4, seed=2)
+    low, high = released.interval("calibration", part="0.75 to 1")
+    share = released.values["calibration"]["positives"][-1] / released.values["calibration"]["records"][-1]
+    assert 0 <= low < share < high <= 1
+    assert f"{low:.3g} to {high:.3g}" in released.summary()
+    kept = dpb.Evaluation.from_json(json.loads(json.dumps(released.to_json())))
+    assert kept.interval("calibration", part="0.75 to 1") == (low, high)
+    assert "calibration, 0.75 to 1" in released.to_json()["intervals"]["dict"]
+
+
 def test_the_positive_class_may_be_declared(binary):
     model, (rows, labels) = binary
     bins = dpb.evaluate(model, (rows, labels), EXACT, metric="calibration", positive_class=0).values["calibration"]
@@ -341,9 +352,12 @@ def test_intervals_stay_within_the_possible_range_and_grow_with_the_level():
 
 def test_intervals_that_make_no_sense_are_refused(binary):
     released = dpb.evaluate(*binary, BUDGET, metric=("accuracy", "calibration"))
-    for name in ("loss", "calibration", 3):
+    for name in ("loss", 3):
         with pytest.raises(dpb.InvalidArgument, match="must be one of 'accuracy'"):
             released.interval(name)
+    for part in (None, "0 to 1"):
+        with pytest.raises(dpb.InvalidArgument, match=r"must be one of '0 to 0\.1', '0\.1 to 0\.2'"):
+            released.interval("calibration", part=part)
     for level in (0.0, 1.0, 95, "0.95"):
         with pytest.raises(dpb.InvalidArgument, match="level="):
             released.interval("accuracy", level)

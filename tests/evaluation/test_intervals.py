@@ -17,6 +17,7 @@ from scipy.stats import beta, binom, chi2, expon, norm
 import dpbilevel as dpb
 from dpbilevel.evaluation import auc as auc_module
 from dpbilevel.evaluation.auc import auc_interval, default_edges
+from dpbilevel.evaluation.calibration import calibration_interval
 from dpbilevel.evaluation.error_quantiles import LEVELS, quantile_interval
 from dpbilevel.evaluation.groups import group_interval
 from dpbilevel.evaluation.intervals import solve_quadratic
@@ -122,6 +123,41 @@ def test_intervals_of_groups_that_forget_something_are_caught():
     assert coverage(few, lambda released: group_interval(without_sampling(released), "a", LEVEL), 0.9) < LEAST
 
 
+# -------------------------------------------------------------------------------------------------- calibration curve
+
+
+def binned(rng, records=120, share=0.85, noise=4.0, number=10_000):
+    size = rng.binomial(number, records / number)
+    excess = rng.binomial(size, share) - size / 2
+    own = rng.normal(size=2) * noise
+    return {"records": np.array([size + own[0]]), "excess": np.array([excess + own[1]]), "noise": noise}
+
+
+@pytest.mark.parametrize(
+    ("records", "share", "noise"),
+    [(120, 0.85, 1.0), (120, 0.03, 8.0), (2000, 0.85, 100.0), (2000, 0.5, 100.0), (10, 0.85, 4.0)],
+)
+def test_intervals_of_calibration_bins_cover_noise_and_sampling(records, share, noise):
+    draw = functools.partial(binned, records=records, share=share, noise=noise)
+    assert coverage(draw, lambda released: calibration_interval(released, 0, LEVEL), share) >= LEAST
+
+
+def test_intervals_of_calibration_bins_that_forget_something_are_caught():
+    noisy, few = functools.partial(binned, records=2000, noise=100.0), functools.partial(binned, noise=1.0)
+    assert coverage(noisy, lambda released: calibration_interval(without_noise(released), 0, LEVEL), 0.85) < LEAST
+    assert coverage(few, lambda released: calibration_interval(without_sampling(released), 0, LEVEL), 0.85) < LEAST
+
+
+def test_intervals_of_calibration_bins_are_not_wider_than_they_need_to_be():
+    rng = np.random.default_rng(8)
+    found = [binned(rng, records=2000, noise=30.0) for _ in range(300)]
+    spread = np.std([one["excess"][0] / one["records"][0] for one in found])
+    widths = [np.diff(calibration_interval(one, 0, LEVEL))[0] for one in found]
+    assert np.median(widths) < 1.1 * 2 * norm.isf(0.05) * spread
+    hidden = {"records": np.array([-3.0]), "excess": np.array([1.0]), "noise": 9.0}
+    assert calibration_interval(hidden, 0, LEVEL) == calibration_interval({}, 0, LEVEL) == (0.0, 1.0)
+
+
 # ---------------------------------------------------------------------------------------------------------------- R^2
 
 METRIC = RSquared(-2.0, 3.0, 4.0, True)
@@ -222,6 +258,7 @@ def released_numbers(evaluation):
     for name, parts in (
         ("auc", ("positives", "negatives")),
         ("group_accuracy", ("right", "wrong")),
+        ("calibration", ("records", "excess")),
         ("error_quantiles", ("records",)),
     ):
         for part in parts if name in evaluation.details else ():
@@ -241,7 +278,8 @@ def real(seed, budget, regression):
         chosen = {"metric": ("r2", "error_quantiles"), "target_range": (0, 1)}
         return dpb.evaluate(lambda rows: rows, (likely, labels), budget, seed=seed, **chosen)
     given = {"groups": groups, "group_names": ["a", "b"], "edges": np.linspace(0, 1, 5)}
-    return dpb.evaluate(Public(), (likely, labels), budget, metric=("auc", "group_accuracy"), seed=seed, **given)
+    metrics = ("auc", "group_accuracy", "calibration")
+    return dpb.evaluate(Public(), (likely, labels), budget, metric=metrics, seed=seed, **given)
 
 
 @pytest.mark.parametrize("regression", [False, True], ids=["classifier", "regression"])

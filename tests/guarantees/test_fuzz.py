@@ -47,6 +47,7 @@ def test_every_public_constructor_and_function_is_tried():
         "Privacy",
         "Plan",
         "Evaluation",
+        "UnitSizes",
     }
     no_arguments = {"Unconstrained", "NonNegative", "FullBatch", "InnerSolver", "Sampling"}  # the last two: abstract
     errors = {

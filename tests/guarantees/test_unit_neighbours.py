@@ -1,7 +1,5 @@
 """Units: replacing all rows of a person moves no answer by more than is charged for, in any method."""
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,7 +8,7 @@ from support import unit_neighbours as units
 from support.every_method import BUDGET, PROBLEM, START, data, solved
 
 import dpbilevel as dpb
-from dpbilevel.audit import Case, audit, standard_cases
+from dpbilevel.audit import Case, audit, of_units, standard_cases
 from dpbilevel.baselines import ScreenSources
 from dpbilevel.methods.preconditioned import MOMENTS
 from dpbilevel.methods.rescaling import SCALE
@@ -134,22 +132,37 @@ def test_audits_of_a_unit_stay_below_the_claim(method):
 
 WORST_BUDGET = dpb.Budget(4.0, 1e-2)
 # ScreenSources refuses units of several rows.
-WORST = {case.name: case for case in standard_cases(WORST_BUDGET) if not isinstance(case.method, ScreenSources)}
+WORST = {
+    case.name: case
+    for case in standard_cases(WORST_BUDGET)
+    if not isinstance(case.method, ScreenSources) and "units" not in case.name
+}
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.heavy) for name in WORST])
 def test_audits_of_every_method_stay_below_the_claim(name):
     """The worst cases of rows, with eight rows for each: the sum over a unit is eight times that over a row."""
-    case = WORST[name]
-    problem = problem_of_units(case.problem, 1.0)
-    one, other = ({role: _eightfold(tree) for role, tree in part.items()} for part in (case.records, case.neighbour))
-    found = audit(dataclasses.replace(case, problem=problem, records=one, neighbour=other), WORST_BUDGET, runs=4000)
+    found = audit(of_units(WORST[name], K), WORST_BUDGET, runs=4000)
     assert found.passed, found
 
 
-def _eightfold(tree):
-    rows = jax.tree.map(lambda leaf: np.repeat(leaf[:, None], K, axis=1), tree)
-    return Bundle(rows, np.ones((len(jax.tree.leaves(tree)[0]), K), bool))
+def test_units_are_among_the_cases_of_the_command():
+    found = {case.name: case for case in standard_cases(WORST_BUDGET) if "units of 8 rows" in case.name}
+    assert len(found) == 3
+    for name, case in found.items():
+        (role, index), rows = case.differing(), WORST[name.removesuffix(", units of 8 rows")]
+        assert (role, index) == rows.differing()
+        assert case.records[role].present.shape == (rows.sizes.count(role), K)
+        with pytest.raises(dpb.InvalidArgument, match="one of units already"):
+            of_units(case)
+
+
+def test_an_audit_of_units_notices_a_clip_of_rows(monkeypatch):
+    """Eight equal rows that are clipped one by one count eight times."""
+    case = of_units(WORST["DPBilevel, DPLocGD, one step"], K)
+    assert audit(case, WORST_BUDGET, runs=1000).passed
+    monkeypatch.setattr(release_module, "clipped_sum", units.clipped_row_by_row)
+    assert not audit(case, WORST_BUDGET, runs=1000).passed
 
 
 class Rows(Case):
@@ -159,14 +172,15 @@ class Rows(Case):
         return "lower", 0
 
 
-def test_the_same_canary_breaks_the_claim_of_a_run_on_rows():
+@pytest.mark.parametrize("method", [ONE_STEP, dpb.Refit(steps=1)], ids=["DPBilevel", "Refit"])
+def test_the_same_canary_breaks_the_claim_of_a_run_on_rows(method):
     """Eight rows of one person change together: a guarantee for rows does not cover them."""
-    one = canary(ONE_STEP, MEAN)
+    one = canary(method, MEAN)
     one, other = (tree["lower"].rows.reshape(-1) for tree in (one.records, one.neighbour))
     case = Rows(
         name="rows",
         problem=MEAN,
-        method=ONE_STEP,
+        method=method,
         start=(0.0, 0.0),
         refit=None,
         records={"lower": one},

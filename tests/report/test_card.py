@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 from sklearn import config_context
-from support.report_data import KINDS, NASTY, made, searched, solution
+from support.report_data import KINDS, NASTY, additive, infinite, made, searched, solution, with_privacy
 
 import dpbilevel as dpb
 from dpbilevel.estimators import DPLogisticRegressionCV
@@ -69,6 +69,31 @@ def test_an_estimator_keeps_its_diagram_and_shows_the_card_once_fitted():
     assert bundle["text/plain"] == repr(estimator)
     with config_context(display="text"):
         assert "text/html" not in estimator._repr_mimebundle_()
+
+
+def test_records_that_are_units_are_said_to_be_units():
+    units = with_privacy(made(), rows_per_unit=4)
+    assert "2,000 lower units" in solution_card(units)
+    assert "2,000 lower units" in units.privacy._repr_html_()
+    assert "2,000 lower units" in solution_card(with_privacy(infinite(), rows_per_unit=4))
+    for shown in (solution_card(units), units.summary()):
+        assert "lower records" not in shown
+    assert "epsilon of lower units" in units.summary()
+    assert "epsilon of lower records" in made().summary()
+
+
+def test_an_additive_model_shows_its_largest_shapes(monkeypatch):
+    estimator = DPLogisticRegressionCV(epsilon=2.0, data_norm=1.0, classes=["no", "yes"])
+    estimator.solution_, estimator.classes_ = solution("private"), np.array(["no", "yes"])
+    estimator.shapes_ = additive().shapes
+    shown = estimator._repr_html_()
+    assert "<svg" in shown
+    assert all(f"{own.name}" in shown for own in estimator.shapes_)
+    estimator.shapes_ = estimator.shapes_ * 4
+    assert f"and {len(estimator.shapes_) - 6} more columns" in estimator._repr_html_()
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert "<svg" not in estimator._repr_html_().partition("differential")[2]
+    assert estimator._repr_html_().endswith(solution_card(estimator.solution_))
 
 
 def test_a_solution_of_the_library_shows_itself():

@@ -245,7 +245,7 @@ def pictures(draw: Draw, folder: Path) -> Call:
     """Plots of damaged results, as a file or as what it holds, and of anything else."""
     from matplotlib import pyplot
 
-    name = draw(st.sampled_from(sorted({*RESULTS, "spend", "trajectory"})))
+    name = draw(st.sampled_from(sorted({*RESULTS, "calibration", "spend", "trajectory"})))
     given: Any = draw(anything())
     more: dict[str, Any] = {"ax": draw(anything())} if draw(st.integers(0, 9)) == 0 else {}
     if name in RESULTS and draw(st.integers(0, 3)):

@@ -14,6 +14,7 @@ _HOMES = {
     "Audit": "verdict",
     "Case": "case",
     "audit": "auditing",
+    "of_units": "unit_cases",
     "one_run": "canaries",
     "standard_cases": "worst_cases",
     "table": "verdict",

@@ -16,6 +16,7 @@ from dpbilevel.applications.regularization import regularization
 from dpbilevel.applications.reweighting import source_weights
 from dpbilevel.audit.auditing import claim
 from dpbilevel.audit.case import Case
+from dpbilevel.audit.unit_cases import of_units
 from dpbilevel.baselines.grid_search import NaiveGridSearch
 from dpbilevel.baselines.screening import ScreenSources
 from dpbilevel.baselines.untuned import FixedDefault, UpperRecordsOnly
@@ -35,11 +36,14 @@ _MANY = 90  # number of records for second moments, which must be worth their sh
 _RARE = 2.3  # standard deviations: one false positive in a hundred runs
 _BATCH = Poisson(0.5)
 _FIXED_SIZE = {"without replacement": WithoutReplacement(2), "with replacement": WithReplacement(2)}
+_WITH_UNITS = ("DPBilevel, DPLocGD, one step", "Tracking, validation record, one step", "Refit, one step")
 _FEW = 20  # number of records for these schemes: about one in ten is in a batch
 
 
 def standard_cases(budget: Budget) -> list[Case]:
-    """The cases of `dpbilevel audit`: all methods in one step and in several, and baselines that are methods.
+    """The cases of `dpbilevel audit`: all methods in one step and in several, baselines that are methods, and units.
+
+    The cases of units are those of rows, with eight equal rows of one person in place of each record (`of_units`).
 
     Not included: `PrivateRandomSearch`, whose number of runs is secret and cannot be compiled, `BlackBox`, which runs
     an external trainer, and `OracleHyperparameters`, which is not private.
@@ -51,7 +55,8 @@ def standard_cases(budget: Budget) -> list[Case]:
     ['DPBilevel, DPLocGD, one step', 'DPBilevel, DPLocGD, 5 rounds', 'DPBilevel, DPLocSGD, one step']
     """
     claim(budget)
-    return [*_double_loops(budget), *_trackings(budget), *_trainings(budget), *_baselines(budget)]
+    rows = [*_double_loops(budget), *_trackings(budget), *_trainings(budget), *_baselines(budget)]
+    return [*rows, *(of_units(case) for case in rows if case.name in _WITH_UNITS)]
 
 
 def _double_loops(budget: Budget) -> list[Case]:

@@ -247,6 +247,32 @@ def evaluate(
     write_scores(run, data, out, wanted, (ledger, dataset), written=written, force=force, output=(json, quiet))
 
 
+@_added("dpbilevel unit-sizes visits.csv --unit patient --epsilon 0.2 --ledger visits.db", "unit-sizes")
+def unit_sizes(
+    data: shared.Data,
+    unit: Annotated[str, "The column of ids."],
+    epsilon: Annotated[float, "The epsilon of the histogram; a small one will do."],
+    delta: Annotated[
+        float | None, "Its delta; by default 1/n^1.1, rounded down; n, the number of ids, is public."
+    ] = None,
+    largest: Annotated[int, "Bins end at 1, 2, 4, ... rows up to this number, which is public."] = 64,
+    adjacency: shared.Adjacency = "replace-one",
+    ledger: shared.LedgerAddress = None,
+    dataset: shared.Dataset = None,
+    delimiter: shared.Delimiter = None,
+    columns: shared.Columns = None,
+    json: shared.Json = False,
+    quiet: shared.Quiet = False,
+) -> None:
+    """Release how many rows ids have, as a noisy histogram, to choose --rows-per-unit from it."""
+    from dpbilevel.cli.commands import show_unit_sizes
+    from dpbilevel.cli.layout import layout
+    from dpbilevel.cli.unit_sizes import WantedSizes
+
+    wanted = WantedSizes(unit=unit, largest=largest, epsilon=epsilon, delta=delta, adjacency=adjacency)
+    show_unit_sizes(data, wanted, layout(delimiter, ".", columns), (ledger, dataset), (json, quiet))
+
+
 @_added("dpbilevel report run")
 def report(
     run: Run,

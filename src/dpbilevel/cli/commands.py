@@ -13,9 +13,10 @@ from dpbilevel.cli.demo import demonstrate
 from dpbilevel.cli.ending import Refuted, RunFailed
 from dpbilevel.cli.evaluation import Wanted, check_file, score
 from dpbilevel.cli.fit_command import FitCommand
-from dpbilevel.cli.forecast import Forecast, forecast, planned_for
+from dpbilevel.cli.forecast import forecast, planned_for
+from dpbilevel.cli.forecast_output import ROLES, counted_records, show_forecast
 from dpbilevel.cli.job import prepared
-from dpbilevel.cli.layout import layout
+from dpbilevel.cli.layout import Layout, layout
 from dpbilevel.cli.options import check_invalid, check_options, warn_if_weak
 from dpbilevel.cli.prediction import check_output, predict, remove_unfinished
 from dpbilevel.cli.resuming import StoredRun, stored_run
@@ -25,12 +26,11 @@ from dpbilevel.cli.score_output import scores_json, show_scores, show_table
 from dpbilevel.cli.signals import SIGNALS
 from dpbilevel.cli.table_file import open_table
 from dpbilevel.cli.tuning import run
+from dpbilevel.cli.unit_sizes import WantedSizes, release_sizes, show_sizes
 from dpbilevel.cli.wording import for_command_line
 from dpbilevel.errors import InvalidArgument, UtilityWarning
-from dpbilevel.execution.notices import TRAINING_LIMIT
 from dpbilevel.execution.progress import set_display, show_progress
 from dpbilevel.foundation.files import write_atomically
-from dpbilevel.foundation.tables import short
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.calibration import for_exact_noise
 from dpbilevel.privacy.ledger import Ledger
@@ -42,7 +42,6 @@ from dpbilevel.solving import check_noise
 
 _MANY = 10**9  # rows, for the default delta of a budget that is only checked
 _SHOWN = 15  # maximum number of hyperparameters in the terminal; the report has all of them
-_ROLES = {"lower": "training (lower)", "upper": "validation (upper)", "both": "both", "heldout": "held out"}
 
 
 @contextlib.contextmanager
@@ -78,7 +77,7 @@ def fit(asked: FitCommand, command: str, stored: StoredRun | None = None) -> Non
                     "number of rows or of units (or use `dpbilevel plan` if --validation is a CSV, or with units)"
                 )
             validating = counts[1] if len(counts) > 1 else None
-            _show_forecast(console, forecast(job.plan(counts[0] or 0, validating)))
+            show_forecast(console, forecast(job.plan(counts[0] or 0, validating)))
             return
         finished = run(job, ledger=run_ledger, command=command, stored=stored)
         try:
@@ -128,7 +127,7 @@ def show_plan(sizes: dict[str, Any], settings: dict[str, Any], *, as_json: bool)
     """Show the plan of a run."""
     with _console(as_json, False) as console:
         warn_if_weak(settings["epsilon"])
-        _show_forecast(console, forecast(planned_for(**sizes, settings=settings)))
+        show_forecast(console, forecast(planned_for(**sizes, settings=settings)))
 
 
 def write_predictions(
@@ -190,6 +189,15 @@ def write_scores(
                 f"--out {target}: could not be written ({found.failed.strerror}); the scores were released, and are "
                 "shown above. Their epsilon is spent"
             )
+
+
+def show_unit_sizes(
+    data: Path, wanted: WantedSizes, how: Layout, ledger: tuple[str | None, str | None], output: tuple[bool, bool]
+) -> None:
+    """Release how many rows units have."""
+    with _console(*output) as console:
+        wanted.budget(_MANY)
+        show_sizes(console, release_sizes(data, wanted, layout=how, ledger=_ledger(*ledger, wanted.adjacency)))
 
 
 def show_report(folder: Path, registry: Path | None, *, as_json: bool, quiet: bool) -> None:
@@ -327,8 +335,8 @@ def _show_review(console: Console, review: Review, folder: Path) -> None:
         console.print(f"\n{for_command_line(solution.result)}")
     console.table(
         f"Spend at delta = {privacy.budget.delta:g}" if privacy.budget.delta else "Spend",
-        ["role", "records", "epsilon"],
-        [[_ROLES[role], f"{solution.sizes[role]:,}", f"{privacy.epsilon(role=role):.4g}"] for role in privacy.charges],
+        ["role", counted_records(privacy), "epsilon"],
+        [[ROLES[role], f"{solution.sizes[role]:,}", f"{privacy.epsilon(role=role):.4g}"] for role in privacy.charges],
     )
     found = hyperparameters(solution)
     values = dict(zip(found.names, found.values.tolist(), strict=True))
@@ -355,32 +363,3 @@ def _show_review(console: Console, review: Review, folder: Path) -> None:
             "scores": None if review.evaluation is None else scores_json(review.evaluation),
         }
     )
-
-
-def _show_forecast(console: Console, shown: Forecast) -> None:
-    privacy, sizes = shown.planned.privacy, shown.planned.sizes
-    console.print(f"A run would be {for_command_line(privacy.sentence())}")
-    console.table(
-        "Spend (roles hold disjoint records)",
-        ["role", "records", "epsilon"],
-        [[_ROLES[role], f"{sizes.count(role):,}", f"{privacy.epsilon(role=role):.4g}"] for role in privacy.charges],
-    )
-    console.table(
-        "Parameters of the plan",
-        ["number", "value", "why"],
-        [[name, short(value), why] for name, (value, why) in shown.planned.parameters.items()],
-    )
-    verdict = "noise is small" if shown.noise_to_signal < TRAINING_LIMIT else "noise dominates"
-    good = f"{TRAINING_LIMIT:g}"
-    console.print(f"\nNoise to signal of training: {shown.noise_to_signal:.3g} ({verdict}; below {good} is good).")
-    kind = "rows" if sizes.rows_per_unit is None else "units"
-    console.print(f"For {good} at this epsilon and delta: about {shown.rows_needed:,} {kind}.")
-    if shown.theory is not None:
-        bound = f"a hypergradient norm of at most {shown.theory.alpha:.3g} with probability 0.95"
-        empty = " This bound is vacuous at these sizes: the norm is never larger." if shown.theory.vacuous else ""
-        needed = (
-            "no data set is large enough" if shown.theory_rows is None else f"{shown.theory_rows:,} rows are needed"
-        )
-        console.print(f"The paper's theorems guarantee {bound}, for its algorithm.{empty} For 0.1, {needed}.")
-        console.print("Privacy does not depend on these theorems.")
-    console.result(shown.to_json())

@@ -84,6 +84,8 @@ def demonstrate(out: Path, *, rows: int, force: bool, console: Console, command:
             columns=columns,
             coefficients=tuned.coef_,
             intercepts=tuned.intercept_,
+            standard_errors=getattr(tuned, "coef_noise_", None),
+            shapes=tuned.shapes_,
         )
         return Review(
             solution=tuned.solution_,

@@ -10,7 +10,7 @@ import numpy as np
 from dpbilevel import estimators
 from dpbilevel.errors import InvalidArgument
 from dpbilevel.estimators.targets import TARGET_BOUND
-from dpbilevel.execution.notices import TRAINING_LIMIT
+from dpbilevel.execution.notices import TRAINING_RATIO, records_needed
 from dpbilevel.paper.planner import TheoryPlan
 from dpbilevel.paper.planner import plan as theory_plan
 from dpbilevel.planning import Plan
@@ -26,8 +26,7 @@ class Forecast:
     Attributes:
         planned: the plan of the run.
         noise_to_signal: noise-to-signal ratio of training, sigma sqrt(d)/(n C).
-        rows_needed: number of rows at which that would be `TRAINING_LIMIT`, for the same epsilon and delta;
-            approximate, because the share of tuning depends on the number of rows.
+        rows_needed: number of rows at which that would be acceptable (`records_needed`).
         theory: the guarantee of the paper's theorems for its own algorithm at these sizes.
         theory_rows: number of rows at which they guarantee a hypergradient norm of at most 0.1; None if no number does.
     """
@@ -61,7 +60,7 @@ class Forecast:
 def forecast(planned: Plan) -> Forecast:
     """Compute the forecast from a plan."""
     rows = sum(map(planned.sizes.count, planned.sizes.roles))
-    ratio = float(planned.parameters.get("training: noise to signal", (0.0, ""))[0])  # absent without noise
+    ratio = float(planned.parameters.get(TRAINING_RATIO, (0.0, ""))[0])  # absent without noise
     theory = _theory(planned, rows)
     needed = None
     if theory is not None:
@@ -69,7 +68,7 @@ def forecast(planned: Plan) -> Forecast:
             needed = theory.records_needed(_TARGET)
         except InvalidArgument:  # no number of rows is enough
             needed = None
-    return Forecast(planned, ratio, max(2, math.ceil(rows * ratio / TRAINING_LIMIT)), theory, needed)
+    return Forecast(planned, ratio, records_needed(rows, ratio), theory, needed)
 
 
 def planned_for(

@@ -6,12 +6,15 @@ No row is read here. Errors in names and declarations are found here, and a dry 
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from dpbilevel.cli.fit_command import FitCommand
 from dpbilevel.cli.holdout import held_out_rows
 from dpbilevel.cli.layout import layout
 from dpbilevel.cli.rows import fitted_encoder
 from dpbilevel.cli.schema import Schema, check_columns, read_schema
 from dpbilevel.cli.table_file import TableFile, open_table
+from dpbilevel.cli.units import unit_ids
 from dpbilevel.encoding.encoder import BoundedEncoder
 from dpbilevel.errors import InvalidArgument
 from dpbilevel.estimators.base import PrivateEstimator
@@ -49,7 +52,7 @@ class Job:
             validation_rows -= held_out_rows(validation_rows, self.asked.holdout)
         self.check_rows(rows)
         apart = {} if validation_rows is None else {"validation_rows": validation_rows}
-        planned: Plan = self.estimator.plan(rows, self.width, **apart)
+        planned: Plan = self.estimator.plan(rows, self.encoder, **apart)
         return planned
 
 
@@ -68,15 +71,8 @@ def prepared(asked: FitCommand) -> Job:
             )
     if asked.weight is not None:
         _check_weight(where, asked, schema)
-    # Declarations are checked before a file is opened; the number of knots may follow from its number of rows.
+    # Declarations are checked before a file is opened; the number of knots may follow from its number of records.
     features = schema.features(asked.target, *asked.columns_apart())
-    if asked.unit is not None and features.needs_rows:
-        names = [name for name, column in features.columns.items() if column.knots == "auto"]
-        raise InvalidArgument(
-            f"unit {asked.unit!r}: needs declared knots, because by default they follow from the number of rows, which "
-            f"is private with units (only the number of units is public); in {where}, give "
-            f'{", ".join(map(repr, names[:20]))} knots = 12, or knots = "none" for a straight line'
-        )
     known = schema.resolved(_FEWEST)
     encoder = fitted_encoder(known.features(asked.target, *asked.columns_apart()), asked.invalid)
     estimator = _estimator(asked, known, encoder)
@@ -87,7 +83,7 @@ def prepared(asked: FitCommand) -> Job:
         check_columns(schema, where, validation, [*features.columns, asked.target, *units])
     rows = _count(asked, table) if features.needs_rows else None
     if rows is not None:
-        known = schema.resolved(max(rows, _FEWEST))
+        known = schema.resolved(max(round(rows * (asked.mean_rows or 1)), _FEWEST))
         encoder = fitted_encoder(known.features(asked.target, *asked.columns_apart()), asked.invalid)
         estimator = _estimator(asked, known, encoder)
     return Job(asked=asked, table=table, validation=validation, schema=known, encoder=encoder, estimator=estimator)
@@ -105,7 +101,9 @@ def _check_weight(where: str, asked: FitCommand, schema: Schema) -> None:
 
 
 def _count(asked: FitCommand, table: TableFile) -> int | None:
-    """The number of rows; a dry run reads no CSV, and is told the number."""
+    """The public number of records: rows, or units, whose rows are private. A dry run reads no CSV, and is told it."""
+    if asked.unit is not None:
+        return asked.rows if asked.dry_run else len(np.unique(unit_ids(table, asked.unit)))
     if asked.dry_run:
         return table.rows if asked.rows is None else asked.rows
     return table.count_rows()

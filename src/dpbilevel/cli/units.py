@@ -6,9 +6,14 @@ Ids are private. They are read as text and never shown; the name of their column
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
+from dpbilevel.cli.cells import words
 from dpbilevel.cli.schema import Schema
-from dpbilevel.errors import InvalidArgument
-from dpbilevel.privacy.units import check_bounds
+from dpbilevel.cli.table_file import TableFile
+from dpbilevel.errors import InvalidArgument, InvalidRecords
+from dpbilevel.privacy.units import check_bounds, read_ids
 from dpbilevel.report.review import Review
 
 COLUMN = "column of ids"  # the fact of a run that names it
@@ -83,6 +88,14 @@ def unit_of_scores(review: Review, schema: Schema, unit: str | None, rows_per_un
             raise InvalidArgument(f"--unit {unit}: the run protects all rows with the same {column}; leave it out")
         unit, rows_per_unit = column, most if rows_per_unit is None else rows_per_unit
     return unit_of(schema, "the schema of the run", unit=unit, rows_per_unit=rows_per_unit)
+
+
+def unit_ids(table: TableFile, column: str) -> npt.NDArray[Any]:
+    """The private ids of all rows, as text; raises if one is missing."""
+    blocks = [words(block[column]) for block in table.blocks([column], "Reading units of")]
+    if not blocks:
+        raise InvalidRecords(f"{table.path}: has no rows, and so no units")
+    return read_ids(np.concatenate(blocks))
 
 
 def _option(name: str) -> str:

@@ -20,6 +20,7 @@ _NAMES = {
     "positive_class": "--positive-class",
     "random_state": "--seed",
     "runs": "--runs",
+    "largest": "--largest",
     "largest_weight": "largest weight in the schema",
     "sample_weight": "--weight",
     "target_range": "range of the target in the schema",
@@ -42,6 +43,9 @@ _REMEDIES = {
     r"does not exist; check the address$": "does not exist; check the address (`dpbilevel ledger create` creates one)",
     r"name it in missing=\[\.\.\.\] for": "add missing = true to the schema for",
     r"declare a wider range in ranges=, with knots": "leave out kind for a wider range",
+    r"^smooth=True: X must be the output of a BoundedEncoder with curves of at least three knots .*": (
+        '--smooth: the schema must declare a curve, a number or a date with at least three knots (try knots = "auto")'
+    ),
     r"^epsilon is ": "--epsilon is ",
     r"^url: ": "--ledger: ",
     r"^schema: ": "--schema: ",

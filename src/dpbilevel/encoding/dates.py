@@ -17,6 +17,7 @@ Array = npt.NDArray[Any]
 
 DAY = np.timedelta64(1, "D")
 PARTS = ("year", "month", "weekday", "hour")
+CYCLES = ("month", "weekday", "hour")  # parts whose last value is a neighbour of the first
 WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 # ISO 8601 as people write it, with a blank or a T; NumPy would also accept "2026", "today" and "now".
 _WRITTEN = re.compile(r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d(:\d\d(\.\d{1,9})?)?)?", re.ASCII)

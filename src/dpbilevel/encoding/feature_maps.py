@@ -66,7 +66,7 @@ def counts_rows(given: Any) -> bool:
 
 
 def default_knots(rows: int) -> int:
-    """The number of knots of ``knots="auto"``, from the public number of rows.
+    """The number of knots of ``knots="auto"``, from the public number of rows, or from that of units times their mean.
 
     >>> default_knots(32_561)
     13

@@ -5,14 +5,14 @@ is shown and the encoded cells there. All of them follow from the declarations: 
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from dpbilevel.encoding.blocks import Block, Date, Listed, Number, Plain, WithMissing
-from dpbilevel.encoding.dates import WEEKDAYS
+from dpbilevel.encoding.dates import CYCLES, WEEKDAYS
 
 Floats = npt.NDArray[np.float64]
 
@@ -32,6 +32,7 @@ class Term:
         places: the points on the declared scale, from 0 to 1; for names their order.
         scale: "linear", "log", "sqrt", "dates" or "names".
         values: (points, columns), the encoded cells.
+        cyclic: whether the last point is a neighbour of the first, as December is of January.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Term:
     places: Floats
     scale: str
     values: Floats
+    cyclic: bool = False
 
     def centred(self, width: int) -> Floats:
         """(points, width): the matrix that maps coefficients to the function, minus its mean over the points.
@@ -95,7 +97,7 @@ def _terms(name: str, block: Block, start: int, scale: Any) -> Iterator[Term]:
             if part in _PARTS:
                 places = np.arange(float(len(term.points)))
                 term = Term(term.name, term.columns, np.array(_PARTS[part]), places, NAMES, term.values)
-            yield term
+            yield replace(term, cyclic=part in CYCLES)
             start += len(own.names)
 
 

@@ -8,13 +8,15 @@ coefficients, from the covariance of the noise of training (`BilevelProblem.read
 of the penalty |D c|^2, with D c the second differences of a curve c at its knots. The basis is orthonormal, so that
 rows are no longer than before. It leaves the constant out, which belongs to the intercept (for categories too), so that
 no columns are collinear. In it the penalty is a sum of squares d_j y_j^2, with d_j the eigenvalues: a group of columns
-with a penalty of its own.
+with a penalty of its own. Months, weekdays and hours are circles: their second differences go around, no straight line
+is left out, and the eigenvectors are waves.
 
 *The first penalty of smoothness* balances noise and bias for the curve that the number of knots assumes as well: one
 period of a sine with variance one, over m columns and k knots. Rows are uniform over the range. A coefficient then has
 curvature h = kappa |row|^2/k, its gradient has noise of variance s^2 + kappa h/n (of the release, and of sampling), and
 d_j y_j^2 has mean tau^2 = k (2 pi/(k - 1))^4 / (|row|^2 (k - 2)). The error of y_j is least for a penalty of d_j times
-(s^2 + kappa h/n)/(h tau^2).
+(s^2 + kappa h/n)/(h tau^2). On a circle the same sine has tau^2 = k (2 pi/k)^4 /
+(|row|^2 (k - 1)).
 """
 
 import functools
@@ -31,7 +33,7 @@ from dpbilevel.applications.regularization import UNTUNED
 from dpbilevel.encoding.encoded_rows import EncodedRows
 from dpbilevel.encoding.terms import NAMES, Term, readout
 from dpbilevel.errors import InvalidArgument
-from dpbilevel.estimators.prepared import Rows
+from dpbilevel.estimators.prepared import Rows, Unread
 from dpbilevel.methods.preconditioned_steps import READOUT, STANDARD_ERRORS
 from dpbilevel.problem import BilevelProblem
 from dpbilevel.solution.shapes import shapes_of
@@ -80,7 +82,7 @@ class Basis:
                 parts.append(np.eye(width)[:, [column]])
                 curve, weights = [*curve, -1], [*weights, 1.0]
             elif column == term.columns[0]:
-                own, eigenvalues = smooth_basis(term.places) if term in curves else (contrasts(len(term.points)), [])
+                own, eigenvalues = _basis_of(term) if term in curves else (contrasts(len(term.points)), [])
                 block = np.zeros((width, own.shape[1]))
                 block[list(term.columns)] = own
                 parts.append(block)
@@ -108,10 +110,7 @@ class Basis:
             curvature: largest second derivative of the loss in the score.
         """
         cells = (self.scale * float(term.values[0, 0]) for term in self.curves)
-        worth = [
-            _worth(len(term.points), cell**2, noise, rows, curvature)
-            for term, cell in zip(self.curves, cells, strict=True)
-        ]
+        worth = [_worth(term, cell**2, noise, rows, curvature) for term, cell in zip(self.curves, cells, strict=True)]
         return [math.exp(float(np.mean(np.log(worth))))] if self.shared else worth
 
 
@@ -131,15 +130,16 @@ class Additive:
 
     @classmethod
     def of(cls, X: Any, smooth: bool | str, rows: Rows) -> "Additive":
-        """The terms that encoded rows carry."""
+        """The terms that encoded rows carry; those of a plan have no shapes."""
         columns = rows.shape[1]
         terms = X.terms if isinstance(X, EncodedRows) else ()
+        curves = X.terms if isinstance(X, Unread) else terms
         if not isinstance(smooth, bool | np.bool_) and smooth != SHARED:
             raise InvalidArgument(f"smooth={smooth!r}: must be True, False or {SHARED!r}, one penalty for all curves")
         if not smooth:
             return cls(terms, columns, None)
-        scale = 1.0 if rows.scaling is None else 1 / float(rows.scaling.size.max())
-        return cls(terms, columns, Basis.of(terms, columns, scale, smooth == SHARED))
+        norm = X.row_norm if isinstance(X, Unread) else 1.0 if rows.scaling is None else float(rows.scaling.size.max())
+        return cls(terms, columns, Basis.of(curves, columns, 1 / norm, smooth == SHARED))
 
     def units(self, coefficients: Callable[[Floats], Any]) -> Floats:
         """The coefficient of each encoded column for a model of ones."""
@@ -196,6 +196,19 @@ def smooth_basis(places: Floats) -> tuple[Floats, list[float]]:
     return basis, eigenvalues[2:].tolist()
 
 
+def cyclic_basis(number: int) -> tuple[Floats, list[float]]:
+    """An orthonormal basis of functions on a circle with mean zero: eigenvectors of second differences around it.
+
+    >>> basis, eigenvalues = cyclic_basis(4)
+    >>> basis.shape, np.round(eigenvalues, 2).tolist()
+    ((4, 3), [4.0, 4.0, 16.0])
+    """
+    one = np.eye(number)
+    differences = np.roll(one, 1, axis=1) - 2 * one + np.roll(one, -1, axis=1)
+    eigenvalues, vectors = np.linalg.eigh(differences.T @ differences)
+    return vectors[:, 1:], eigenvalues[1:].tolist()
+
+
 def contrasts(number: int) -> Floats:
     """An orthonormal basis of vectors with mean zero.
 
@@ -208,12 +221,19 @@ def contrasts(number: int) -> Floats:
 
 
 def _is_curve(term: Term) -> bool:
-    return term.scale != NAMES and len(term.columns) == len(term.points) > 2
+    is_ordered = term.scale != NAMES or term.cyclic
+    return is_ordered and len(term.columns) == len(term.points) > 2
 
 
-def _worth(knots: int, square: float, noise: float, rows: int, curvature: float) -> float:
+def _basis_of(curve: Term) -> tuple[Floats, list[float]]:
+    return cyclic_basis(len(curve.points)) if curve.cyclic else smooth_basis(curve.places)
+
+
+def _worth(curve: Term, square: float, noise: float, rows: int, curvature: float) -> float:
+    knots = len(curve.points)
     own = curvature * square / knots
-    wave = knots * (2 * math.pi / (knots - 1)) ** 4 / (square * (knots - 2))
+    gaps, penalised = (knots, knots - 1) if curve.cyclic else (knots - 1, knots - 2)
+    wave = knots * (2 * math.pi / gaps) ** 4 / (square * penalised)
     return (noise**2 + curvature * own / rows) / (own * wave)
 
 

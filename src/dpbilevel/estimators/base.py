@@ -36,7 +36,7 @@ from dpbilevel.privacy.ledger import Ledger
 from dpbilevel.privacy.noise import KeySchedule
 from dpbilevel.problem import BilevelProblem
 from dpbilevel.records import Records, RecordShapes
-from dpbilevel.report.card import solution_card
+from dpbilevel.report.card import shapes_card, solution_card
 from dpbilevel.solution.solution import Solution
 from dpbilevel.solving import check_noise, execute, for_records, warn_if_not_private
 
@@ -235,7 +235,7 @@ class PrivateEstimator(CountedCopies):
         return bundle
 
     def _card(self) -> str:
-        return solution_card(self.solution_) if hasattr(self, "solution_") else ""
+        return solution_card(self.solution_) + shapes_card(self) if hasattr(self, "solution_") else ""
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -10,6 +10,7 @@ from sklearn.base import RegressorMixin
 from sklearn.metrics import r2_score
 
 from dpbilevel.applications.representation import shared_representation
+from dpbilevel.encoding.encoder import BoundedEncoder
 from dpbilevel.estimators.base import PrivateEstimator
 from dpbilevel.estimators.owners import Owners
 from dpbilevel.estimators.prepared import Prepared, Rows, Unread
@@ -75,9 +76,9 @@ class DPMultiTaskRidge(RegressorMixin, PrivateEstimator):
         """
         return self._fit(self._prepare(X, y, tasks, units), checkpoint)
 
-    def plan(self, rows: int, columns: int) -> Plan:
+    def plan(self, rows: int, columns: int | BoundedEncoder) -> Plan:
         """Plan a fit from sizes alone. Names of tasks must be declared. With ``rows_per_unit``, ``rows`` are units."""
-        return self._plan(self._prepare(Unread(rows, columns)))
+        return self._plan(self._prepare(Unread.of(rows, columns, self.data_norm)))
 
     def _prepare(self, X: Any, y: Any = None, tasks: Any = None, units: Any = None) -> Prepared:
         rows = self._rows(X)

@@ -25,6 +25,7 @@ from typing import Any, Self
 import numpy as np
 
 from dpbilevel.applications.regularization import PENALTIES, regularization
+from dpbilevel.encoding.encoder import BoundedEncoder
 from dpbilevel.estimators.additive import Additive
 from dpbilevel.estimators.groups import numbered_groups
 from dpbilevel.estimators.linear import LinearEstimator
@@ -69,16 +70,17 @@ class PenaltyEstimator(LinearEstimator):
         """
         return self._fit(self._prepare(X, y, sample_weight, units), checkpoint)
 
-    def plan(self, rows: int, columns: int) -> Plan:
+    def plan(self, rows: int, columns: int | BoundedEncoder) -> Plan:
         """Plan a fit from sizes alone: its privacy spend and its noise. Classes must be declared.
 
-        With ``rows_per_unit``, ``rows`` is the number of units.
+        With ``rows_per_unit``, ``rows`` is the number of units. ``columns`` is a number or, instead, the fitted encoder
+        of the rows, whose declarations say what is a curve: ``smooth`` needs it.
 
         >>> from dpbilevel.estimators import DPLogisticRegressionCV
         >>> DPLogisticRegressionCV(epsilon=1.0, classes=["no", "yes"]).plan(rows=5000, columns=3)
         Plan(Refit, 25 releases on RecordShapes(upper=1000 records, lower=4000 records): (1, 8e-05)-DP, ...)
         """
-        return self._plan(self._prepare(Unread(rows, columns)))
+        return self._plan(self._prepare(Unread.of(rows, columns, self.data_norm)))
 
     def _prepare(self, X: Any, y: Any = None, sample_weight: Any = None, units: Any = None) -> Prepared:
         check_no_weights(self, sample_weight, units)

@@ -12,7 +12,10 @@ from typing import Any
 
 import jax
 import numpy as np
+from sklearn.utils.validation import check_is_fitted
 
+from dpbilevel.encoding.encoder import BoundedEncoder
+from dpbilevel.encoding.terms import Term
 from dpbilevel.errors import InvalidArgument
 from dpbilevel.estimators.rows import Scaling
 from dpbilevel.estimators.scaled_rows import ScaledRows
@@ -26,10 +29,28 @@ Tree = Any
 
 @dataclass(frozen=True)
 class Unread:
-    """The size of a table, for a plan without data."""
+    """The size of a table, for a plan without data.
+
+    Args:
+        rows: their number.
+        columns: their number after encoding.
+        terms: of the encoder, if it is known.
+        row_norm: the norm of a row that training scales to one.
+    """
 
     rows: int
     columns: int
+    terms: tuple[Term, ...] = ()
+    row_norm: float = 1.0
+
+    @classmethod
+    def of(cls, rows: int, columns: Any, data_norm: float | None = None) -> "Unread":
+        """The size of a table with this number of columns, or encoded by this encoder."""
+        if not isinstance(columns, BoundedEncoder):
+            return cls(rows, columns)
+        check_is_fitted(columns, "terms_")
+        norm = columns.row_norm_ if data_norm is None else data_norm
+        return cls(rows, len(columns.group_of_column_), tuple(columns.terms_), norm)
 
     def __post_init__(self) -> None:
         count("columns", self.columns, "it is the number of columns of X")
@@ -62,6 +83,8 @@ class Rows:
 
     def in_basis(self, basis: Any) -> "Rows":
         """The same rows in another basis."""
+        if self.scaling is None:
+            return Rows(jax.ShapeDtypeStruct((self.shape[0], basis.shape[1]), np.float32))
         return Rows(self.values.in_basis(basis), self.caveats, self.scaling)
 
     def with_intercept(self) -> "Rows":

@@ -8,7 +8,9 @@ from typing import Any, Self
 import numpy as np
 
 from dpbilevel.applications.reweighting import source_weights
+from dpbilevel.encoding.encoder import BoundedEncoder
 from dpbilevel.errors import InvalidArgument
+from dpbilevel.estimators.additive import Additive
 from dpbilevel.estimators.linear import LinearEstimator, PrivateClassifier, PrivateRegressor
 from dpbilevel.estimators.owners import Owners
 from dpbilevel.estimators.prepared import Prepared, Rows, Unread
@@ -50,18 +52,18 @@ class SourceWeighted(LinearEstimator):
         """
         return self._fit(self._prepare(X, y, sources, validation, units), checkpoint)
 
-    def plan(self, rows: int, columns: int, validation_rows: int | None = None) -> Plan:
+    def plan(self, rows: int, columns: int | BoundedEncoder, validation_rows: int | None = None) -> Plan:
         """Plan a fit from sizes alone. Classes and names of sources must be declared.
 
         Args:
-            rows, columns: of X; with ``rows_per_unit``, ``rows`` is the number of units.
+            rows, columns: of X, or its fitted encoder instead of columns; with ``rows_per_unit``, rows are units.
             validation_rows: the number of separate validation rows, or units; None for a fraction of the rows.
         """
         validation = None
         if validation_rows is not None:
             count("validation_rows", validation_rows, "it is the number of separate validation rows")
-            validation = Unread(validation_rows, columns), None
-        return self._plan(self._prepare(Unread(rows, columns), validation=validation))
+            validation = Unread.of(validation_rows, columns, self.data_norm), None
+        return self._plan(self._prepare(Unread.of(rows, columns, self.data_norm), validation=validation))
 
     def _prepare(
         self, X: Any, y: Any = None, sources: Any = None, validation: Any = None, units: Any = None
@@ -78,7 +80,10 @@ class SourceWeighted(LinearEstimator):
         else:
             separate = {"upper": whole(self._validation(apart, table, targets)), "lower": whole(lower)}
             levels = self._of_rows(separate) if owners is None else owners.separate(separate, *apart[::2])
-        problem = source_weights(**targets.model, columns=rows.shape[1], sources=len(names.names), row_norm=1.0)
+        additive = Additive.of(X, False, table)
+        units_of_y = additive.units(lambda y: self._model(rows, targets, y)["coef_"])
+        weighted = source_weights(**targets.model, columns=rows.shape[1], sources=len(names.names), row_norm=1.0)
+        problem = additive.problem(weighted, units_of_y)
         return Prepared(
             planned=self._planned(problem, levels.sizes),
             records=levels.records,
@@ -87,8 +92,11 @@ class SourceWeighted(LinearEstimator):
             legend=Legend("weight", tuple(map(str, names.names.tolist()))),
             facts={"columns": self._columns(), "rows": rows.scaling, "targets": targets.known, "names": names.names},
             finish=lambda x, y: (
-                self._model(rows, targets, y)
+                additive.attributes(self._model(rows, targets, y))
                 | {"source_names_": names.names, "source_weights_": np.asarray(x, np.float64)}
+            ),
+            errors=lambda made, history: additive.errors(
+                made["coef_"], history, lambda errors: self._model(rows, targets, errors)["coef_"]
             ),
         )
 
@@ -132,6 +140,8 @@ class DPSourceWeightedClassifier(SourceWeighted, PrivateClassifier):
     Attributes:
         coef_, intercept_, classes_: as in scikit-learn.
         source_weights_: released, one for each of ``source_names_``; they sum to one.
+        coef_noise_: one standard deviation of each coefficient by the noise of training, where it is known.
+        shapes_: the effect of each column before encoding, if rows are the output of a `BoundedEncoder`.
         privacy_: the privacy spend. solution_: everything that was released, with `report` and `save`.
 
     >>> import numpy as np
@@ -163,6 +173,8 @@ class DPSourceWeightedRegressor(SourceWeighted, PrivateRegressor):
     Attributes:
         coef_, intercept_: as in scikit-learn.
         source_weights_: released, one for each of ``source_names_``; they sum to one.
+        coef_noise_: one standard deviation of each coefficient by the noise of training, where it is known.
+        shapes_: the effect of each column before encoding, if rows are the output of a `BoundedEncoder`.
         privacy_: the privacy spend. solution_: everything that was released, with `report` and `save`.
 
     >>> import numpy as np

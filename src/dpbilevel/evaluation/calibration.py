@@ -1,5 +1,6 @@
 """The calibration curve: numbers of records and positives by predicted probability."""
 
+import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 
+from dpbilevel.evaluation.intervals import Interval, solve_quadratic, within, z_score
 from dpbilevel.evaluation.means import NORM, Floats, Tree
 
 
@@ -81,8 +83,10 @@ class Calibration:
         return {"records": one, "probability": one * np.hypot(1, self.middles), "positives": one * math.hypot(1, 0.5)}
 
     def detail(self, answer: Tree, noise: float, number: int) -> dict[str, Any]:
-        """Nothing else is released."""
-        return {}
+        """Records and positives minus half the records, before they are clamped, and the noise of each number."""
+        size = self.unit * number
+        released = {name: np.asarray(answer[name], dtype=np.float64) * size for name in ("records", "excess")}
+        return {**released, "noise": noise * size}
 
     def placed(
         self, probability: npt.NDArray[np.floating], positive: npt.NDArray[np.bool_]
@@ -91,6 +95,31 @@ class Calibration:
         certain = usable_probability(probability, positive)
         place = np.minimum((certain * self.bins).astype(np.int32), self.bins - 1)
         return {"bin": place, "offset": certain - self.middles[place], "positive": positive}
+
+
+def bin_names(edges: npt.ArrayLike) -> tuple[str, ...]:
+    """The name of each bin.
+
+    >>> bin_names([0, 0.5, 1])
+    ('0 to 0.5', '0.5 to 1')
+    """
+    ends = np.asarray(edges, dtype=np.float64)
+    return tuple(f"{low:.6g} to {high:.6g}" for low, high in itertools.pairwise(ends))
+
+
+def calibration_interval(released: Mapping[str, Any], place: int, level: float) -> Interval:
+    """A confidence interval for the share of positives in a bin of the population, which covers noise and sampling.
+
+    With t = share - 1/2 it holds every t for which excess - t records is within z of its standard deviations, with a
+    variance of sigma^2 (1 + t^2) for noise and records (1/4 - t^2) for the sample.
+    """
+    if not released or not released["records"][place] > 0:  # files of earlier versions have no such numbers
+        return 0.0, 1.0
+    records, excess = float(released["records"][place]), float(released["excess"][place])
+    square = z_score(level) ** 2
+    noisy, sampled = square * float(released["noise"]) ** 2, square * records
+    low, high = solve_quadratic(records**2 - noisy + sampled, -2 * excess * records, excess**2 - noisy - sampled / 4)
+    return within((low + 0.5, high + 0.5), 0.0, 1.0)
 
 
 def usable_probability(probability: npt.NDArray[np.floating], positive: npt.NDArray[np.bool_]) -> Floats:

@@ -100,8 +100,8 @@ def evaluate(
         bins: number of equal-width bins of "calibration".
         edges: public edges of the bins of "auc" (from 0 to 1) or of "error_quantiles" (from 0), instead of the default.
         units: the id of the unit of each row: integers or strings, private. The guarantee is then that of all rows of
-            one id, and a score is that of a random row of a random unit: every unit counts once, by the mean over its rows.
-            The number of records is that of units. Without, scores of a model that protects units have a caveat.
+            one id, and a score is that of a random row of a random unit: every unit counts once, by the mean over its
+            rows. The number of records is that of units. Without, scores of a model that protects units have a caveat.
         rows_per_unit: k, public, with ``units``: how many rows of an id are used at most. Of a unit with more, k are
             drawn. It changes no noise.
         ledger: the data set's ledger; without one, the evaluation is accounted for on its own.

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from dpbilevel.errors import InvalidArgument
 from dpbilevel.evaluation.auc import auc_interval
+from dpbilevel.evaluation.calibration import bin_names, calibration_interval
 from dpbilevel.evaluation.error_quantiles import quantile_interval
 from dpbilevel.evaluation.groups import group_interval, group_records
 from dpbilevel.evaluation.intervals import Interval, z_score
@@ -101,22 +102,27 @@ class Evaluation:
         Args:
             metric: the score.
             level: the probability that the interval holds the score of the population.
-            part: the group of "group_accuracy", or the quantile of "error_quantiles".
+            part: the group of "group_accuracy", the quantile of "error_quantiles", or the bin of "calibration", such as
+                "0.1 to 0.2", whose interval is for the share of positives.
         """
-        scores = tuple(name for name in self.values if name != "calibration")
-        one_of("metric", metric, scores, "it must be a score with an interval")
-        parts = tuple(self.values[metric]) if isinstance(self.values[metric], Mapping) else ()
+        one_of("metric", metric, tuple(self.values), "it must be a score with an interval")
+        parts = self._parts(metric)
         if parts:
             one_of("part", part, parts, f"it is the part of {metric!r} that the interval is for")
         elif part is not None:
             raise InvalidArgument(f"part={part!r}: must be left out, because {metric!r} is one number")
         z_score(level)
-        if math.isinf(self.ranges[metric]) and metric != "error_quantiles":
+        if math.isinf(self.ranges[metric]) and not parts:
             raise InvalidArgument(
                 f"metric={metric!r}: has no interval without privacy; losses were not clipped, so no public number "
                 "bounds their variance"
             )
         return self._interval(metric, level, part or "")
+
+    def _parts(self, metric: str) -> tuple[str, ...]:
+        if metric == "calibration":
+            return bin_names(self.values[metric]["edges"])
+        return tuple(self.values[metric]) if isinstance(self.values[metric], Mapping) else ()
 
     def _interval(self, metric: str, level: float, part: str) -> Interval:
         released = self.details.get(metric, {})
@@ -125,6 +131,8 @@ class Evaluation:
                 return auc_interval(released, level)
             case "group_accuracy":
                 return group_interval(released, part, level)
+            case "calibration":
+                return calibration_interval(released, self._parts(metric).index(part), level)
             case "r2":
                 return r2_interval(released, self.records, level)
             case "error_quantiles":
@@ -163,16 +171,15 @@ class Evaluation:
         ]
 
     def bin_rows(self) -> tuple[list[str], list[list[str]]]:
-        """Header and rows of the bins of "calibration"."""
+        """Header and rows of the bins of "calibration", with the share of positives and its interval."""
         bins, noise = self.values["calibration"], self.standard_errors["calibration"]
-        rows = [
-            [
-                f"{bins['edges'][place]:.3g} to {bins['edges'][place + 1]:.3g}",
-                *(f"{bins[name][place]:.1f} ({noise[name][place]:.2g})" for name in noise),
-            ]
-            for place in range(len(bins["records"]))
-        ]
-        return ["bin", *(f"{name} (noise)" for name in noise)], rows
+        rows = []
+        for place, name in enumerate(self._parts("calibration")):
+            low, high = self.interval("calibration", _SHOWN, part=name)
+            share = bins["positives"][place] / bins["records"][place] if bins["records"][place] > 0 else 0.5
+            numbers = [f"{bins[part][place]:.1f} ({noise[part][place]:.2g})" for part in noise]
+            rows.append([name, *numbers, f"{share:.3g}", f"{low:.3g} to {high:.3g}"])
+        return ["bin", *(f"{name} (noise)" for name in noise), "share of positives", "95% interval"], rows
 
     def summary(self) -> str:
         """The guarantee, and every score with its noise and confidence interval."""
@@ -193,10 +200,18 @@ class Evaluation:
             "privacy": encoded(self.privacy.to_json()),
             "values": encoded(dict(self.values)),
             "standard_errors": encoded(dict(self.standard_errors)),
-            "intervals": encoded({line.name: line.interval for line in self.lines()}),
+            "intervals": encoded({line.name: line.interval for line in self.lines()} | self._bin_intervals()),
             "ranges": encoded(dict(self.ranges)),
             "meanings": dict(self.meanings),
             "details": encoded({name: dict(detail) for name, detail in self.details.items()}),
+        }
+
+    def _bin_intervals(self) -> dict[str, Interval]:
+        if "calibration" not in self.values:
+            return {}
+        return {
+            f"calibration, {name}": self.interval("calibration", _SHOWN, part=name)
+            for name in self._parts("calibration")
         }
 
     @classmethod

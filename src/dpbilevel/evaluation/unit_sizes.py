@@ -61,6 +61,19 @@ class UnitSizes:
             raise InvalidArgument(f"rows_per_unit={rows_per_unit!r}: must be the end of a bin, one of {ends}")
         return sum(part for end, part in self.fractions.items() if end <= rows_per_unit)
 
+    def to_json(self) -> dict[str, Any]:
+        """As plain JSON values; the last bin, which has no end, is "more"."""
+        fractions = {f"{end}" if math.isfinite(end) else "more": part for end, part in self.fractions.items()}
+        return {
+            "units": self.units,
+            "fractions": fractions,
+            "noise": self.noise_std,
+            "private": not self.privacy.void,
+            "guarantee": self.privacy.sentence(),
+            "epsilon": self.privacy.epsilon(),
+            "delta": self.privacy.budget.delta,
+        }
+
     def __repr__(self) -> str:
         ends = [end for end in self.fractions if math.isfinite(end)]
         rows = [[f"{end}", f"{self.covered(int(end)):.1%}"] for end in ends]
@@ -86,7 +99,7 @@ def unit_sizes(
 
     >>> import numpy as np, dpbilevel as dpb
     >>> people = np.repeat(np.arange(3000), np.arange(3000) % 6 + 1)  # 1 to 6 rows
-    >>> found = unit_sizes(people, dpb.Budget(0.5, 1e-5), largest=8)
+    >>> found = dpb.unit_sizes(people, dpb.Budget(0.5, 1e-5), largest=8)
     >>> bool(abs(found.covered(4) - 4 / 6) < 0.05), found.privacy
     (True, Privacy((0.5, 1e-05)-DP, replace-one, one unit))
     """

@@ -18,8 +18,9 @@ from dpbilevel.privacy.spend import Privacy
 
 TRAINING_LIMIT = 0.07  # noise-to-signal ratio of training above which models may not beat a constant
 PASS_LIMIT = 1.0  # noise-to-signal ratio of a tuning step above which it has more noise than signal
+_MOST_MEMORY = 2.0  # times that of rows
 _RATIO = "noise to signal"
-_TRAINING = f"training: {_RATIO}"
+TRAINING_RATIO = f"training: {_RATIO}"
 
 
 def noise_remarks(
@@ -37,8 +38,8 @@ def noise_remarks(
     if not budget.is_private:
         return ()
     remarks = []
-    if _TRAINING in parameters:
-        ratio = float(parameters[_TRAINING][0])
+    if TRAINING_RATIO in parameters:
+        ratio = float(parameters[TRAINING_RATIO][0])
         if ratio > TRAINING_LIMIT:
             remarks.append(
                 f"{records:,} records are few for epsilon = {budget.epsilon:g}: the planned noise to signal of "
@@ -55,13 +56,38 @@ def noise_remarks(
     return tuple(remarks)
 
 
+def records_needed(records: int, ratio: float) -> int:
+    """About how many records bring the noise to signal of training from ``ratio`` to `TRAINING_LIMIT`.
+
+    The same epsilon and delta are assumed; it is approximate, because the share of tuning depends on the number.
+
+    >>> records_needed(1000, 0.14)
+    2000
+    """
+    return max(2, math.ceil(records * ratio / TRAINING_LIMIT))
+
+
+def memory_remarks(rows_per_unit: int | None, mean_rows: float | None) -> tuple[str, ...]:
+    """A remark on bundles of units that take much more memory than their rows.
+
+    >>> memory_remarks(8, 4.0), len(memory_remarks(8, 2.0))
+    ((), 1)
+    """
+    if rows_per_unit is None or mean_rows is None or rows_per_unit <= _MOST_MEMORY * mean_rows:
+        return ()
+    return (
+        f"Units are stored with {rows_per_unit} rows each: with {mean_rows:g} on average (mean_rows), that is "
+        f"{rows_per_unit / mean_rows:.2g} times the memory of their rows; a smaller rows_per_unit needs less",
+    )
+
+
 def _tuning_ratios(
     parameters: Mapping[str, tuple[Any, str]], releases: Sequence[Chargeable]
 ) -> Iterator[tuple[float, str, int]]:
     """(ratio, name of the release or its part, number of records) of every release of tuning."""
     for name, (ratio, _) in parameters.items():
         title, _, kind = name.rpartition(": ")
-        if kind != _RATIO or name == _TRAINING:
+        if kind != _RATIO or name == TRAINING_RATIO:
             continue
         for release in releases:
             if isinstance(release, Release) and title.partition(", ")[0] == release.name:

@@ -5,8 +5,8 @@ nothing else in the library executes a program on records (`tests/guarantees/tes
 """
 
 import contextlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -24,6 +24,7 @@ from dpbilevel.records import Records, isolated_jax_config
 
 Tree = Any
 
+_NOTHING: Mapping[str, Tree] = {}
 _CHUNKS = 20  # approximate number of updates of the progress bar, and of saves
 
 
@@ -34,10 +35,13 @@ class Released:
     Attributes:
         values: (x, y) of the last part.
         history: the history of the first part, one entry per round.
+        trained: what a later part, the final training, would enter into a history after its last round; empty if there
+            is one part.
     """
 
     values: tuple[Tree, Tree]
     history: Tree
+    trained: Mapping[str, Tree] = field(default_factory=dict)
 
 
 def run(
@@ -84,7 +88,7 @@ def run(
         if not progress:
             stack.enter_context(set_display("none"))
         advance = stack.enter_context(show_progress(description, sum(part.rounds for part in parts)))
-        values = start
+        values, trained = start, _NOTHING
         for index, part in enumerate(parts):
             state, done = part.start(values[0], start[1]), 0
             if checkpoint is not None:
@@ -102,8 +106,10 @@ def run(
                     checkpoint.save(index, first + number, state, history)
                 advance(number)
             values = part.finish(_plain(state))
+            # Of the state that a checkpoint keeps, so that a resumed run has it too.
+            trained = jax.tree.map(np.asarray, part.observe(_plain(state))) if index else _NOTHING
     whole = jax.tree.map(lambda *chunks: np.concatenate(chunks), *history)
-    return Released(jax.tree.map(np.asarray, values), whole)
+    return Released(jax.tree.map(np.asarray, values), whole, trained)
 
 
 def charge(

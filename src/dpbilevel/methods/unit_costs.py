@@ -15,10 +15,12 @@ and nothing but this table depends on it.
 """
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 from scipy.optimize import brentq
 
+from dpbilevel.execution.notices import TRAINING_LIMIT, TRAINING_RATIO, records_needed
 from dpbilevel.records import RecordShapes
 
 _BEYOND = 2  # the largest k of the table, as a multiple of the declared one
@@ -51,6 +53,23 @@ def unit_costs(sizes: RecordShapes) -> dict[str, tuple[Any, str]]:
             f"with {math.sqrt(k):.3g} to {k} times the noise of a run that protects rows",
         )
     return costs
+
+
+def units_needed(sizes: RecordShapes, parameters: Mapping[str, tuple[Any, str]]) -> dict[str, tuple[Any, str]]:
+    """How many units would have an acceptable noise, as a parameter of a plan; none if records are rows.
+
+    >>> import numpy as np
+    >>> sizes = RecordShapes(lower=np.zeros(1000), rows_per_unit=4, mean_rows=3)
+    >>> units_needed(sizes, {"training: noise to signal": (0.14, "")})["training: units needed"][0]
+    2000
+    """
+    if sizes.rows_per_unit is None or TRAINING_RATIO not in parameters:
+        return {}
+    number = records_needed(sum(map(sizes.count, sizes.roles)), float(parameters[TRAINING_RATIO][0]))
+    reason = (
+        f"about so many units would have a noise to signal of training of {TRAINING_LIMIT:g}, at this epsilon and k"
+    )
+    return {"training: units needed": (number, reason)}
 
 
 def bounds(most: int, largest: int) -> list[int]:

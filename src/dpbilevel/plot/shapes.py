@@ -83,7 +83,11 @@ def shapes(made: Any, *, unit: str | None = None) -> Any:
             "BoundedEncoder"
         )
     classes = list(map(str, getattr(made, "classes_", ())))
-    unit = unit or ("log-odds" if classes else "effect")
+    return drawn_shapes(own, classes, unit or ("log-odds" if classes else "effect"))
+
+
+def drawn_shapes(own: Sequence[Shape], outputs: Sequence[str], unit: str) -> Any:
+    """A figure with a small plot for each shape, those of the largest effect first."""
     with needing("plot", "plot"):
         import matplotlib
         from matplotlib.figure import Figure
@@ -97,7 +101,7 @@ def shapes(made: Any, *, unit: str | None = None) -> Any:
         axes = figure.subplots(down, across, squeeze=False, height_ratios=heights)
         for place, ax in enumerate(axes.ravel()):
             if place < len(ordered):
-                shape(ordered[place], ax, outputs=classes, unit=unit)
+                shape(ordered[place], ax, outputs=outputs, unit=unit)
             else:
                 ax.set_visible(False)
     show_in_notebooks(figure, figure, lambda: f"Effects of {', '.join(one.name for one in ordered)}", width=60)

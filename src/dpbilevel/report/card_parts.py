@@ -28,6 +28,11 @@ def privacy_status(privacy: Privacy) -> str:
     return CAVEATS if privacy.caveats else PRIVATE
 
 
+def records_of(role: str, privacy: Privacy) -> str:
+    """The records of a role: "lower records", or "lower units" if these are protected."""
+    return f"{role} records" if privacy.rows_per_unit is None else f"{role} units"
+
+
 def framed(tone: str, head: str, label: str, rows: Iterable[str]) -> str:
     """A card: a coloured heading, a one-line label, and rows of HTML below."""
     style = (

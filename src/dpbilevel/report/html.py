@@ -17,7 +17,13 @@ from dpbilevel.report.elements import (
     terms,
     text,
 )
-from dpbilevel.report.pictures import shape_pictures, spend_picture, trajectory_picture, values_picture
+from dpbilevel.report.pictures import (
+    calibration_picture,
+    shape_pictures,
+    spend_picture,
+    trajectory_picture,
+    values_picture,
+)
 from dpbilevel.report.review import Review
 from dpbilevel.report.stylesheet import STYLESHEET
 from dpbilevel.report.summary import summary_rows
@@ -122,9 +128,15 @@ def _guarantee(guarantee: Content, spend: Sequence[Content]) -> str:
 def _scores(review: Review) -> str:
     if review.evaluation is None:
         return ""
-    rows = [row[:4] for row in review.evaluation.score_rows()]
-    caption = f"Scores on {review.evaluation.counted_apart}; intervals cover noise and sampling"
-    return table(caption, ["metric", "score", "noise", "95% interval"], rows, numeric=(1, 2, 3), wide=True)
+    scores = review.evaluation
+    rows = [row[:4] for row in scores.score_rows()]
+    caption = f"Scores on {scores.counted_apart}; intervals cover noise and sampling"
+    shown = table(caption, ["metric", "score", "noise", "95% interval"], rows, numeric=(1, 2, 3), wide=True)
+    if "calibration" not in scores.values:
+        return shown
+    header, bins = scores.bin_rows()
+    numbers = table("Bins of the calibration curve", header, bins, numeric=range(1, len(header)), wide=True)
+    return f"{shown}{calibration_picture(scores)}{folded('The numbers of the bins', numbers)}"
 
 
 def _basis(guarantee: Content) -> str:

@@ -74,7 +74,13 @@ def _scores(review: Review) -> str:
         return ""
     rows = review.evaluation.score_rows()
     title = f"Scores on {review.evaluation.counted_apart}; intervals cover noise and sampling:"
-    return _titled(title, _table(["metric", "score", "noise", "95% interval", "what it is"], rows))
+    scores = _titled(title, _table(["metric", "score", "noise", "95% interval", "what it is"], rows))
+    if "calibration" not in review.evaluation.values:
+        return scores
+    bins = _titled(
+        "Calibration curve, with an interval for the share of positives:", _table(*review.evaluation.bin_rows())
+    )
+    return "\n\n".join(filter(None, [scores, bins]))
 
 
 def _basis(guarantee: Content) -> list[str]:

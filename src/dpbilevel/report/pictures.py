@@ -4,6 +4,8 @@ from typing import Any
 
 import numpy as np
 
+from dpbilevel.evaluation.result import Evaluation
+from dpbilevel.plot.calibration_curve import calibration
 from dpbilevel.plot.dots import dots
 from dpbilevel.plot.shapes import shape
 from dpbilevel.plot.spending import spend
@@ -81,6 +83,23 @@ def shape_pictures(model: LinearModel) -> list[str]:
         picture = inline_svg(figure, name=f"shape-{place}", title=title, description=described)
         pictures.append(f"<figure>\n{picture}\n</figure>")
     return pictures
+
+
+def calibration_picture(evaluation: Evaluation) -> str:
+    """The calibration curve with its intervals; empty if it was not among the scores."""
+    if "calibration" not in evaluation.values:
+        return ""
+    _, rows = evaluation.bin_rows()
+    described = "; ".join(f"{row[0]}: {row[-2]}, {row[-1]}" for row in rows)
+    caption = f"Share of positives by predicted probability, {evaluation.meanings['calibration']}. Lines are intervals."
+    title = "Calibration curve"
+    return _framed(
+        calibration(evaluation).figure,
+        "calibration-picture",
+        title,
+        f"Share and interval by bin: {described}.",
+        caption,
+    )
 
 
 def _in_words(parameters: Hyperparameters) -> str:

@@ -18,6 +18,7 @@ from dpbilevel.report.card_parts import (
     folded,
     framed,
     privacy_status,
+    records_of,
     small_table,
 )
 from dpbilevel.report.elements import epsilon_text, number, text
@@ -87,7 +88,7 @@ def _bars(privacy: Privacy) -> Iterator[str]:
     for role, charges in privacy.charges.items():
         spent = privacy.epsilon(role=role)
         counts = {charge.records for charge in charges if charge.records is not None}
-        who = f"{max(counts):,} {role} records" if counts else f"{role} records"
+        who = f"{max(counts):,} {records_of(role, privacy)}" if counts else records_of(role, privacy)
         words = f"ε {epsilon_text(spent)} of {number(privacy.budget.epsilon)}, {who}"
         yield bar(words, spent / privacy.budget.epsilon, TONES[privacy_status(privacy)])
 
@@ -98,7 +99,8 @@ def _releases(privacy: Privacy) -> str:
         for role, charges in privacy.charges.items()
         for charge in charges
     ]
-    return small_table("Releases", ["release", "records", "uses", "sampling"], rows, [2]) if rows else ""
+    kind = "records" if privacy.rows_per_unit is None else "units"
+    return small_table("Releases", ["release", kind, "uses", "sampling"], rows, [2]) if rows else ""
 
 
 def _ledger_rows(snapshot: Snapshot, total: Budget, spent: float, left: Budget | None, tone: str) -> Iterator[str]:

@@ -84,6 +84,8 @@ def run_file_space(
     state = jax.eval_shape(planned.program.start, x, y)
     seen = jax.eval_shape(planned.program.observe, state)
     rounds = planned.program.rounds * (_numbers(seen) + _numbers(x))  # the history, and the trajectory of x beside it
+    if planned.training is not None:
+        rounds += _numbers(jax.eval_shape(planned.training.observe, jax.eval_shape(planned.training.start, x, y)))
     texts = json.dumps([dict(facts), plain(schema), list(columns), command], indent=1)
     return _DIGITS * (rounds + 4 * (_numbers(x) + _numbers(y))) + 4 * len(texts) + _REST
 

@@ -43,7 +43,7 @@ class Solution:
         x: hyperparameters (upper variable).
         y: model (lower variable), trained at ``x``.
         privacy: the spend for each role, the budget and the adjacency relation.
-        history: the released trajectory, one entry per round.
+        history: the released trajectory, one entry per round; of a final training, its standard errors at the end.
         parameters: every parameter of the plan with the reason for its value.
         sizes: number of records by role (public).
         method: the method and its settings, as text.
@@ -82,8 +82,9 @@ class Solution:
             for charge in charges
         ]
         last = "sqrt(2 rho)" if self.privacy.exact_noise else "mu"
-        table = text_table(["role", "records", "release", "uses", "sensitivity/noise", last], rows)
-        spends = [f"epsilon of {role} records: {self.privacy.epsilon(role=role):.4g}" for role in self.privacy.charges]
+        kind = "records" if self.privacy.rows_per_unit is None else "units"
+        table = text_table(["role", kind, "release", "uses", "sensitivity/noise", last], rows)
+        spends = [f"epsilon of {role} {kind}: {self.privacy.epsilon(role=role):.4g}" for role in self.privacy.charges]
         shapes = f"x: {_shape(self.x)}, y: {_shape(self.y)}"
         if STANDARD_ERRORS in self.history:
             errors = np.asarray(self.history[STANDARD_ERRORS])[-1]

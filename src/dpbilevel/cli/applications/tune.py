@@ -26,6 +26,10 @@ class Tune(FitCommand):
         "one"
     )
 
+    smooth: Annotated[bool, "Penalise wiggles of the curves of numbers and dates, each with a penalty of its own."] = (
+        False
+    )
+
     weight: Annotated[str | None, "A column of weights of rows, with range = [0, largest] in the schema."] = None
 
     command = "tune"
@@ -47,23 +51,25 @@ class Tune(FitCommand):
             raise InvalidArgument("--weight: is not supported together with --unit yet; leave one of them out")
 
     def declared(self, schema: "Schema", encoder: "BoundedEncoder") -> dict[str, Any]:
-        """The group of each encoded column, and the largest weight."""
+        """The group of each encoded column, smoothness, and the largest weight."""
         from dpbilevel.cli.rows import group_names
 
-        weights = {} if self.weight is None else {"largest_weight": schema.columns[self.weight].values[1]}
+        more = {} if self.weight is None else {"largest_weight": schema.columns[self.weight].values[1]}
+        more["smooth"] = self.smooth
         if self.groups == "one":
-            return {"groups": None} | weights
+            return {"groups": None} | more
         names = group_names(encoder)
         if self.groups == "schema":
             groups = {name: schema.columns[name].group for name in encoder.feature_names_in_}
             if not any(groups.values()):
                 raise InvalidArgument(f'--groups schema: no column of {self.schema} has a group; add group = "name"')
             names = [groups.get(name) or name for name in names]
-        return {"groups": [names[at] for at in encoder.group_of_column_]} | weights
+        return {"groups": [names[at] for at in encoder.group_of_column_]} | more
 
     def facts(self) -> dict[str, str]:
-        """The number of penalties, and the weights of rows."""
-        return {"penalties": _GROUPS[self.groups]} | ({} if self.weight is None else {WEIGHT: self.weight})
+        """The number of penalties, whether curves are smoothed, and the weights of rows."""
+        smooth = {"smoothness": "a penalty for each curve"} if self.smooth else {}
+        return {"penalties": _GROUPS[self.groups]} | smooth | ({} if self.weight is None else {WEIGHT: self.weight})
 
 
 COMMAND = Tune
