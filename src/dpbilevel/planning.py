@@ -198,7 +198,7 @@ def _planned(
         program = _discretize(program, context)
         training = None if training is None else _discretize(training, context)
         parameters = parameters | _exact_parameters(program, training)
-    parameters = parameters | unit_costs(sizes)
+    parameters = parameters | unit_costs(sizes) | _devices(sizes)
     parts = (program,) if training is None else (program, training)
     _check_calls(parts, sizes)
     for part in parts:
@@ -269,6 +269,12 @@ def _exact_parameters(*programs: Program | None) -> dict[str, tuple[Any, str]]:
             parameters[f"{release.name}: unit"] = (release.grid.unit, reason)
             parameters[f"{release.name}: noise in units"] = (release.scale, "the scale of the discrete Gaussian")
     return parameters
+
+
+def _devices(sizes: RecordShapes) -> dict[str, tuple[Any, str]]:
+    if sizes.mesh is None:
+        return {}
+    return {"devices": (sizes.mesh.size, "records are divided among them, and clipped sums are merged once per pass")}
 
 
 def _programs(

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 from jax.extend.core import ClosedJaxpr
+from jax.sharding import Mesh
 
 from dpbilevel.errors import InvalidArgument, InvalidRecords
 from dpbilevel.execution.means import mean_over_records
@@ -32,11 +33,12 @@ from dpbilevel.privacy.noise import KeySchedule
 from dpbilevel.privacy.record_shapes import RecordShapes
 from dpbilevel.privacy.release import Release
 from dpbilevel.privacy.roles import check_roles
+from dpbilevel.privacy.shards import Shards, checked_mesh, gathered
 from dpbilevel.privacy.units import Selection, selections
 
 Tree = Any
 
-_VAULT: "weakref.WeakKeyDictionary[Records, dict[str, tuple[Memory, jax.Array]]]" = weakref.WeakKeyDictionary()
+_VAULT: "weakref.WeakKeyDictionary[Records, dict[str, tuple[Memory | Shards, jax.Array]]]" = weakref.WeakKeyDictionary()
 
 
 class Records:
@@ -55,6 +57,9 @@ class Records:
         rows_per_unit: k, public: how many rows of a unit are used. Of a unit with more, k are kept.
         mean_rows: public, k by default: a guess of the mean number of rows of a unit, by which losses are divided. The
             closer it is, the closer the mean over units is to a mean over rows.
+        mesh: the devices that records are divided among, a `jax.sharding.Mesh` of equal devices of this process. Only
+            clipped sums travel between them; sampling, black boxes and an infinite epsilon are refused. By default
+            records are on JAX's first device.
 
     The role of each record is public. It must depend on the index of the record (of a unit: on its id), never on its
     content: not on a stratified split, and not on sorted data. Caveats of `EncodedRows` become caveats of every result.
@@ -79,17 +84,19 @@ class Records:
         unit: Any = None,
         rows_per_unit: int | None = None,
         mean_rows: float | None = None,
+        mesh: Mesh | None = None,
     ) -> None:
         one_of("invalid", invalid, ("refuse", "zero"), "it selects the treatment of records with non-finite values")
         check_roles(upper, lower, both, heldout)
         roles = {"upper": upper, "lower": lower, "both": both, "heldout": heldout}
         given = {role: tree for role, tree in roles.items() if tree is not None}
+        mesh = None if mesh is None else checked_mesh(mesh)
         chosen = selections(given, unit, rows_per_unit, mean_rows)
-        arrays = {role: _prepared(role, tree, invalid, chosen.get(role)) for role, tree in given.items()}
-        shapes = {role: memory.records(len(valid)) for role, (memory, valid) in arrays.items()}
-        self._sizes = RecordShapes(**shapes, rows_per_unit=rows_per_unit, mean_rows=mean_rows)
+        stored = {role: _prepared(role, tree, invalid, chosen.get(role), mesh) for role, tree in given.items()}
+        shapes = {role: source.records(number) for role, (source, _, number) in stored.items()}
+        self._sizes = RecordShapes(**shapes, rows_per_unit=rows_per_unit, mean_rows=mean_rows, mesh=mesh)
         self._caveats = _caveats(given)
-        _VAULT[self] = arrays
+        _VAULT[self] = {role: (source, present) for role, (source, present, _) in stored.items()}
 
     @property
     def sizes(self) -> RecordShapes:
@@ -129,9 +136,10 @@ class Records:
         if not isinstance(key, bytes) or len(key) < 32:
             raise InvalidArgument("key: must be at least 32 secret bytes; a seal that others can compute leaks records")
         mac = hmac.new(key, b"dpbilevel records", "sha256")
-        for role, (memory, valid) in _VAULT[self].items():
+        for role, (source, present) in _VAULT[self].items():
+            number = self._sizes.count(role)
             with isolated_jax_config():
-                leaves, structure = jax.tree.flatten((memory.as_numpy(len(valid)), np.asarray(valid)))
+                leaves, structure = jax.tree.flatten((source.as_numpy(number), gathered(present)[:number]))
                 arrays = [np.ascontiguousarray(leaf) for leaf in leaves]
             shapes = [[array.dtype.str, list(array.shape)] for array in arrays]
             mac.update(json.dumps([role, without_addresses(str(structure)), shapes]).encode())
@@ -140,7 +148,7 @@ class Records:
         return mac.digest()
 
     def __repr__(self) -> str:
-        return f"Records({self._sizes.counts()}; values hidden)"
+        return f"Records({self._sizes.counts()}{self._sizes.where()}; values hidden)"
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("Records cannot be pickled or copied: private values would leave the accounting")
@@ -171,6 +179,11 @@ def _means(arrays: Mapping[str, Any]) -> Means:
 
     def means(level: str, function: Callable[..., Any]) -> Callable[..., Any]:
         memory, present = arrays["both" if "both" in arrays else level]
+        if isinstance(memory, Shards):
+            raise InvalidArgument(
+                "mesh: is not supported with an infinite epsilon, whose methods read exact means (leave mesh, or "
+                "devices, out, or take a finite epsilon)"
+            )
         return mean_over_records(function, memory.arrays, present, stored=memory.norms is not None)
 
     return means
@@ -201,6 +214,11 @@ def check_traceable(program: Program, sizes: RecordShapes, state: State) -> None
     if program.is_compiled:
         traced(program, sizes, state)
         return
+    if sizes.mesh is not None:
+        raise InvalidArgument(
+            "mesh: is not supported with a black box, which reads all records at once (leave mesh, or devices, out, or "
+            "take an inner solver of the library)"
+        )
     arrays, precise = _shapes(sizes), is_double()
     with isolated_jax_config():
         for stage in (stage for stage in program.stages if isinstance(stage, Stage)):
@@ -239,7 +257,9 @@ def answer_dimensions(program: Program, sizes: RecordShapes, state: State) -> di
     return dimensions
 
 
-def _shapes(sizes: RecordShapes) -> dict[str, tuple[Memory, Any]]:
+def _shapes(sizes: RecordShapes) -> dict[str, tuple[Memory | Shards, Any]]:
+    if sizes.mesh is not None:
+        return {role: Shards.shapes(getattr(sizes, role), sizes.mesh) for role in sizes.roles}
     return {
         role: (Memory.shapes(getattr(sizes, role)), jax.ShapeDtypeStruct((sizes.count(role),), bool))
         for role in sizes.roles
@@ -263,8 +283,10 @@ def isolated_jax_config() -> Iterator[None]:
         yield
 
 
-def _prepared(role: str, tree: Tree, invalid: str, selection: Selection | None) -> tuple[Memory, jax.Array]:
-    """Arrays in the form that the compiled loop needs, and a mask of valid records."""
+def _prepared(
+    role: str, tree: Tree, invalid: str, selection: Selection | None, mesh: Mesh | None
+) -> tuple[Memory | Shards, jax.Array, int]:
+    """Arrays in the form that the compiled loop needs, a mask of valid records, and the number of records."""
     with np.errstate(over="ignore"):  # a float64 too large for float32 becomes infinite, hence invalid
         # In two steps, because NumPy's error quotes an integer that does not fit the requested dtype.
         arrays = jax.tree.map(lambda leaf: narrowed(leaf, usable_dtype(role, leaf)), tree)
@@ -283,7 +305,9 @@ def _prepared(role: str, tree: Tree, invalid: str, selection: Selection | None) 
     # Copies, because the caller could change an array during a run. Under isolated settings, because with
     # jax_debug_nans even a copy to the device raises on a record's value.
     with isolated_jax_config():
-        return Memory.stored(arrays, valid), jnp.array(valid)
+        if mesh is not None:
+            return *Shards.stored(arrays, valid, mesh), len(valid)
+        return Memory.stored(arrays, valid), jnp.array(valid), len(valid)
 
 
 def _caveats(tree: Tree) -> tuple[str, ...]:

@@ -35,6 +35,7 @@ from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.ledger import Ledger
 from dpbilevel.privacy.noise import KeySchedule
 from dpbilevel.privacy.record_shapes import RecordShapes
+from dpbilevel.privacy.shards import first_devices
 from dpbilevel.problem import BilevelProblem
 from dpbilevel.records import Records
 from dpbilevel.report.card import solution_card
@@ -67,6 +68,7 @@ class PrivateEstimator(CountedCopies):
         rows_per_unit: k, for ``fit(..., units=ids)``: a record is all rows of one id, at most k of them used. None:
             a record is a row.
         mean_rows: a public guess of the mean number of rows of an id; k by default, as in `dpb.Records`.
+        devices: on how many devices the rows are divided, the first that JAX finds; None for one, without dividing.
     """
 
     epsilon: float = 1.0
@@ -83,6 +85,7 @@ class PrivateEstimator(CountedCopies):
     noise: str = "float"
     rows_per_unit: int | None = None
     mean_rows: float | None = None
+    devices: int | None = None
 
     _refit: ClassVar[Refit | str] = "auto"
 
@@ -138,7 +141,8 @@ class PrivateEstimator(CountedCopies):
         check_noise(self.noise, seed, "random_state")
         check_ledger(self.ledger)
         schedule = KeySchedule(seed)
-        records = Records(**prepared.records, **prepared.units, invalid=self.invalid)
+        mesh = prepared.planned.sizes.mesh
+        records = Records(**prepared.records, **prepared.units, invalid=self.invalid, mesh=mesh)
         # Warnings come before the charge: if a filter turns one into an error, nothing has been spent.
         for caveat in prepared.caveats:
             warnings.warn(caveat, PrivacyLeakWarning, stacklevel=3)
@@ -191,6 +195,8 @@ class PrivateEstimator(CountedCopies):
             first: where all hyperparameters start, or where each does.
             default: the method, unless the estimator has one.
         """
+        if self.devices is not None:
+            sizes = replace(sizes, mesh=first_devices(self.devices))
         rows = sum(map(sizes.count, sizes.roles))
         budget = self._budget(rows)
         method = default if self.method is None else self.method

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+from jax.sharding import Mesh
 
 from dpbilevel.errors import InvalidArgument
 from dpbilevel.privacy.accounting import ROLES
 from dpbilevel.privacy.arrays import check_leading_axis, shape_of
 from dpbilevel.privacy.roles import check_roles
+from dpbilevel.privacy.shards import checked_mesh
 from dpbilevel.privacy.units import Bundle, bundle_shapes, check_bounds
 
 Tree = Any
@@ -22,7 +24,8 @@ class RecordShapes:
     """The public facts about records: shapes and dtypes, with the number of records as leading axis.
 
     To plan without data, pass pytrees of ``jax.ShapeDtypeStruct``, or of arrays, of which only the shapes are kept. For
-    units, pass ``rows_per_unit`` (and ``mean_rows``) as to `Records`, and arrays with one line for each unit.
+    units, pass ``rows_per_unit`` (and ``mean_rows``) as to `Records`, and arrays with one line for each unit. For
+    records on several devices, pass their ``mesh``.
 
     >>> import jax
     >>> f32 = lambda *shape: jax.ShapeDtypeStruct(shape, "float32")
@@ -38,6 +41,7 @@ class RecordShapes:
     heldout: Tree = None
     rows_per_unit: int | None = None
     mean_rows: float | None = None
+    mesh: Mesh | None = None
 
     def __post_init__(self) -> None:
         check_roles(self.upper, self.lower, self.both, self.heldout)
@@ -47,6 +51,8 @@ class RecordShapes:
             object.__setattr__(self, "mean_rows", mean)
         elif self.mean_rows is not None:
             raise InvalidArgument("mean_rows: must be left out without rows_per_unit; it is the mean of rows per unit")
+        if self.mesh is not None:
+            object.__setattr__(self, "mesh", checked_mesh(self.mesh))
         for role in ROLES:
             shapes = jax.tree.map(lambda leaf: shape_of(role, leaf), getattr(self, role))  # noqa: B023
             check_leading_axis(role, shapes)
@@ -79,7 +85,13 @@ class RecordShapes:
 
     def _key(self) -> tuple[Any, ...]:
         leaves, structure = jax.tree.flatten((self.upper, self.lower, self.both, self.heldout))
-        return (structure, self.rows_per_unit, self.mean_rows, *((leaf.shape, leaf.dtype) for leaf in leaves))
+        return (
+            structure,
+            self.rows_per_unit,
+            self.mean_rows,
+            self.mesh,
+            *((leaf.shape, leaf.dtype) for leaf in leaves),
+        )
 
     def __hash__(self) -> int:
         return hash(self._key())
@@ -88,7 +100,11 @@ class RecordShapes:
         return isinstance(other, RecordShapes) and self._key() == other._key()
 
     def __repr__(self) -> str:
-        return f"RecordShapes({self.counts()})"
+        return f"RecordShapes({self.counts()}{self.where()})"
+
+    def where(self) -> str:
+        """On how many devices records are, as text; empty without a mesh."""
+        return "" if self.mesh is None else f", on {self.mesh.size} device{'' if self.mesh.size == 1 else 's'}"
 
     def counts(self) -> str:
         """The number of records in each role, as text."""
