@@ -25,7 +25,7 @@ LONG = (
     *("guarantees/test_side_channels.py", "guarantees/test_released_only.py", "guarantees/test_sensitivity.py"),
     *("guarantees/test_mutations.py", "guarantees/test_sampling_truth.py", "baselines/test_embedded_training.py"),
     *("execution/test_numbers.py", "execution/test_notices.py", "checkpoint/test_estimator_checkpoints.py"),
-    *("privacy/test_ledger_postgresql.py", "pages/test_extending.py", "test_package.py"),
+    *("privacy/test_ledger_postgresql.py", "privacy/test_shards.py", "pages/test_extending.py", "test_package.py"),
 )
 QUICK_FLAGS = ("xla_cpu_use_fusion_emitters=false", "xla_backend_optimization_level")
 # No compiled program contains code of these, nor of Python's own library.

@@ -26,11 +26,12 @@ from dpbilevel.privacy.accounting import Chargeable, all_charges
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.calibration import for_exact_noise
 from dpbilevel.privacy.declared import DeclaredRelease
+from dpbilevel.privacy.record_shapes import RecordShapes
 from dpbilevel.privacy.release import Release
 from dpbilevel.privacy.sampling import Sampling
 from dpbilevel.privacy.spend import Privacy
 from dpbilevel.problem import BilevelProblem, inspect
-from dpbilevel.records import RecordShapes, answer_dimensions, check_traceable
+from dpbilevel.records import answer_dimensions, check_traceable
 
 Tree = Any
 
@@ -198,7 +199,7 @@ def _planned(
         program = _discretize(program, context)
         training = None if training is None else _discretize(training, context)
         parameters = parameters | _exact_parameters(program, training)
-    parameters = parameters | units_needed(sizes, parameters) | unit_costs(sizes)
+    parameters = parameters | units_needed(sizes, parameters) | unit_costs(sizes) | _devices(sizes)
     parts = (program,) if training is None else (program, training)
     _check_calls(parts, sizes)
     for part in parts:
@@ -270,6 +271,12 @@ def _exact_parameters(*programs: Program | None) -> dict[str, tuple[Any, str]]:
             parameters[f"{release.name}: unit"] = (release.grid.unit, reason)
             parameters[f"{release.name}: noise in units"] = (release.scale, "the scale of the discrete Gaussian")
     return parameters
+
+
+def _devices(sizes: RecordShapes) -> dict[str, tuple[Any, str]]:
+    if sizes.mesh is None:
+        return {}
+    return {"devices": (sizes.mesh.size, "records are divided among them, and clipped sums are merged once per pass")}
 
 
 def _programs(

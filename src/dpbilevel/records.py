@@ -2,8 +2,7 @@
 
 (A run with an infinite epsilon, which is not private, uses exact means instead.) The arrays are stored in a table of
 this module, keyed by the object. `Records` cannot be passed to jit or grad, pickled or copied; its repr and
-``vars(records)`` show no values. The public facts about records are `RecordShapes`: the number of records in each role,
-and the shape and dtype of one record.
+``vars(records)`` show no values. The public facts about records are `RecordShapes` (`privacy/record_shapes.py`).
 """
 
 import contextlib
@@ -12,7 +11,6 @@ import hmac
 import json
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import jax
@@ -20,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 from jax.extend.core import ClosedJaxpr
+from jax.sharding import Mesh
 
 from dpbilevel.errors import InvalidArgument, InvalidRecords
 from dpbilevel.execution.means import mean_over_records
@@ -27,102 +26,19 @@ from dpbilevel.execution.program import Answer, Call, Means, Program, Randomness
 from dpbilevel.foundation.arguments import one_of
 from dpbilevel.foundation.precision import in_user_precision, is_double
 from dpbilevel.foundation.tracing import without_addresses
-from dpbilevel.privacy.accounting import ROLES
-from dpbilevel.privacy.arrays import check_leading_axis, drop_unusable, narrowed, shape_of, usable_dtype
+from dpbilevel.privacy.arrays import check_leading_axis, drop_unusable, narrowed, usable_dtype
 from dpbilevel.privacy.ledger import Receipt
 from dpbilevel.privacy.memory import Memory
 from dpbilevel.privacy.noise import KeySchedule
+from dpbilevel.privacy.record_shapes import RecordShapes
 from dpbilevel.privacy.release import Release
 from dpbilevel.privacy.roles import check_roles
-from dpbilevel.privacy.units import Bundle, Selection, bundle_shapes, check_bounds, selections
+from dpbilevel.privacy.shards import Shards, checked_mesh, gathered
+from dpbilevel.privacy.units import Selection, selections
 
 Tree = Any
 
-_VAULT: "weakref.WeakKeyDictionary[Records, dict[str, tuple[Memory, jax.Array]]]" = weakref.WeakKeyDictionary()
-
-
-@dataclass(frozen=True, eq=False)
-class RecordShapes:
-    """The public facts about records: shapes and dtypes, with the number of records as leading axis.
-
-    To plan without data, pass pytrees of ``jax.ShapeDtypeStruct``, or of arrays, of which only the shapes are kept. For
-    units, pass ``rows_per_unit`` (and ``mean_rows``) as to `Records`, and arrays with one line for each unit.
-
-    >>> import jax
-    >>> f32 = lambda *shape: jax.ShapeDtypeStruct(shape, "float32")
-    >>> RecordShapes(upper=(f32(500, 8), f32(500)), lower=(f32(4000, 8), f32(4000)))
-    RecordShapes(upper=500 records, lower=4000 records)
-    >>> RecordShapes(lower=(f32(4000, 8), f32(4000)), rows_per_unit=5)
-    RecordShapes(lower=4000 units of at most 5 rows)
-    """
-
-    upper: Tree = None
-    lower: Tree = None
-    both: Tree = None
-    heldout: Tree = None
-    rows_per_unit: int | None = None
-    mean_rows: float | None = None
-
-    def __post_init__(self) -> None:
-        check_roles(self.upper, self.lower, self.both, self.heldout)
-        if self.rows_per_unit is not None:
-            most, mean = check_bounds(self.rows_per_unit, self.mean_rows)
-            object.__setattr__(self, "rows_per_unit", most)
-            object.__setattr__(self, "mean_rows", mean)
-        elif self.mean_rows is not None:
-            raise InvalidArgument("mean_rows: must be left out without rows_per_unit; it is the mean of rows per unit")
-        for role in ROLES:
-            shapes = jax.tree.map(lambda leaf: shape_of(role, leaf), getattr(self, role))  # noqa: B023
-            check_leading_axis(role, shapes)
-            object.__setattr__(self, role, bundle_shapes(shapes, self.rows_per_unit or 1))
-
-    @property
-    def roles(self) -> tuple[str, ...]:
-        """The roles that have records."""
-        return tuple(role for role in ROLES if getattr(self, role) is not None)
-
-    def count(self, role: str) -> int:
-        """The number of records of a role ("upper", "lower", "both" or "heldout")."""
-        return int(jax.tree.leaves(getattr(self, role))[0].shape[0])
-
-    def role_of(self, level: str) -> str | None:
-        """The role whose records a level ("upper" or "lower") reads; None if it reads none."""
-        if self.both is not None:
-            return "both"
-        return level if getattr(self, level) is not None else None
-
-    def record(self, level: str) -> Tree:
-        """The shape and dtype of one record of a level: a row, or the `Bundle` of a unit's rows."""
-        role = self.role_of(level)
-        return _one(None if role is None else getattr(self, role))
-
-    def row(self, level: str) -> Tree:
-        """The shape and dtype of one row of a level."""
-        record = self.record(level)
-        return _one(record.rows) if self.rows_per_unit is not None and isinstance(record, Bundle) else record
-
-    def _key(self) -> tuple[Any, ...]:
-        leaves, structure = jax.tree.flatten((self.upper, self.lower, self.both, self.heldout))
-        return (structure, self.rows_per_unit, self.mean_rows, *((leaf.shape, leaf.dtype) for leaf in leaves))
-
-    def __hash__(self) -> int:
-        return hash(self._key())
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, RecordShapes) and self._key() == other._key()
-
-    def __repr__(self) -> str:
-        return f"RecordShapes({self.counts()})"
-
-    def counts(self) -> str:
-        """The number of records in each role, as text."""
-        most = self.rows_per_unit
-        kind = "records" if most is None else f"units of at most {most} row{'' if most == 1 else 's'}"
-        return ", ".join(f"{role}={self.count(role)} {kind}" for role in self.roles)
-
-
-def _one(stacked: Tree) -> Tree:
-    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), stacked)
+_VAULT: "weakref.WeakKeyDictionary[Records, dict[str, tuple[Memory | Shards, jax.Array]]]" = weakref.WeakKeyDictionary()
 
 
 class Records:
@@ -145,6 +61,9 @@ class Records:
         unit_ids: a public list of all ids that may be in the data (by role if there are two), not read off the rows.
             With it, an id without rows is a unit that contributes zero, and the guarantee also hides whether a unit has
             rows at all. Without it, each unit has at least one row.
+        mesh: the devices that records are divided among, a `jax.sharding.Mesh` of equal devices of this process. Only
+            clipped sums travel between them; sampling, black boxes and an infinite epsilon are refused. By default
+            records are on JAX's first device.
 
     The role of each record is public. It must depend on the index of the record (of a unit: on its id), never on its
     content: not on a stratified split, and not on sorted data. Caveats of `EncodedRows` become caveats of every result.
@@ -172,17 +91,19 @@ class Records:
         rows_per_unit: int | None = None,
         mean_rows: float | None = None,
         unit_ids: Any = None,
+        mesh: Mesh | None = None,
     ) -> None:
         one_of("invalid", invalid, ("refuse", "zero"), "it selects the treatment of records with non-finite values")
         check_roles(upper, lower, both, heldout)
         roles = {"upper": upper, "lower": lower, "both": both, "heldout": heldout}
         given = {role: tree for role, tree in roles.items() if tree is not None}
+        mesh = None if mesh is None else checked_mesh(mesh)
         chosen = selections(given, unit, rows_per_unit, mean_rows, unit_ids)
-        arrays = {role: _prepared(role, tree, invalid, chosen.get(role)) for role, tree in given.items()}
-        shapes = {role: memory.records(len(valid)) for role, (memory, valid) in arrays.items()}
-        self._sizes = RecordShapes(**shapes, rows_per_unit=rows_per_unit, mean_rows=mean_rows)
+        stored = {role: _prepared(role, tree, invalid, chosen.get(role), mesh) for role, tree in given.items()}
+        shapes = {role: source.records(number) for role, (source, _, number) in stored.items()}
+        self._sizes = RecordShapes(**shapes, rows_per_unit=rows_per_unit, mean_rows=mean_rows, mesh=mesh)
         self._caveats = _caveats(given)
-        _VAULT[self] = arrays
+        _VAULT[self] = {role: (source, present) for role, (source, present, _) in stored.items()}
 
     @property
     def sizes(self) -> RecordShapes:
@@ -222,9 +143,10 @@ class Records:
         if not isinstance(key, bytes) or len(key) < 32:
             raise InvalidArgument("key: must be at least 32 secret bytes; a seal that others can compute leaks records")
         mac = hmac.new(key, b"dpbilevel records", "sha256")
-        for role, (memory, valid) in _VAULT[self].items():
+        for role, (source, present) in _VAULT[self].items():
+            number = self._sizes.count(role)
             with isolated_jax_config():
-                leaves, structure = jax.tree.flatten((memory.as_numpy(len(valid)), np.asarray(valid)))
+                leaves, structure = jax.tree.flatten((source.as_numpy(number), gathered(present)[:number]))
                 arrays = [np.ascontiguousarray(leaf) for leaf in leaves]
             shapes = [[array.dtype.str, list(array.shape)] for array in arrays]
             mac.update(json.dumps([role, without_addresses(str(structure)), shapes]).encode())
@@ -233,7 +155,7 @@ class Records:
         return mac.digest()
 
     def __repr__(self) -> str:
-        return f"Records({self._sizes.counts()}; values hidden)"
+        return f"Records({self._sizes.counts()}{self._sizes.where()}; values hidden)"
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("Records cannot be pickled or copied: private values would leave the accounting")
@@ -264,6 +186,11 @@ def _means(arrays: Mapping[str, Any]) -> Means:
 
     def means(level: str, function: Callable[..., Any]) -> Callable[..., Any]:
         memory, present = arrays["both" if "both" in arrays else level]
+        if isinstance(memory, Shards):
+            raise InvalidArgument(
+                "mesh: is not supported with an infinite epsilon, whose methods read exact means (leave mesh, or "
+                "devices, out, or take a finite epsilon)"
+            )
         return mean_over_records(function, memory.arrays, present, stored=memory.norms is not None)
 
     return means
@@ -294,6 +221,11 @@ def check_traceable(program: Program, sizes: RecordShapes, state: State) -> None
     if program.is_compiled:
         traced(program, sizes, state)
         return
+    if sizes.mesh is not None:
+        raise InvalidArgument(
+            "mesh: is not supported with a black box, which reads all records at once (leave mesh, or devices, out, or "
+            "take an inner solver of the library)"
+        )
     arrays, precise = _shapes(sizes), is_double()
     with isolated_jax_config():
         for stage in (stage for stage in program.stages if isinstance(stage, Stage)):
@@ -332,7 +264,9 @@ def answer_dimensions(program: Program, sizes: RecordShapes, state: State) -> di
     return dimensions
 
 
-def _shapes(sizes: RecordShapes) -> dict[str, tuple[Memory, Any]]:
+def _shapes(sizes: RecordShapes) -> dict[str, tuple[Memory | Shards, Any]]:
+    if sizes.mesh is not None:
+        return {role: Shards.shapes(getattr(sizes, role), sizes.mesh) for role in sizes.roles}
     return {
         role: (Memory.shapes(getattr(sizes, role)), jax.ShapeDtypeStruct((sizes.count(role),), bool))
         for role in sizes.roles
@@ -356,8 +290,10 @@ def isolated_jax_config() -> Iterator[None]:
         yield
 
 
-def _prepared(role: str, tree: Tree, invalid: str, selection: Selection | None) -> tuple[Memory, jax.Array]:
-    """Arrays in the form that the compiled loop needs, and a mask of valid records."""
+def _prepared(
+    role: str, tree: Tree, invalid: str, selection: Selection | None, mesh: Mesh | None
+) -> tuple[Memory | Shards, jax.Array, int]:
+    """Arrays in the form that the compiled loop needs, a mask of valid records, and the number of records."""
     with np.errstate(over="ignore"):  # a float64 too large for float32 becomes infinite, hence invalid
         # In two steps, because NumPy's error quotes an integer that does not fit the requested dtype.
         arrays = jax.tree.map(lambda leaf: narrowed(leaf, usable_dtype(role, leaf)), tree)
@@ -376,7 +312,9 @@ def _prepared(role: str, tree: Tree, invalid: str, selection: Selection | None) 
     # Copies, because the caller could change an array during a run. Under isolated settings, because with
     # jax_debug_nans even a copy to the device raises on a record's value.
     with isolated_jax_config():
-        return Memory.stored(arrays, valid), jnp.array(valid)
+        if mesh is not None:
+            return *Shards.stored(arrays, valid, mesh), len(valid)
+        return Memory.stored(arrays, valid), jnp.array(valid), len(valid)
 
 
 def _caveats(tree: Tree) -> tuple[str, ...]:

@@ -30,6 +30,8 @@ FITS = [
     (("--noise", "loud"), "--noise loud"),
     (("--noise", "exact", "--seed", "1"), "--seed 1"),
     (("--seed", "-1"), "--seed -1"),
+    (("--devices", "0"), "--devices 0"),
+    (("--devices", "1000"), "--devices 1000: must be at most"),
     (("--delimiter", "ab"), "--delimiter 'ab'"),
     (("--decimal", ";"), "--decimal ';'"),
     (("--columns", "a,a"), "--columns"),

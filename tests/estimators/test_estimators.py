@@ -283,6 +283,7 @@ WRONG = {
     "rows_per_unit": ["2", True, 0, -1, 1.5],
     "mean_rows": ["2", True, 0, float("nan"), [1.0]],  # without rows_per_unit, too
     "unit_ids": [5, "ab", [1, 1], [1, 2], object()],  # likewise
+    "devices": ["2", True, 0, -1, 1.5, 1000],
 }
 
 
@@ -298,6 +299,15 @@ def test_wrong_settings_are_refused_by_fit_with_their_name(case):
             assert isinstance(error, DPBilevelError), (name, value)
             assert str(error).startswith(name), text
             assert not hasattr(model, "solution_")
+
+
+def test_rows_are_divided_among_devices():
+    """Several of them: tests/privacy/test_shards.py."""
+    case = CASES["ridge"]
+    divided = case.fit(devices=1)
+    assert divided.solution_.parameters["devices"][0] == 1
+    assert "devices" not in fitted(case).solution_.parameters
+    np.testing.assert_allclose(released(divided), released(fitted(case)), rtol=1e-4, atol=1e-5)
 
 
 @every_case

@@ -40,7 +40,8 @@ def records(draw: Draw) -> Call:
     valid: dict[str, Any] = {"lower": np.zeros(3)} | ({"rows_per_unit": 2} if units else {})
     if kind is dpb.Records:
         valid |= {"unit": [1, 2, 1]} if units else {}
-    return functools.partial(kind, **draw(changed(valid, ("upper", "both", "heldout", "rows_per_unit", "mean_rows"))))
+    more = ("upper", "both", "heldout", "rows_per_unit", "mean_rows", "mesh")
+    return functools.partial(kind, **draw(changed(valid, more)))
 
 
 _planned = {"problem": PROBLEM, "budget": BUDGET, "start": START, "method": METHODS["Tracking"], "refit": SHORT}
@@ -118,6 +119,7 @@ _SETTINGS = (
     "random_state",
     "rows_per_unit",
     "mean_rows",
+    "devices",
 )
 
 

@@ -142,13 +142,14 @@ class Module:
         parameters: dict[int, Value] = {}
         for instruction in self._computations[self._entry]:
             if instruction.opcode == "parameter":
-                private = instruction.name.startswith(self._records) and instruction.dtype != "pred"
+                name = _argument_name(instruction)
+                private = name.startswith(self._records) and instruction.dtype != "pred"
                 # What `Memory` has measured of its own arrays, all of which are matrices here.
-                norms = private and "_norms_" in instruction.name
-                value = Value(instruction.name, instruction.dtype, private and not norms, bounded=norms)
+                norms = private and "_norms_" in name
+                value = Value(name, instruction.dtype, private and not norms, bounded=norms)
                 parameters[int(instruction.argument)] = value
                 if norms:
-                    measured.add(instruction.name.replace("_norms_", "_arrays_").partition(".")[0])
+                    measured.add(name.replace("_norms_", "_arrays_").partition(".")[0])
         records = frozenset(value.source for value in parameters.values() if value.private)
         reading.rows = {name for name in records if name.partition(".")[0] in measured}
         root = _Pass(self._computations, limit, cut, records, reading).run(
@@ -262,6 +263,14 @@ class _Pass:
             if joined == state:
                 return state
             state, self._reading.measured, self._reading.buffers = joined, measured, buffers
+
+
+def _argument_name(parameter: Instruction) -> str:
+    """As Python has it. Programs for several devices number their parameters, and keep names as metadata."""
+    written = re.search(r'op_name="([^"]*)"', parameter.attributes)
+    if written is None or not parameter.name.startswith("param"):
+        return parameter.name
+    return re.sub(r"\W", "_", written[1].replace("\\", ""))
 
 
 def _carried(name: str, old: Value, new: Value) -> Value:

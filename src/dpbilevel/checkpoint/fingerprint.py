@@ -22,8 +22,9 @@ from dpbilevel.foundation.structure import numbers_as_bytes
 from dpbilevel.foundation.tracing import without_addresses, written_out
 from dpbilevel.planning import Plan
 from dpbilevel.privacy.noise import KeySchedule
+from dpbilevel.privacy.record_shapes import RecordShapes
 from dpbilevel.privacy.stores.entry import plan_text
-from dpbilevel.records import RecordShapes, traced
+from dpbilevel.records import traced
 
 Tree = Any
 
@@ -60,6 +61,7 @@ def fingerprint(
         "set of columns, classes, ranges or names": [facts.encode()],
         "budget": [repr(planned.budget).encode()],
         "size of records": [*_shapes((sizes.upper, sizes.lower, sizes.both)), *_units(sizes)],
+        "set of devices": _devices(sizes),
         "start": [*_shapes(start), *(np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(start))],
         "method": [without_addresses(repr(planned.method)).encode()],
         "plan": [
@@ -75,6 +77,11 @@ def fingerprint(
 def _units(sizes: RecordShapes) -> Iterator[bytes]:
     if sizes.rows_per_unit is not None:
         yield repr((sizes.rows_per_unit, sizes.mean_rows)).encode()
+
+
+def _devices(sizes: RecordShapes) -> list[bytes]:
+    # On another number of devices, partial sums are merged in another order.
+    return [] if sizes.mesh is None else [device.device_kind.encode() for device in sizes.mesh.devices]
 
 
 def _mac(key: bytes, name: str, pieces: Sequence[bytes]) -> str:

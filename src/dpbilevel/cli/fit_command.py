@@ -37,6 +37,7 @@ Columns = Annotated[str | None, "NAME,NAME,...: the columns of a CSV file withou
 UnitColumn = Annotated[str | None, "A column of ids: protect all rows of one id; by default that of the schema."]
 RowsPerUnit = Annotated[int | None, "With units: how many rows of an id are used at most; public."]
 MeanRows = Annotated[float | None, "With units: a public guess of the mean number of rows of an id."]
+Devices = Annotated[int | None, "On how many devices the rows are divided, the first that JAX finds; by default one."]
 Invalid = Annotated[str, "refuse rows with missing numbers (before the charge), or zero them out."]
 LedgerAddress = Annotated[str | None, "The ledger of the data set: a file or a URL."]
 Dataset = Annotated[str | None, "The name of the data set in the ledger."]
@@ -89,6 +90,7 @@ class FitCommand:
     unit: UnitColumn = None
     rows_per_unit: RowsPerUnit = None
     mean_rows: MeanRows = None
+    devices: Devices = None
     # An option only of applications that give it a help text:
     validation: Path | None = None
     weight: str | None = None
@@ -137,7 +139,7 @@ class FitCommand:
     @property
     def settings(self) -> dict[str, Any]:
         """Settings shared by all estimators."""
-        shared = ("epsilon", "delta", "adjacency", "validation_fraction", "invalid", "noise")
+        shared = ("epsilon", "delta", "adjacency", "validation_fraction", "invalid", "noise", "devices")
         settings = {name: getattr(self, name) for name in shared} | {"random_state": self.seed}
         return settings | ({} if self.unit is None else {n: getattr(self, n) for n in ("rows_per_unit", "mean_rows")})
 

@@ -12,6 +12,7 @@ from dpbilevel.foundation.arguments import one_of
 from dpbilevel.planning import check_delta
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.calibration import for_exact_noise
+from dpbilevel.privacy.shards import first_devices
 from dpbilevel.solving import check_noise
 
 _FEWEST = 2  # rows: one for validation and one for training
@@ -35,6 +36,8 @@ def check_options(asked: FitCommand) -> None:
     if asked.seed is not None and asked.seed < 0:
         raise InvalidArgument(f"--seed {asked.seed}: must be a whole number >= 0; leave it out for a private run")
     check_noise(asked.noise, asked.seed, "random_state")
+    if asked.devices is not None:
+        first_devices(asked.devices)
     if asked.noise == "exact":
         for_exact_noise(budget)
     layout(**asked.layout)  # raises for invalid formats

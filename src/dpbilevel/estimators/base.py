@@ -34,8 +34,10 @@ from dpbilevel.planning import DEFAULT_METHOD, Method, Plan, prepare, with_cavea
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.ledger import Ledger
 from dpbilevel.privacy.noise import KeySchedule
+from dpbilevel.privacy.record_shapes import RecordShapes
+from dpbilevel.privacy.shards import first_devices
 from dpbilevel.problem import BilevelProblem
-from dpbilevel.records import Records, RecordShapes
+from dpbilevel.records import Records
 from dpbilevel.report.card import shapes_card, solution_card
 from dpbilevel.solution.solution import Solution
 from dpbilevel.solving import check_noise, execute, for_records, warn_if_not_private
@@ -67,6 +69,7 @@ class PrivateEstimator(CountedCopies):
             a record is a row.
         mean_rows: a public guess of the mean number of rows of an id; k by default, as in `dpb.Records`.
         unit_ids: a public list of all ids that may be in the data, as in `dpb.Records`: ids without rows are units.
+        devices: on how many devices the rows are divided, the first that JAX finds; None for one, without dividing.
     """
 
     epsilon: float = 1.0
@@ -84,6 +87,7 @@ class PrivateEstimator(CountedCopies):
     rows_per_unit: int | None = None
     mean_rows: float | None = None
     unit_ids: Any = None
+    devices: int | None = None
 
     _refit: ClassVar[Refit | str] = "auto"
 
@@ -140,7 +144,8 @@ class PrivateEstimator(CountedCopies):
         check_noise(self.noise, seed, "random_state")
         check_ledger(self.ledger)
         schedule = KeySchedule(seed)
-        records = Records(**prepared.records, **prepared.units, invalid=self.invalid)
+        mesh = prepared.planned.sizes.mesh
+        records = Records(**prepared.records, **prepared.units, invalid=self.invalid, mesh=mesh)
         # Warnings come before the charge: if a filter turns one into an error, nothing has been spent.
         for caveat in prepared.caveats:
             warnings.warn(caveat, PrivacyLeakWarning, stacklevel=3)
@@ -193,6 +198,8 @@ class PrivateEstimator(CountedCopies):
             first: where all hyperparameters start, or where each does.
             default: the method, unless the estimator has one.
         """
+        if self.devices is not None:
+            sizes = replace(sizes, mesh=first_devices(self.devices))
         rows = sum(map(sizes.count, sizes.roles))
         budget = self._budget(rows)
         method = default if self.method is None else self.method

@@ -11,14 +11,18 @@ This is not taken from a library because no library bounds its rounding; it is t
 import jax
 import jax.numpy as jnp
 
-from dpbilevel.privacy.memory import CHUNK, Memory
+from dpbilevel.privacy.memory import CHUNK
 from dpbilevel.privacy.products import Products, products_total
+from dpbilevel.privacy.shards import source_of
 from dpbilevel.privacy.sums import Sum, Tree, Vector, compensated
 
 # A clipped sum changes by at most (1 + ROUNDING) times what it would in real arithmetic. Adding 128 float32 vectors of
-# norm C errs by at most 127 * 2^-24 * 128 C < 2^-10 C in any order; only the changed record's chunk differs between
-# neighbours, and both sums may err: 2^-9 C. Float64, with compensation between blocks, adds less than 2^-9 C up to
-# 10^9 records: a block of n records errs by at most n^2/128 * 2^-53 C; n is at most 2^20, or 2^24 in a single block.
+# norm C errs by at most 127 * 2^-24 * 128 C < 2^-10 C in any order. Neighbours differ in one chunk. All others have the
+# same sums, bit for bit, because the same program adds the same numbers. Both sums may err: 2^-9 C. From there on sums
+# are in float64. A block of n records errs by at most n^2/128 * 2^-53 C, where n is at most 2^20, or 2^24 in the single
+# block of a device: by 2^-12 C, and again only one block differs. Blocks of a device are added with compensation, as
+# are the sums of devices. Either errs by at most 2^-52 times the norms that it adds, together 2^-51 N C for N records:
+# 2^-11 C up to 2^40 records, on any number of devices. On both sides, float64 adds less than 2^-9 C.
 ROUNDING = 2.0**-7
 
 # Entries beyond this are treated like infinities. XLA divides by multiplying with a reciprocal, and that of a float32
@@ -32,7 +36,7 @@ def clipped_sum(vector: Vector, records: Tree, present: jax.Array, clip: float) 
 
     Args:
         vector: maps one record to its contribution, a pytree of real arrays.
-        records: pytree of arrays with a common leading axis, or `Memory`.
+        records: pytree of arrays with a common leading axis, or a `Source`.
         present: boolean mask of the records to include.
         clip: largest norm of one record's contribution; infinite for no clipping.
 
@@ -41,8 +45,7 @@ def clipped_sum(vector: Vector, records: Tree, present: jax.Array, clip: float) 
     """
 
     total = compensated_sum(clip)
-    source = records if isinstance(records, Memory) else Memory(records)
-    return total.value(source.fold(vector, total, present))
+    return total.value(source_of(records).fold(vector, total, present))
 
 
 def compensated_sum(clip: float) -> Sum:

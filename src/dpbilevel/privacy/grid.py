@@ -28,8 +28,8 @@ from dpbilevel.foundation.structure import passing
 from dpbilevel.privacy.buffer import computed_once
 from dpbilevel.privacy.clipping import clipped
 from dpbilevel.privacy.discrete import LARGEST_SCALE
-from dpbilevel.privacy.memory import Memory
 from dpbilevel.privacy.outer import dense
+from dpbilevel.privacy.shards import source_of
 from dpbilevel.privacy.sums import Tree, Vector, exact
 
 OVERSHOOT = 2.0**-8  # largest relative excess of an integer row over the clip; the rest of ROUNDING covers float64
@@ -93,9 +93,8 @@ class Grid:
             return jnp.sum(integers(vectors, taken, clip, spacing, longest), axis=0)
 
         total = exact(block_total, lambda dimension: jnp.zeros(dimension, jnp.int64))
-        source = records if isinstance(records, Memory) else Memory(records)
         # Integers of a record are those of its whole vector: outer products are written out, block by block.
-        return total.value(source.fold(lambda record: dense(vector(record)), total, present))
+        return total.value(source_of(records).fold(lambda record: dense(vector(record)), total, present))
 
 
 def integers(vectors: jax.Array, present: jax.Array, clip: float, spacing: float, longest: float) -> jax.Array:

@@ -58,9 +58,14 @@ class Memory(NamedTuple):
         Rows must be finite: a coefficient of zero does not remove NaN from a matrix product. What was `reserved` is not
         copied.
         """
+        return jax.device_put(cls.filled(arrays, valid), may_alias=True)
+
+    @classmethod
+    def filled(cls, arrays: Tree, valid: npt.NDArray[np.bool_]) -> "Memory":
+        """What is `stored`, as NumPy's arrays."""
         filled = jax.tree.map(lambda leaf: _filled(leaf, valid), arrays)
         norms = tuple(row_norms(leaf) if _is_matrix(leaf) else None for leaf in jax.tree.leaves(filled))
-        return jax.device_put(cls(filled, norms), may_alias=True)
+        return cls(filled, norms)
 
     @classmethod
     def shapes(cls, records: Tree) -> "Memory":
@@ -80,8 +85,10 @@ class Memory(NamedTuple):
         """The records, of which there are so many, as NumPy's arrays; not to be written into."""
         return jax.tree.map(lambda leaf: np.asarray(leaf)[:number], self.arrays)
 
-    def fold(self, vector: Vector, total: Sum, present: jax.Array) -> Any:
+    def fold(self, vector: Vector, total: Sum, present: jax.Array, most: int | None = None) -> Any:
         """Fold a sum over blocks of records; a block is a whole number of chunks.
+
+        With ``most``, a power of two, blocks of vectors have at most so many records, and divide any multiple of it.
 
         The numbers of a block are computed once: the values that ``total.add`` measures are the values that it adds.
         Contributions that are outer products are added as such, all others as vectors. So is a single record or column:
@@ -89,15 +96,17 @@ class Memory(NamedTuple):
         """
         found = layout(vector, _one(self.arrays))
         if found is None or min(found.columns, present.shape[0]) < 2:
-            return self._vectors(vector, total, present)
+            return self._vectors(vector, total, present, most)
         return self._products(found, vector, total, present)
 
-    def _vectors(self, vector: Vector, total: Sum, present: jax.Array) -> Any:
+    def _vectors(self, vector: Vector, total: Sum, present: jax.Array, most: int | None) -> Any:
         described = jax.tree.leaves(jax.eval_shape(lambda record: dense(vector(record)), _one(self.arrays)))
         dimension = sum(leaf.size for leaf in described)
         # Half precision is too coarse for sums.
         dtype = jnp.result_type(jnp.float32, *(leaf.dtype for leaf in described))
         block = self._block(present, dimension, _ELEMENTS)
+        if most is not None:
+            block = min(most, 2 ** (block.bit_length() - 1))
 
         def add(carry: Any, begin: jax.Array, taken: jax.Array) -> Any:
             def rows(offset: jax.Array, size: int) -> list[jax.Array]:

@@ -28,10 +28,11 @@ from dpbilevel.privacy.accounting import ROLES, Charge
 from dpbilevel.privacy.budget import ADJACENCIES, Adjacency
 from dpbilevel.privacy.clipping import LARGEST_CLIP, ROUNDING, SMALLEST_CLIP, clipped_sum
 from dpbilevel.privacy.grid import Grid
-from dpbilevel.privacy.memory import Memory, room
+from dpbilevel.privacy.memory import room
 from dpbilevel.privacy.noise import standard_normal
 from dpbilevel.privacy.outer import dense
 from dpbilevel.privacy.sampling import FullBatch, Sampling, check_sampling
+from dpbilevel.privacy.shards import Shards, arrays_of
 
 Tree = Any
 
@@ -175,7 +176,7 @@ class Release:
         """Evaluate the release once, inside a compiled loop.
 
         Args:
-            records: role to (arrays with a leading axis or `Memory`, which records are valid).
+            records: role to (arrays with a leading axis or a `Source`, which records are valid).
             point: released values at which to evaluate.
             keys: the noise key and the batch key of this use, two rows; for exact noise the noise itself, as
                 `Program.draws` gives it.
@@ -200,6 +201,11 @@ class Release:
         for (role, contribution), batch in zip(self.contributions.items(), batches, strict=True):
             arrays, present = records[role]
             if batch is not None:
+                if isinstance(arrays, Shards):
+                    raise InvalidArgument(
+                        f"release {self.name!r}: samples ({self.sampling!r}); must be dpb.FullBatch() for records that "
+                        "are divided among devices, or rows would travel between them (leave mesh, or devices, out)"
+                    )
                 indices, taken = batch
                 places = jnp.concatenate([indices, jnp.zeros(room(indices.size) - indices.size, indices.dtype)])
                 arrays = jax.tree.map(lambda leaf: leaf[places], arrays)  # noqa: B023
@@ -241,7 +247,7 @@ class Release:
         """A raveled answer of zeros, and the function that gives an answer its structure back."""
         shapes = []
         for role, contribution in self.contributions.items():
-            one = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape[1:], leaf.dtype), _arrays(records[role][0]))
+            one = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape[1:], leaf.dtype), arrays_of(records[role][0]))
             shapes.append(jax.eval_shape(lambda *at: dense(contribution.per_record(*at)), point, one))  # noqa: B023
         described = [(jax.tree.structure(s), [leaf.shape for leaf in jax.tree.leaves(s)]) for s in shapes]
         if any(description != described[0] for description in described):
@@ -267,11 +273,6 @@ def at_point(vector: Callable[[Tree, Tree], Tree], point: Tree, precise: bool) -
 
     def contribution(record: Tree) -> Tree:
         with jax.enable_x64(precise):
-            return vector(point, _arrays(record))
+            return vector(point, arrays_of(record))
 
     return contribution
-
-
-def _arrays(records: Tree) -> Tree:
-    """Records without the norms of their rows."""
-    return records.arrays if isinstance(records, Memory) else records

@@ -40,10 +40,11 @@ from dpbilevel.errors import InvalidArgument
 from dpbilevel.foundation.structure import passing
 from dpbilevel.privacy.clipping import ROUNDING, clipped
 from dpbilevel.privacy.grid import Grid, integers
-from dpbilevel.privacy.memory import CHUNK, Memory
+from dpbilevel.privacy.memory import CHUNK
 from dpbilevel.privacy.outer import dense
 from dpbilevel.privacy.products import PRECISION
 from dpbilevel.privacy.release import Contribution, Release, at_point
+from dpbilevel.privacy.shards import arrays_of, source_of
 from dpbilevel.privacy.sums import Sum, compensated, exact
 from dpbilevel.privacy.unit_moments import MOST_ROWS, clipped_bundles, sum_of_bundles
 
@@ -122,12 +123,11 @@ class SecondMoments(Release):
         records: tuple[Tree, jax.Array], part: Contribution, point: Tree, precise: bool, total: Callable[[int], Sum]
     ) -> jax.Array:
         arrays, present = records
-        source = arrays if isinstance(arrays, Memory) else Memory(arrays)
         row = at_point(part.per_record, point, precise)
-        one = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), source.arrays)
+        one = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), arrays_of(arrays))
         shape = jax.eval_shape(lambda record: dense(row(record)), one).shape
         own = total(shape[0] if len(shape) == 2 else 0)
-        return own.value(source.fold(lambda record: dense(row(record)), own, present))
+        return own.value(source_of(arrays).fold(lambda record: dense(row(record)), own, present))
 
     def _example(self, records: Mapping[str, tuple[Tree, jax.Array]], point: Tree) -> tuple[Any, Any]:
         example, restored = super()._example(records, point)
