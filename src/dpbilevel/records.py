@@ -34,6 +34,7 @@ from dpbilevel.privacy.memory import Memory
 from dpbilevel.privacy.noise import KeySchedule
 from dpbilevel.privacy.release import Release
 from dpbilevel.privacy.roles import check_roles
+from dpbilevel.privacy.storage import Storage
 from dpbilevel.privacy.units import Bundle, Selection, bundle_shapes, check_bounds, selections
 
 Tree = Any
@@ -141,6 +142,8 @@ class Records:
         rows_per_unit: k, public: how many rows of a unit are used. Of a unit with more, k are kept.
         mean_rows: public, k by default: a guess of the mean number of rows of a unit, by which losses are divided. The
             closer it is, the closer the mean over units is to a mean over rows.
+        storage: a folder on a disk, for records that need not fit into memory: `np.load(..., mmap_mode="r")`, for
+            example. They are copied to private files there, which have no name and end with the process.
 
     The role of each record is public. It must depend on the index of the record (of a unit: on its id), never on its
     content: not on a stratified split, and not on sorted data. Caveats of `EncodedRows` become caveats of every result.
@@ -152,7 +155,7 @@ class Records:
     Records(lower=25 units of at most 3 rows; values hidden)
     """
 
-    __slots__ = ("__weakref__", "_caveats", "_sizes")
+    __slots__ = ("__weakref__", "_caveats", "_is_on_disk", "_sizes")
 
     def __init__(
         self,
@@ -165,16 +168,17 @@ class Records:
         unit: Any = None,
         rows_per_unit: int | None = None,
         mean_rows: float | None = None,
+        storage: Any = None,
     ) -> None:
         one_of("invalid", invalid, ("refuse", "zero"), "it selects the treatment of records with non-finite values")
         check_roles(upper, lower, both, heldout)
         roles = {"upper": upper, "lower": lower, "both": both, "heldout": heldout}
         given = {role: tree for role, tree in roles.items() if tree is not None}
-        chosen = selections(given, unit, rows_per_unit, mean_rows)
-        arrays = {role: _prepared(role, tree, invalid, chosen.get(role)) for role, tree in given.items()}
+        chosen, disk = selections(given, unit, rows_per_unit, mean_rows), Storage.of(storage)
+        arrays = {role: _prepared(role, tree, invalid, chosen.get(role), disk) for role, tree in given.items()}
         shapes = {role: memory.records(len(valid)) for role, (memory, valid) in arrays.items()}
         self._sizes = RecordShapes(**shapes, rows_per_unit=rows_per_unit, mean_rows=mean_rows)
-        self._caveats = _caveats(given)
+        self._caveats, self._is_on_disk = _caveats(given), disk is not None
         _VAULT[self] = arrays
 
     @property
@@ -186,6 +190,11 @@ class Records:
     def caveats(self) -> tuple[str, ...]:
         """What a guarantee about these records does not cover, inherited from encoded rows; public sentences."""
         return self._caveats
+
+    @property
+    def is_on_disk(self) -> bool:
+        """Whether the arrays are on disk (``storage``)."""
+        return self._is_on_disk
 
     def execute(
         self, program: Program, receipt: Receipt, schedule: KeySchedule, state: State, rounds: int
@@ -349,11 +358,13 @@ def isolated_jax_config() -> Iterator[None]:
         yield
 
 
-def _prepared(role: str, tree: Tree, invalid: str, selection: Selection | None) -> tuple[Memory, jax.Array]:
+def _prepared(
+    role: str, tree: Tree, invalid: str, selection: Selection | None, storage: Storage | None
+) -> tuple[Memory, jax.Array]:
     """Arrays in the form that the compiled loop needs, and a mask of valid records."""
     with np.errstate(over="ignore"):  # a float64 too large for float32 becomes infinite, hence invalid
         # In two steps, because NumPy's error quotes an integer that does not fit the requested dtype.
-        arrays = jax.tree.map(lambda leaf: narrowed(leaf, usable_dtype(role, leaf)), tree)
+        arrays = jax.tree.map(lambda leaf: narrowed(leaf, usable_dtype(role, leaf), storage), tree)
     check_leading_axis(role, arrays)
     leaves = jax.tree.leaves(arrays)
     valid = np.ones(leaves[0].shape[0], dtype=bool)
@@ -365,11 +376,11 @@ def _prepared(role: str, tree: Tree, invalid: str, selection: Selection | None) 
             'clean them, or pass invalid="zero" to let such records contribute nothing'
         )
     if selection is not None:
-        arrays, valid = selection.bundled(arrays), selection.usable(valid)
+        arrays, valid = selection.bundled(arrays, storage), selection.usable(valid)
     # Copies, because the caller could change an array during a run. Under isolated settings, because with
     # jax_debug_nans even a copy to the device raises on a record's value.
     with isolated_jax_config():
-        return Memory.stored(arrays, valid), jnp.array(valid)
+        return Memory.stored(arrays, valid, storage), jnp.array(valid)
 
 
 def _caveats(tree: Tree) -> tuple[str, ...]:
