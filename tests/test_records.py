@@ -23,8 +23,9 @@ from dpbilevel.errors import InvalidArgument, InvalidRecords, NotCharged
 from dpbilevel.execution.program import Program, Stage
 from dpbilevel.privacy.ledger import Ledger, Receipt
 from dpbilevel.privacy.noise import KeySchedule
+from dpbilevel.privacy.record_shapes import RecordShapes
 from dpbilevel.privacy.release import Contribution, Release
-from dpbilevel.records import Records, RecordShapes, check_traceable
+from dpbilevel.records import Records, check_traceable
 
 SENTINEL = 987654.0
 HIDDEN = ("987654", "9.87654", "9.8765")

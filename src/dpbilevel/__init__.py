@@ -18,7 +18,7 @@ _HOMES = {
     "LinearLoss": "linear_loss",
     "Constants": "constants",
     "Records": "records",
-    "RecordShapes": "records",
+    "RecordShapes": "privacy.record_shapes",
     "BoundedEncoder": "encoding.encoder",
     "EncodedRows": "encoding.encoded_rows",
     "Budget": "privacy.budget",
@@ -115,10 +115,11 @@ if TYPE_CHECKING:
     from dpbilevel.privacy.budget import Budget
     from dpbilevel.privacy.declared import ApproximateDP, GaussianDP
     from dpbilevel.privacy.ledger import Ledger
+    from dpbilevel.privacy.record_shapes import RecordShapes
     from dpbilevel.privacy.release import Contribution, Release
     from dpbilevel.privacy.sampling import FullBatch, Poisson, Sampling, WithoutReplacement, WithReplacement
     from dpbilevel.privacy.spend import Privacy
     from dpbilevel.problem import BilevelProblem
-    from dpbilevel.records import Records, RecordShapes
+    from dpbilevel.records import Records
     from dpbilevel.solution.solution import Solution
     from dpbilevel.solving import solve

@@ -26,11 +26,12 @@ from dpbilevel.privacy.accounting import Chargeable, all_charges
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.calibration import for_exact_noise
 from dpbilevel.privacy.declared import DeclaredRelease
+from dpbilevel.privacy.record_shapes import RecordShapes
 from dpbilevel.privacy.release import Release
 from dpbilevel.privacy.sampling import Sampling
 from dpbilevel.privacy.spend import Privacy
 from dpbilevel.problem import BilevelProblem, inspect
-from dpbilevel.records import RecordShapes, answer_dimensions, check_traceable
+from dpbilevel.records import answer_dimensions, check_traceable
 
 Tree = Any
 

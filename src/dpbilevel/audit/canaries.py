@@ -26,8 +26,8 @@ from dpbilevel.planning import DEFAULT_METHOD, Method, checked_start, prepare
 from dpbilevel.privacy.accounting import ROLES
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.noise import membership
+from dpbilevel.privacy.record_shapes import RecordShapes
 from dpbilevel.problem import BilevelProblem
-from dpbilevel.records import RecordShapes
 
 Tree = Any
 

@@ -16,9 +16,10 @@ from dpbilevel.methods.unit_losses import problem_of_units
 from dpbilevel.planning import DEFAULT_METHOD, Method, Plan, checked_start, prepare
 from dpbilevel.privacy.accounting import ROLES
 from dpbilevel.privacy.budget import Budget
+from dpbilevel.privacy.record_shapes import RecordShapes
 from dpbilevel.privacy.units import Selection
 from dpbilevel.problem import BilevelProblem
-from dpbilevel.records import Records, RecordShapes
+from dpbilevel.records import Records
 
 Tree = Any
 

@@ -34,8 +34,8 @@ from dpbilevel.foundation.precision import user_float
 from dpbilevel.planning import Method, plan
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.noise import KeySchedule
+from dpbilevel.privacy.record_shapes import RecordShapes
 from dpbilevel.problem import BilevelProblem
-from dpbilevel.records import RecordShapes
 
 __all__ = ["Attack", "allowed_advantage", "exact_attack", "exact_hypergradient", "private_attack"]
 

@@ -22,8 +22,9 @@ from dpbilevel.foundation.structure import numbers_as_bytes
 from dpbilevel.foundation.tracing import without_addresses, written_out
 from dpbilevel.planning import Plan
 from dpbilevel.privacy.noise import KeySchedule
+from dpbilevel.privacy.record_shapes import RecordShapes
 from dpbilevel.privacy.stores.entry import plan_text
-from dpbilevel.records import RecordShapes, traced
+from dpbilevel.records import traced
 
 Tree = Any
 

@@ -34,8 +34,9 @@ from dpbilevel.planning import DEFAULT_METHOD, Method, Plan, prepare, with_cavea
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.ledger import Ledger
 from dpbilevel.privacy.noise import KeySchedule
+from dpbilevel.privacy.record_shapes import RecordShapes
 from dpbilevel.problem import BilevelProblem
-from dpbilevel.records import Records, RecordShapes
+from dpbilevel.records import Records
 from dpbilevel.report.card import solution_card
 from dpbilevel.solution.solution import Solution
 from dpbilevel.solving import check_noise, execute, for_records, warn_if_not_private

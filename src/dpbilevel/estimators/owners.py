@@ -22,8 +22,8 @@ from dpbilevel.encoding.encoded_rows import EncodedRows
 from dpbilevel.errors import InvalidArgument
 from dpbilevel.estimators.prepared import Unread, levels
 from dpbilevel.estimators.split import split_by_hash
+from dpbilevel.privacy.record_shapes import RecordShapes
 from dpbilevel.privacy.units import check_bounds, check_columns_are_public, read_ids, read_units
-from dpbilevel.records import RecordShapes
 
 Tree = Any
 

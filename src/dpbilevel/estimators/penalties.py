@@ -35,8 +35,8 @@ from dpbilevel.linear_loss import LinearLoss
 from dpbilevel.methods.refit import Refit
 from dpbilevel.methods.rescaling import SCALE
 from dpbilevel.planning import Plan
+from dpbilevel.privacy.record_shapes import RecordShapes
 from dpbilevel.problem import BilevelProblem
-from dpbilevel.records import RecordShapes
 from dpbilevel.solution.solution import Legend
 
 _MIDDLE = math.sqrt(PENALTIES[0] * PENALTIES[1])  # of logarithms

@@ -10,8 +10,8 @@ import jax
 from dpbilevel.foundation.structure import key_of
 from dpbilevel.methods.derivatives import gradient_in_y
 from dpbilevel.privacy.budget import Budget
+from dpbilevel.privacy.record_shapes import RecordShapes
 from dpbilevel.problem import BilevelProblem, Inspection, free_gradient
-from dpbilevel.records import RecordShapes
 
 
 class _Dimensions:

@@ -38,9 +38,9 @@ from dpbilevel.methods.unit_losses import linear_loss
 from dpbilevel.privacy.accounting import gaussian_epsilon
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.calibration import calibrate, with_shares
+from dpbilevel.privacy.record_shapes import RecordShapes
 from dpbilevel.privacy.release import Release
 from dpbilevel.privacy.sampling import FullBatch
-from dpbilevel.records import RecordShapes
 
 Tree = Any
 Parameters = dict[str, tuple[Any, str]]

@@ -18,7 +18,7 @@ from typing import Any
 
 from scipy.optimize import brentq
 
-from dpbilevel.records import RecordShapes
+from dpbilevel.privacy.record_shapes import RecordShapes
 
 _BEYOND = 2  # the largest k of the table, as a multiple of the declared one
 

@@ -19,9 +19,9 @@ import jax
 import jax.numpy as jnp
 
 from dpbilevel.linear_loss import LinearLoss
+from dpbilevel.privacy.record_shapes import RecordShapes
 from dpbilevel.privacy.units import Bundle
 from dpbilevel.problem import BilevelProblem, Loss
-from dpbilevel.records import RecordShapes
 
 Tree = Any
 
