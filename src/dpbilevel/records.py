@@ -25,10 +25,12 @@ from dpbilevel.execution.program import Answer, Call, Means, Program, Randomness
 from dpbilevel.foundation.arguments import one_of
 from dpbilevel.foundation.precision import in_user_precision, is_double
 from dpbilevel.foundation.tracing import without_addresses
+from dpbilevel.privacy.accounting import ROLES
 from dpbilevel.privacy.arrays import check_leading_axis, drop_unusable, narrowed, usable_dtype
 from dpbilevel.privacy.ledger import Receipt
 from dpbilevel.privacy.memory import Memory
 from dpbilevel.privacy.noise import KeySchedule
+from dpbilevel.privacy.parquet_records import read_parquet
 from dpbilevel.privacy.record_shapes import RecordShapes
 from dpbilevel.privacy.release import Release
 from dpbilevel.privacy.roles import check_roles
@@ -94,6 +96,34 @@ class Records:
         self._sizes = RecordShapes(**shapes, rows_per_unit=rows_per_unit, mean_rows=mean_rows)
         self._caveats, self._is_on_disk = _caveats(given), disk is not None
         _VAULT[self] = arrays
+
+    @classmethod
+    def from_parquet(
+        cls, *, record: Any, columns: Any = None, storage: Any = ".", invalid: str = "refuse", **roles: Any
+    ) -> "Records":
+        """Records made of the rows of Parquet files, on disk; memory holds one batch of rows.
+
+        Args:
+            record: a function from a block of rows, a dictionary of NumPy columns, to a pytree of arrays with one line
+                for each row. It must map every row by itself, which cannot be checked: results have a caveat. Its
+                errors on private rows are withheld.
+            columns: names of the columns to read; None for all.
+            storage, invalid: as in `Records`. A missing cell is NaN in a floating-point column, and refused elsewhere.
+            roles: a Parquet file, or a folder of them, for each role: ``upper=``, ``lower=``, ``both=``, ``heldout=``.
+
+        >>> import os, tempfile, pyarrow, numpy as np
+        >>> from pyarrow import parquet
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     table = pyarrow.table({"age": np.arange(9.0), "ill": np.arange(9) % 2})
+        ...     parquet.write_table(table, os.path.join(folder, "people.parquet"))
+        ...     record = lambda block: (block["age"] / 120, block["ill"])
+        ...     Records.from_parquet(lower=os.path.join(folder, "people.parquet"), record=record, storage=folder)
+        Records(lower=9 records; values hidden)
+        """
+        check_roles(*(roles.get(role) for role in ROLES))
+        if not set(roles) <= set(ROLES):
+            raise InvalidArgument(f"roles: must be paths of Parquet files for some of {', '.join(ROLES)}")
+        return cls(**read_parquet(roles, record, columns, Storage.of(storage)), storage=storage, invalid=invalid)
 
     @property
     def sizes(self) -> RecordShapes:

@@ -192,9 +192,10 @@ class Reserved(np.ndarray[Any, np.dtype[Any]]):
     """The part of an array that records fill; views and copies of it are arrays as any other."""
 
     whole: npt.NDArray[Any] | None
+    caveats: tuple[str, ...]  # what a guarantee about these records does not cover
 
     def __array_finalize__(self, source: Any) -> None:
-        self.whole = None
+        self.whole, self.caveats = None, getattr(source, "caveats", ())
 
 
 def reserved(number: int, shape: tuple[int, ...], dtype: Any, storage: Storage | None = None) -> Reserved:
