@@ -22,7 +22,7 @@ _FEWEST = 2  # rows of a run
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Job:
-    """Everything that is known before a row is read."""
+    """Everything that is known before a row is read; the number of rows only if something follows from it."""
 
     asked: FitCommand
     table: TableFile
@@ -30,6 +30,7 @@ class Job:
     schema: Schema
     encoder: BoundedEncoder
     estimator: PrivateEstimator
+    rows: int | None = None
 
     @property
     def width(self) -> int:
@@ -77,6 +78,11 @@ def prepared(asked: FitCommand) -> Job:
             f"is private with units (only the number of units is public); in {where}, give "
             f'{", ".join(map(repr, names[:20]))} knots = 12, or knots = "none" for a straight line'
         )
+    if asked.unit is not None and asked.memory is not None:
+        raise InvalidArgument(
+            f"--memory: is not supported together with the unit {asked.unit!r} yet, whose number of rows is private; "
+            "leave it out"
+        )
     known = schema.resolved(_FEWEST)
     encoder = fitted_encoder(known.features(asked.target, *asked.columns_apart()), asked.invalid)
     estimator = _estimator(asked, known, encoder)
@@ -85,12 +91,20 @@ def prepared(asked: FitCommand) -> Job:
     check_columns(schema, where, table, [*features.columns, asked.target, *asked.columns_apart(), *units])
     if validation is not None:
         check_columns(schema, where, validation, [*features.columns, asked.target, *units])
-    rows = _count(asked, table) if features.needs_rows else None
-    if rows is not None:
+    rows = _count(asked, table) if features.needs_rows or asked.memory is not None else None
+    if rows is not None and features.needs_rows:
         known = schema.resolved(max(rows, _FEWEST))
         encoder = fitted_encoder(known.features(asked.target, *asked.columns_apart()), asked.invalid)
         estimator = _estimator(asked, known, encoder)
-    return Job(asked=asked, table=table, validation=validation, schema=known, encoder=encoder, estimator=estimator)
+    return Job(
+        asked=asked,
+        table=table,
+        validation=validation,
+        schema=known,
+        encoder=encoder,
+        estimator=estimator,
+        rows=rows,
+    )
 
 
 def _check_weight(where: str, asked: FitCommand, schema: Schema) -> None:

@@ -35,6 +35,7 @@ from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.ledger import Ledger
 from dpbilevel.privacy.noise import KeySchedule
 from dpbilevel.privacy.record_shapes import RecordShapes
+from dpbilevel.privacy.storage import Storage
 from dpbilevel.problem import BilevelProblem
 from dpbilevel.records import Records
 from dpbilevel.report.card import solution_card
@@ -67,6 +68,8 @@ class PrivateEstimator(CountedCopies):
         rows_per_unit: k, for ``fit(..., units=ids)``: a record is all rows of one id, at most k of them used. None:
             a record is a row.
         mean_rows: a public guess of the mean number of rows of an id; k by default, as in `dpb.Records`.
+        storage: a folder on a disk, for rows that need not fit into memory, as in `dpb.Records`. Rows of a role are
+            then in the order of the table, so that sums, and with them models, differ in the last bits.
     """
 
     epsilon: float = 1.0
@@ -83,6 +86,7 @@ class PrivateEstimator(CountedCopies):
     noise: str = "float"
     rows_per_unit: int | None = None
     mean_rows: float | None = None
+    storage: Any = None
 
     _refit: ClassVar[Refit | str] = "auto"
 
@@ -119,7 +123,7 @@ class PrivateEstimator(CountedCopies):
         if scaled is None:
             undeclared = self.data_norm is None and self.bounds is None and isinstance(X, EncodedRows)
             scaled, caveat = scaling(table, X.data_norm if undeclared else self.data_norm, self.bounds)
-        values = ScaledRows(scaled, table, refuse=self.invalid == "refuse")
+        values = ScaledRows(scaled, table, refuse=self.invalid == "refuse", storage=Storage.of(self.storage))
         return Rows(values, (*caveats_of((X, *more)), *([caveat] if caveat else [])), scaled)
 
     def _levels(self, upper: Sequence[Any], lower: Sequence[Any], owners: Owners | None) -> Levels:
@@ -138,7 +142,7 @@ class PrivateEstimator(CountedCopies):
         check_noise(self.noise, seed, "random_state")
         check_ledger(self.ledger)
         schedule = KeySchedule(seed)
-        records = Records(**prepared.records, **prepared.units, invalid=self.invalid)
+        records = Records(**prepared.records, **prepared.units, invalid=self.invalid, storage=self.storage)
         # Warnings come before the charge: if a filter turns one into an error, nothing has been spent.
         for caveat in prepared.caveats:
             warnings.warn(caveat, PrivacyLeakWarning, stacklevel=3)

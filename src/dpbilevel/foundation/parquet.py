@@ -13,7 +13,9 @@ from dpbilevel.errors import InvalidArgument, InvalidRecords
 from dpbilevel.foundation.extras import needing
 
 SUFFIXES = (".parquet", ".pq")
-_ROWS = 2**16  # of a batch
+# A batch has at most so many rows, and so many cells if it has more than a few rows.
+_ROWS, _CELLS, _FEW = 2**16, 2**20, 2**10
+_BUFFER = 2**16  # bytes of a column that are read at a time
 
 
 def parquet_files(path: Path) -> list[Path]:
@@ -40,11 +42,12 @@ def batches(path: Path, columns: Sequence[str]) -> Iterator[Any]:
     """The columns of all rows, in order."""
     from pyarrow import parquet
 
+    rows = min(_ROWS, max(_FEW, _CELLS // max(1, len(columns))))
     with without_cells(path):
         for part in parquet_files(path):
-            # Without threads or a cache that read ahead: a batch and its row group are all that is in memory.
-            with parquet.ParquetFile(part, pre_buffer=False) as file:
-                yield from file.iter_batches(batch_size=_ROWS, columns=list(columns))
+            # Reads no further than needed: row groups may be as large as files.
+            with parquet.ParquetFile(part, pre_buffer=False, buffer_size=_BUFFER) as file:
+                yield from file.iter_batches(batch_size=rows, columns=list(columns))
 
 
 @contextlib.contextmanager
