@@ -1,10 +1,15 @@
 """`tune --memory`: rows on disk where public sizes say that they do not fit, and the same model."""
 
+import contextlib
 import csv
 import errno
 import gzip
 import json
 import os
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import numpy as np
 import pyarrow
@@ -138,6 +143,42 @@ def test_a_file_that_grows_or_shrinks_is_noticed(folder, command, monkeypatch, r
     monkeypatch.setattr("dpbilevel.cli.table_file.TableFile.count_rows", lambda table: rows)
     code, _, errors = command(*TUNE, "--memory", "1KB")
     assert (code, "has another number of rows than when it was counted" in errors) == (2, True), errors
+
+
+def anonymous(process):
+    """Bytes of memory that a process holds itself, without pages of files."""
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{process}/status").read_text().splitlines():
+            if line.startswith("RssAnon"):
+                return int(line.split()[1]) * 1024
+    return 0
+
+
+@pytest.mark.heavy
+def test_a_table_larger_than_the_limit_is_tuned_within_it(tmp_path):
+    """3,000,000 rows of 100 numbers: 1.2 GB, of which two copies are made."""
+    names, draws = [f"x{at}" for at in range(100)], np.random.default_rng(0)
+    declared = "".join(f'[columns.{name}]\nrange = [-1, 1]\nknots = "none"\n' for name in names)
+    text = f'format = "dpbilevel.schema/2"\n{declared}[columns.y]\nclasses = ["no", "yes"]\n'
+    (tmp_path / "schema.toml").write_text(text, encoding="utf-8")
+    (tmp_path / "rows").mkdir()
+    for part in range(15):
+        X = draws.uniform(-1, 1, (200_000, 100)).astype(np.float32)
+        table = dict(zip(names, X.T, strict=True)) | {"y": np.where(X[:, 0] > 0, "yes", "no")}
+        pyarrow.parquet.write_table(pyarrow.table(table), tmp_path / "rows" / f"{part:02}.parquet")
+    typed = ["tune", "rows", "--target", "y", "--schema", "schema.toml", "--epsilon", "0.001", "--delta", "1e-8"]
+    peak = 0
+    with subprocess.Popen(
+        [sys.executable, "-m", "dpbilevel", *typed, "--memory", "0.9GB", "--quiet"],
+        cwd=tmp_path,
+        env=os.environ | {"DPBILEVEL_COMPILATION_CACHE": "off"},
+    ) as process:
+        while process.poll() is None:
+            peak = max(peak, anonymous(process.pid))
+            time.sleep(0.02)
+    assert process.returncode == 0
+    assert peak < 9e8
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["rows", "run", "schema.toml"]
 
 
 def test_options_of_a_run_have_the_limit(folder):
