@@ -5,10 +5,12 @@ import csv
 import errno
 import gzip
 import json
+import math
 import os
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -105,6 +107,9 @@ def test_rows_that_fit_are_held_in_memory_by_public_sizes_alone(tmp_path):
         storage_for(asked, 10**8, 100, has_number=False)
     with pytest.raises(InvalidArgument, match=r"must be at least 6\.4GB"):
         storage_for(asked, 10**8, 100, has_number=True)
+    with pytest.raises(InvalidArgument, match="is for private runs"):
+        storage_for(replace(asked, epsilon=math.inf), 10**7, 100, has_number=False)
+    assert storage_for(replace(asked, epsilon=math.inf), 10**5, 100, has_number=False) is None
 
 
 @pytest.mark.parametrize("text", ["2", "GB", "2 gigabytes", "-1GB", "", "2GiB"])

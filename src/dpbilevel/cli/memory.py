@@ -1,5 +1,6 @@
 """How much memory a run takes, by public sizes, and whether its rows are on disk (``--memory``)."""
 
+import math
 import re
 from pathlib import Path
 
@@ -43,6 +44,11 @@ def storage_for(asked: FitCommand, rows: int, width: int, *, has_number: bool) -
     # In memory they are held up to four times: in blocks, joined, set aside, and by role.
     if least + 4 * rows * (width + 1) * _CELL <= limit:
         return None
+    if math.isinf(asked.epsilon):
+        raise InvalidArgument(
+            "--memory: is for private runs; the solver of --epsilon inf holds scores of all rows in memory (leave it "
+            "out)"
+        )
     if least > limit:
         needed = -(-least // 10**8) / 10
         raise InvalidArgument(f"--memory {asked.memory}: must be at least {needed:.1f}GB for {rows:,} rows")
