@@ -38,9 +38,9 @@ PART = 6  # one over the part of the rows that is also tuned in memory
 
 PAGE = """# Tables larger than memory
 
-A table of {rows:,} rows with {columns} numbers and a label: a Parquet file of {file:.1f} GB, {encoded:.1f} GB of
-encoded rows. `dpbilevel tune` trains a logistic regression on it, with ε = {epsilon:g}, and on its first sixth in memory,
-with ε = 1.
+A table of {rows:,} rows with {columns} numbers and a label: a Parquet file of {file:.1f} GB, and {encoded:.1f} GB of
+encoded rows. `dpbilevel tune` trains a logistic regression on it, with ε = {epsilon:g}, and on its first sixth in
+memory, with ε = 1.
 
 - *peak*: the largest anonymous memory of the process, libraries and compiler included.
 - *read*: decoding, encoding and storing all rows once. *Divide*: writing them once more, by role.
@@ -53,7 +53,8 @@ Decoding the file alone from the disk takes {decode:.1f} s: {decoded:.2f} GB/s. 
 
 {group}
 
-Made by `make bench-large` ({commits}), while the machine did other work.
+Made by `make bench-large`, while the machine did other work
+({commits}).
 """
 
 
@@ -204,8 +205,8 @@ def page(found: dict[str, Any]) -> str:
     group = "No control group could be made, so that pages of files were not limited."
     if "group peak" in disk:
         group = (
-            f"The run with --memory was in a control group of {found['memory']}, pages of files included; its largest use "
-            f"was {disk['group peak'] / 1e9:.2f} GB."
+            f"The run with --memory was in a control group of {found['memory']}, pages of files included; its largest "
+            f"use was {disk['group peak'] / 1e9:.2f} GB."
         )
     return PAGE.format(
         **{name: found[name] for name in ("rows", "columns", "epsilon", "decode")},
