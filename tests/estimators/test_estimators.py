@@ -282,6 +282,7 @@ WRONG = {
     "smooth": ["yes", None, 1, 0.5, True],  # rows of plain columns have nothing to smooth
     "rows_per_unit": ["2", True, 0, -1, 1.5],
     "mean_rows": ["2", True, 0, float("nan"), [1.0]],  # without rows_per_unit, too
+    "storage": ["nowhere", 5, True, ["."]],
 }
 
 
