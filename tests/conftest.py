@@ -31,7 +31,16 @@ QUICK_FLAGS = ("xla_cpu_use_fusion_emitters=false", "xla_backend_optimization_le
 # No compiled program contains code of these, nor of Python's own library.
 UNCOMPILED = tuple(
     f"dpbilevel.{name}"
-    for name in ("checkpoint", "cli", "datasets", "plot", "privacy.ledger", "privacy.stores", "report")
+    for name in (
+        "checkpoint",
+        "cli",
+        "datasets",
+        "foundation.parquet",
+        "plot",
+        "privacy.ledger",
+        "privacy.stores",
+        "report",
+    )
 )
 
 

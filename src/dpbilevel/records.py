@@ -26,14 +26,17 @@ from dpbilevel.execution.program import Answer, Call, Means, Program, Randomness
 from dpbilevel.foundation.arguments import one_of
 from dpbilevel.foundation.precision import in_user_precision, is_double
 from dpbilevel.foundation.tracing import without_addresses
+from dpbilevel.privacy.accounting import ROLES
 from dpbilevel.privacy.arrays import check_leading_axis, drop_unusable, narrowed, usable_dtype
 from dpbilevel.privacy.ledger import Receipt
 from dpbilevel.privacy.memory import Memory
 from dpbilevel.privacy.noise import KeySchedule
+from dpbilevel.privacy.parquet_records import read_parquet
 from dpbilevel.privacy.record_shapes import RecordShapes
 from dpbilevel.privacy.release import Release
 from dpbilevel.privacy.roles import check_roles
 from dpbilevel.privacy.shards import Shards, checked_mesh, gathered
+from dpbilevel.privacy.storage import Storage
 from dpbilevel.privacy.units import Selection, selections
 
 Tree = Any
@@ -64,6 +67,8 @@ class Records:
         mesh: the devices that records are divided among, a `jax.sharding.Mesh` of equal devices of this process. Only
             clipped sums travel between them; sampling, black boxes and an infinite epsilon are refused. By default
             records are on JAX's first device.
+        storage: a folder on a disk, for records that need not fit into memory: `np.load(..., mmap_mode="r")`, for
+            example. They are copied to private files there, which have no name and end with the process.
 
     The role of each record is public. It must depend on the index of the record (of a unit: on its id), never on its
     content: not on a stratified split, and not on sorted data. Caveats of `EncodedRows` become caveats of every result.
@@ -77,7 +82,7 @@ class Records:
     Records(lower=40 units of at most 3 rows; values hidden)
     """
 
-    __slots__ = ("__weakref__", "_caveats", "_sizes")
+    __slots__ = ("__weakref__", "_caveats", "_is_on_disk", "_sizes")
 
     def __init__(
         self,
@@ -92,18 +97,49 @@ class Records:
         mean_rows: float | None = None,
         unit_ids: Any = None,
         mesh: Mesh | None = None,
+        storage: Any = None,
     ) -> None:
         one_of("invalid", invalid, ("refuse", "zero"), "it selects the treatment of records with non-finite values")
         check_roles(upper, lower, both, heldout)
         roles = {"upper": upper, "lower": lower, "both": both, "heldout": heldout}
         given = {role: tree for role, tree in roles.items() if tree is not None}
         mesh = None if mesh is None else checked_mesh(mesh)
-        chosen = selections(given, unit, rows_per_unit, mean_rows, unit_ids)
-        stored = {role: _prepared(role, tree, invalid, chosen.get(role), mesh) for role, tree in given.items()}
+        if mesh is not None and storage is not None:
+            raise InvalidArgument("storage: must be left out with a mesh, whose devices hold the records")
+        chosen, disk = selections(given, unit, rows_per_unit, mean_rows, unit_ids), Storage.of(storage)
+        stored = {role: _prepared(role, tree, invalid, chosen.get(role), mesh, disk) for role, tree in given.items()}
         shapes = {role: source.records(number) for role, (source, _, number) in stored.items()}
         self._sizes = RecordShapes(**shapes, rows_per_unit=rows_per_unit, mean_rows=mean_rows, mesh=mesh)
-        self._caveats = _caveats(given)
+        self._caveats, self._is_on_disk = _caveats(given), disk is not None
         _VAULT[self] = {role: (source, present) for role, (source, present, _) in stored.items()}
+
+    @classmethod
+    def from_parquet(
+        cls, *, record: Any, columns: Any = None, storage: Any = ".", invalid: str = "refuse", **roles: Any
+    ) -> "Records":
+        """Records made of the rows of Parquet files, on disk; memory holds one batch of rows.
+
+        Args:
+            record: a function from a block of rows, a dictionary of NumPy columns, to a pytree of arrays with one line
+                for each row. It must map every row by itself, which cannot be checked: results have a caveat. Its
+                errors on private rows are withheld.
+            columns: names of the columns to read; None for all.
+            storage, invalid: as in `Records`. A missing cell is NaN in a floating-point column, and refused elsewhere.
+            roles: a Parquet file, or a folder of them, for each role: ``upper=``, ``lower=``, ``both=``, ``heldout=``.
+
+        >>> import os, tempfile, pyarrow, numpy as np
+        >>> from pyarrow import parquet
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     table = pyarrow.table({"age": np.arange(9.0), "ill": np.arange(9) % 2})
+        ...     parquet.write_table(table, os.path.join(folder, "people.parquet"))
+        ...     record = lambda block: (block["age"] / 120, block["ill"])
+        ...     Records.from_parquet(lower=os.path.join(folder, "people.parquet"), record=record, storage=folder)
+        Records(lower=9 records; values hidden)
+        """
+        check_roles(*(roles.get(role) for role in ROLES))
+        if not set(roles) <= set(ROLES):
+            raise InvalidArgument(f"roles: must be paths of Parquet files for some of {', '.join(ROLES)}")
+        return cls(**read_parquet(roles, record, columns, Storage.of(storage)), storage=storage, invalid=invalid)
 
     @property
     def sizes(self) -> RecordShapes:
@@ -114,6 +150,11 @@ class Records:
     def caveats(self) -> tuple[str, ...]:
         """What a guarantee about these records does not cover, inherited from encoded rows; public sentences."""
         return self._caveats
+
+    @property
+    def is_on_disk(self) -> bool:
+        """Whether the arrays are on disk (``storage``)."""
+        return self._is_on_disk
 
     def execute(
         self, program: Program, receipt: Receipt, schedule: KeySchedule, state: State, rounds: int
@@ -291,12 +332,12 @@ def isolated_jax_config() -> Iterator[None]:
 
 
 def _prepared(
-    role: str, tree: Tree, invalid: str, selection: Selection | None, mesh: Mesh | None
+    role: str, tree: Tree, invalid: str, selection: Selection | None, mesh: Mesh | None, storage: Storage | None
 ) -> tuple[Memory | Shards, jax.Array, int]:
     """Arrays in the form that the compiled loop needs, a mask of valid records, and the number of records."""
     with np.errstate(over="ignore"):  # a float64 too large for float32 becomes infinite, hence invalid
         # In two steps, because NumPy's error quotes an integer that does not fit the requested dtype.
-        arrays = jax.tree.map(lambda leaf: narrowed(leaf, usable_dtype(role, leaf)), tree)
+        arrays = jax.tree.map(lambda leaf: narrowed(leaf, usable_dtype(role, leaf), storage), tree)
     check_leading_axis(role, arrays)
     leaves = jax.tree.leaves(arrays)
     valid = np.ones(leaves[0].shape[0], dtype=bool)
@@ -308,13 +349,13 @@ def _prepared(
             'clean them, or pass invalid="zero" to let such records contribute nothing'
         )
     if selection is not None:
-        arrays, valid = selection.bundled(arrays), selection.usable(valid)
+        arrays, valid = selection.bundled(arrays, storage), selection.usable(valid)
     # Copies, because the caller could change an array during a run. Under isolated settings, because with
     # jax_debug_nans even a copy to the device raises on a record's value.
     with isolated_jax_config():
         if mesh is not None:
             return *Shards.stored(arrays, valid, mesh), len(valid)
-        return Memory.stored(arrays, valid), jnp.array(valid), len(valid)
+        return Memory.stored(arrays, valid, storage), jnp.array(valid), len(valid)
 
 
 def _caveats(tree: Tree) -> tuple[str, ...]:

@@ -161,6 +161,11 @@ def for_records(planned: Plan, records: Records) -> Plan:
             "plan: was made with another setting of jax_enable_x64, which changes every number; plan again, or restore "
             "the setting"
         )
+    if records.is_on_disk and not all(part.is_compiled for part in planned.parts):
+        raise InvalidArgument(
+            "records: are on disk, and a black box receives its records as arrays in memory; leave storage= out, or "
+            "use a method without a black box"
+        )
     # What a solution reports is what its releases are charged, even if somebody has edited the plan's own statement.
     privacy = replace(planned.privacy, charges=all_charges(planned.releases), rows_per_unit=records.sizes.rows_per_unit)
     return with_caveats(replace(planned, privacy=privacy), after=records.caveats)

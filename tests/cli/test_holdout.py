@@ -117,7 +117,7 @@ def test_a_held_out_row_changes_nothing_of_the_model(run, folder, monkeypatch):
     assert model_of(run, folder, changed=remaining) != plain
     # The mutation: held-out rows are a copy, and training reads all rows.
     divide = holdout.set_aside
-    monkeypatch.setattr(holdout, "set_aside", lambda given, fraction: (given, divide(given, fraction)[1]))
+    monkeypatch.setattr(holdout, "set_aside", lambda given, *how: (given, divide(given, *how)[1]))
     everything = model_of(run, folder)
     assert model_of(run, folder, changed=held) != everything
 

@@ -9,7 +9,7 @@ from support.cli_data import SCHEMA, people, write_people
 
 import dpbilevel as dpb
 from dpbilevel.checkpoint.file import exclusive
-from dpbilevel.cli import resuming, run_folder, tuning
+from dpbilevel.cli import memory, resuming, run_folder, tuning
 from dpbilevel.cli.applications.tune import Tune
 from dpbilevel.privacy import noise
 from dpbilevel.report.run_file import run_text
@@ -66,12 +66,16 @@ def names(folder):
     [
         pytest.param(TUNE, 0, id="tune, before its round"),
         pytest.param((*TUNE, "--unit", "id", "--rows-per-unit", "2"), 0, id="tune of units"),
+        pytest.param((*TUNE, "--memory", "1KB"), 0, id="tune with rows on disk"),
         pytest.param(REWEIGHT, 0, id="reweight, before the first round"),
         pytest.param(REWEIGHT, 5, id="reweight, while it tunes"),
         pytest.param(REWEIGHT, 20, id="reweight, before the training"),
     ],
 )
 def test_a_run_resumes_to_the_same_file_and_is_charged_once(folder, run, monkeypatch, kind, chunks):
+    monkeypatch.setattr(memory, "_FIXED", 0)
+    monkeypatch.setattr(memory, "_PER_ROW", 0)
+
     def ledger():
         return dpb.Ledger.open(f"sqlite:///{folder}/people.db", dataset="people", total=dpb.Budget(3.0, 1e-4))
 

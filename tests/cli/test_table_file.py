@@ -14,6 +14,7 @@ from dpbilevel.cli.cells import listed_words, numbers, words
 from dpbilevel.cli.layout import Layout
 from dpbilevel.cli.table_file import open_table
 from dpbilevel.execution.progress import set_display
+from dpbilevel.foundation import parquet as reading
 
 
 def read(path, columns, **options):
@@ -203,7 +204,7 @@ def test_reading_tells_how_far_it_has_come(tmp_path, monkeypatch, capfd):
     # Of a CSV, Arrow reads ahead as it likes.
     table = {name: list(values) for name, values in people(400).items()}
     pyarrow.parquet.write_table(pyarrow.table(table), tmp_path / "people.parquet")
-    monkeypatch.setattr(table_file, "_ROWS", 100)
+    monkeypatch.setattr(reading, "_ROWS", 100)
     monkeypatch.setattr("dpbilevel.execution.progress._INTERVAL", 0.0)
     with set_display("lines"):
         list(open_table(tmp_path / "people.parquet").blocks(["age"]))

@@ -284,6 +284,7 @@ WRONG = {
     "mean_rows": ["2", True, 0, float("nan"), [1.0]],  # without rows_per_unit, too
     "unit_ids": [5, "ab", [1, 1], [1, 2], object()],  # likewise
     "devices": ["2", True, 0, -1, 1.5, 1000],
+    "storage": ["nowhere", 5, True, ["."]],
 }
 
 

@@ -14,6 +14,7 @@ from dpbilevel.estimators.rows import norm_scaling, with_intercept
 from dpbilevel.estimators.scaled_rows import ScaledRows, whole
 from dpbilevel.estimators.split import split
 from dpbilevel.privacy.memory import Reserved
+from dpbilevel.privacy.storage import Storage
 
 
 def scaled(number=50, **options):
@@ -94,3 +95,11 @@ def test_missing_cells_are_refused_when_rows_are_read():
 def test_a_plan_needs_shapes_only():
     shape = jax.ShapeDtypeStruct((10, 4), np.float32)
     assert split_levels((shape,), (shape,), 0.2, 0)["lower"][0].shape == (8, 4)
+
+
+def test_rows_on_disk_are_in_the_order_of_the_table(tmp_path):
+    made, labels = scaled(storage=Storage(tmp_path)), np.arange(50)
+    found = split_levels((made, labels), (made, labels), 0.2, 0)
+    for role, selection in zip(("upper", "lower"), split(50, 0.2, 0), strict=True):
+        np.testing.assert_array_equal(found[role][1], np.sort(selection))
+        np.testing.assert_array_equal(found[role][0], made.scaling.rows(made.table)[np.sort(selection)])

@@ -20,6 +20,7 @@ ORDER = (
     "foundation.arguments",
     "foundation.tables",
     "foundation.files",
+    "foundation.parquet",
     "foundation.precision",
     "foundation.structure",
     "foundation.tracing",

@@ -90,7 +90,7 @@ def test_invalid_records_are_stored_as_zeros(junk):
 def test_nan_that_is_not_stored_as_zeros_is_noticed(monkeypatch):
     """The mutation that the test above must detect: rows are read as they are, and zero times NaN is NaN."""
     true = memory._filled
-    monkeypatch.setattr(memory, "_filled", lambda leaf, valid: true(leaf, np.ones_like(valid)))
+    monkeypatch.setattr(memory, "_filled", lambda leaf, valid, storage: true(leaf, np.ones_like(valid), storage))
     rows, targets = records(300)
     rows[0, 1] = np.nan
     assert np.isnan(total(stored((rows, targets), np.arange(300) > 0), np.arange(300) > 0)).any()

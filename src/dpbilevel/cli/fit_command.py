@@ -94,6 +94,7 @@ class FitCommand:
     # An option only of applications that give it a help text:
     validation: Path | None = None
     weight: str | None = None
+    memory: str | None = None
 
     command: ClassVar[str]
     example: ClassVar[str]

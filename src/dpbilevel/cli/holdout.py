@@ -19,8 +19,10 @@ import numpy as np
 
 from dpbilevel.cli.rows import Rows
 from dpbilevel.cli.schema import Column
+from dpbilevel.cli.stored_rows import chosen_rows
 from dpbilevel.encoding.encoded_rows import EncodedRows
 from dpbilevel.errors import InvalidArgument
+from dpbilevel.estimators.codes import Codes
 from dpbilevel.estimators.split import Positions, split, split_by_hash, validation_rows
 from dpbilevel.evaluation.evaluating import ScorePlan, plan_scores, warn_if_noisy
 from dpbilevel.evaluation.heldout import check_same_kind, checked_pair
@@ -30,6 +32,7 @@ from dpbilevel.evaluation.scoring import Declared, chosen_metrics, scored
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.ledger import Receipt
 from dpbilevel.privacy.noise import KeySchedule
+from dpbilevel.privacy.storage import Storage
 from dpbilevel.privacy.units import Selection, read_ids, read_units
 from dpbilevel.records import Records
 from dpbilevel.solution.solution import Solution
@@ -51,8 +54,10 @@ def held_out_rows(rows: int, holdout: float | None) -> int:
     return 0 if holdout is None or rows < 2 else validation_rows(rows, holdout)
 
 
-def divide(holdout: float | None, rows: Rows, validation: Rows | None) -> tuple[Rows, Rows | None, Rows | None]:
-    """Training rows, separate validation rows, and rows that are set aside.
+def divide(
+    holdout: float | None, rows: Rows, validation: Rows | None, storage: Storage | None = None
+) -> tuple[Rows, Rows | None, Rows | None]:
+    """Training rows, separate validation rows, and rows that are set aside; on disk if ``storage`` is given.
 
     They come from the file of validation rows if there is one: those rows are known to be correct. Then no unit may be
     in both files; that no unit of the training rows is set aside, which the estimator cannot see, is checked here.
@@ -60,15 +65,15 @@ def divide(holdout: float | None, rows: Rows, validation: Rows | None) -> tuple[
     if holdout is None:
         return rows, validation, None
     if validation is None:
-        remaining, held = set_aside(rows, holdout)
+        remaining, held = set_aside(rows, holdout, storage)
         return remaining, None, held
-    remaining, held = set_aside(validation, holdout)
+    remaining, held = set_aside(validation, holdout, storage)
     if rows.units is not None:
         read_units({"lower": rows.units, ROLE: held.units}, {"lower": len(rows.target), ROLE: len(held.target)})
     return rows, remaining, held
 
 
-def set_aside(rows: Rows, holdout: float) -> tuple[Rows, Rows]:
+def set_aside(rows: Rows, holdout: float, storage: Storage | None = None) -> tuple[Rows, Rows]:
     """The rows that remain for the run, and the rows that are set aside, both in the order of the file.
 
     Units are set aside with all of their rows, by the rank of a public hash of their ids, as `Owners` does.
@@ -76,7 +81,7 @@ def set_aside(rows: Rows, holdout: float) -> tuple[Rows, Rows]:
     if rows.units is None:
         _check_three(len(rows.target), "rows")
         held, remaining = split(len(rows.target), holdout, _SEED)
-        return _at(rows, np.sort(remaining)), _at(rows, np.sort(held))
+        return _at(rows, np.sort(remaining), storage), _at(rows, np.sort(held), storage)
     names, unit = np.unique(read_ids(rows.units, len(rows.target)), return_inverse=True)
     _check_three(len(names), "units")
     is_held = np.zeros(len(names), bool)
@@ -131,7 +136,8 @@ def planned_scores(
     metrics = chosen_metrics(names, estimator, classes, budget, number, declared)
     planned = plan_scores(metrics, number, budget, noise, ROLE)
     warn_if_noisy(planned, stacklevel=3, kind="rows" if rows.units is None else "units")
-    _, targets = checked_pair((rows.features, rows.target))
+    target = rows.target.words() if isinstance(rows.target, Codes) else rows.target
+    _, targets = checked_pair((rows.features, target))
     if classes is not None:
         check_same_kind(targets, classes)
     return HeldOut(rows.features, targets, planned, classes, selected(rows.units, rows_per_unit, len(targets)))
@@ -152,9 +158,12 @@ def with_scores(solution: Solution, evaluation: Evaluation) -> Solution:
     )
 
 
-def _at(rows: Rows, positions: Positions) -> Rows:
+def _at(rows: Rows, positions: Positions, storage: Storage | None = None) -> Rows:
     features = rows.features
-    chosen = EncodedRows(np.asarray(features)[positions], data_norm=features.data_norm, caveats=features.caveats)
-    chosen.terms = features.terms
+    if storage is None:
+        chosen = EncodedRows(np.asarray(features)[positions], data_norm=features.data_norm, caveats=features.caveats)
+        chosen.terms = features.terms
+    else:
+        chosen = chosen_rows(features, positions, storage)
     places = {name: cells[positions] for name, cells in rows.places.items()}
     return Rows(chosen, rows.target[positions], places, None if rows.units is None else rows.units[positions])

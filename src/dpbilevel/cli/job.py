@@ -25,7 +25,7 @@ _FEWEST = 2  # rows of a run
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Job:
-    """Everything that is known before a row is read."""
+    """Everything that is known before a row is read; the number of rows only if something follows from it."""
 
     asked: FitCommand
     table: TableFile
@@ -33,6 +33,7 @@ class Job:
     schema: Schema
     encoder: BoundedEncoder
     estimator: PrivateEstimator
+    rows: int | None = None
 
     @property
     def width(self) -> int:
@@ -73,6 +74,11 @@ def prepared(asked: FitCommand) -> Job:
         _check_weight(where, asked, schema)
     # Declarations are checked before a file is opened; the number of knots may follow from its number of records.
     features = schema.features(asked.target, *asked.columns_apart())
+    if asked.unit is not None and asked.memory is not None:
+        raise InvalidArgument(
+            f"--memory: is not supported together with the unit {asked.unit!r} yet, whose number of rows is private; "
+            "leave it out"
+        )
     known = schema.resolved(_FEWEST)
     encoder = fitted_encoder(known.features(asked.target, *asked.columns_apart()), asked.invalid)
     estimator = _estimator(asked, known, encoder)
@@ -81,12 +87,20 @@ def prepared(asked: FitCommand) -> Job:
     check_columns(schema, where, table, [*features.columns, asked.target, *asked.columns_apart(), *units])
     if validation is not None:
         check_columns(schema, where, validation, [*features.columns, asked.target, *units])
-    rows = _count(asked, table) if features.needs_rows else None
-    if rows is not None:
+    rows = _count(asked, table) if features.needs_rows or asked.memory is not None else None
+    if rows is not None and features.needs_rows:
         known = schema.resolved(max(round(rows * (asked.mean_rows or 1)), _FEWEST))
         encoder = fitted_encoder(known.features(asked.target, *asked.columns_apart()), asked.invalid)
         estimator = _estimator(asked, known, encoder)
-    return Job(asked=asked, table=table, validation=validation, schema=known, encoder=encoder, estimator=estimator)
+    return Job(
+        asked=asked,
+        table=table,
+        validation=validation,
+        schema=known,
+        encoder=encoder,
+        estimator=estimator,
+        rows=rows,
+    )
 
 
 def _check_weight(where: str, asked: FitCommand, schema: Schema) -> None:

@@ -27,13 +27,13 @@ class Rows:
 
     Args:
         features: encoded features.
-        target: labels as text, or numbers.
+        target: labels as text or as `Codes`, or numbers.
         places: further columns by the name of the argument of `fit`, such as "sources".
         units: the id of the unit of each row; None if rows are protected.
     """
 
     features: EncodedRows
-    target: Array
+    target: Any
     places: Mapping[str, Array]
     units: Array | None = None
 
@@ -102,7 +102,7 @@ def read_rows(
     for block in table.blocks(columns):
         features.append(encoder.transform(cells_of(block, schema, encoder, decimal)))
         for name, cells in listed.items():
-            cells.append(_listed(name, schema, block, decimal))
+            cells.append(listed_cells(name, schema, block, decimal))
         if unit is not None:
             ids.append(unit_ids(unit, block[unit]))
         if weight is not None:
@@ -140,7 +140,7 @@ def encoded_blocks(
         yield rows, {name: block[name] for name in ids}
 
 
-def _listed(name: str, schema: Schema, block: Mapping[str, Any], decimal: str) -> Array:
+def listed_cells(name: str, schema: Schema, block: Mapping[str, Any], decimal: str) -> Array:
     """Cells of a target or a source: numbers, or values that the schema lists."""
     column = schema.columns[name]
     if column.kind == "range":

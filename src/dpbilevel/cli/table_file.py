@@ -18,13 +18,12 @@ from typing import Any, BinaryIO
 from dpbilevel.cli.layout import NO_HEADER, Layout, check_header
 from dpbilevel.errors import InvalidArgument, InvalidRecords
 from dpbilevel.execution.progress import show_progress
+from dpbilevel.foundation.parquet import SUFFIXES, batches, footers, parquet_files, without_cells
 
 Block = dict[str, Any]
 
 _SEPARATED = {".csv": ",", ".tsv": "\t", ".txt": ","}
-_PARQUET = (".parquet", ".pq")
 _BLOCK = 2**24  # bytes of a file per block
-_ROWS = 2**16  # rows of a Parquet file per block
 _LINE = 2**20  # maximum length of a header, in characters
 
 
@@ -98,32 +97,28 @@ class TableFile:
                 yield batch, source.tell() / source.size()
 
     def _parquet(self, headings: Sequence[str]) -> Iterator[tuple[Any, float]]:
-        from pyarrow import parquet
-
         read = 0
-        for path in _parquet_files(self.path):
-            with parquet.ParquetFile(path) as file:
-                for batch in file.iter_batches(batch_size=_ROWS, columns=list(headings)):
-                    read += batch.num_rows
-                    yield batch, read / (self.rows or read)
+        for batch in batches(self.path, headings):
+            read += batch.num_rows
+            yield batch, read / (self.rows or read)
 
 
 def open_table(path: Path, layout: Layout | None = None) -> TableFile:
     """Open a file and read its header. No row is read, except to count cells if there is no header."""
     layout = layout or Layout()
     if path.is_dir():
-        if not _parquet_files(path):
+        if not parquet_files(path):
             raise InvalidArgument(
                 f"{path}: is a folder without Parquet files; pass a CSV or Parquet file, or their folder"
             )
-    elif _suffix(path) not in (*_SEPARATED, *_PARQUET):
-        known = ", ".join([*_SEPARATED, *_PARQUET])
+    elif _suffix(path) not in (*_SEPARATED, *SUFFIXES):
+        known = ", ".join([*_SEPARATED, *SUFFIXES])
         raise InvalidArgument(
             f"{path}: must be a CSV or Parquet file; its name must end in one of {known}, or in .csv.gz if compressed"
         )
     elif not path.exists():
         raise InvalidArgument(f"{path}: does not exist; check the path")
-    is_parquet = path.is_dir() or _suffix(path) in _PARQUET
+    is_parquet = path.is_dir() or _suffix(path) in SUFFIXES
     with _without_cells(path):
         return _opened_parquet(path, layout) if is_parquet else _opened_separated(path, layout)
 
@@ -140,13 +135,6 @@ def _suffix(path: Path) -> str:
 
 def _opened(path: Path) -> Any:
     return gzip.open(path, "rb") if _is_compressed(path) else path.open("rb")
-
-
-def _parquet_files(path: Path) -> list[Path]:
-    """The file itself, or the Parquet files of a folder by name; other programs begin names of their own with _ or ."""
-    if not path.is_dir():
-        return [path]
-    return sorted(f for f in path.iterdir() if f.suffix.lower() in _PARQUET and f.name[0] not in "._" and f.is_file())
 
 
 def _text(cells: Any) -> Any:
@@ -192,16 +180,9 @@ def _first_line(file: BinaryIO, delimiter: str) -> list[str]:
 
 
 def _opened_parquet(path: Path, layout: Layout) -> TableFile:
-    from pyarrow import parquet
-
     if layout.columns is not None:
         raise InvalidArgument(f"--columns: is for CSV files without a header; {path} names its columns, leave it out")
-    # The footer has names, types and the number of rows. It may also have extremes of columns, which are not used.
-    rows, schemas = 0, []
-    for file_path in _parquet_files(path):
-        with parquet.ParquetFile(file_path) as file:
-            schemas.append(file.schema_arrow)
-            rows += file.metadata.num_rows
+    schemas, rows = footers(path)
     fields = schemas[0]
     columns = [[(field.name, _kind(field.type)) for field in schema] for schema in schemas]
     if any(other != columns[0] for other in columns):
@@ -229,18 +210,14 @@ def _kind(kind: Any) -> str:
 @contextlib.contextmanager
 def _without_cells(path: Path) -> Iterator[None]:
     """Replace errors of readers, which may quote cells."""
-    import pyarrow
-
-    try:
-        yield
-    except PermissionError:
-        raise InvalidArgument(f"{path}: cannot be read; check its permissions") from None
-    except UnicodeDecodeError:
-        raise InvalidRecords(f"{path}: is not UTF-8 text; convert it (iconv -f latin1 -t utf-8)") from None
-    except (pyarrow.ArrowException, csv.Error, EOFError, zlib.error, gzip.BadGzipFile):
-        raise InvalidRecords(
-            f"{path}: cannot be read: a row must have as many cells as there are columns, quotes must be closed, and "
-            "the text must be UTF-8 (check --delimiter; a Parquet or compressed file must be complete)"
-        ) from None
-    except OSError:
-        raise InvalidArgument(f"{path}: cannot be read; check the file and its disk") from None
+    remedy = (
+        "a row must have as many cells as there are columns, quotes must be closed, and the text must be UTF-8 (check "
+        "--delimiter; a Parquet or compressed file must be complete)"
+    )
+    with without_cells(path, remedy):
+        try:
+            yield
+        except UnicodeDecodeError:
+            raise InvalidRecords(f"{path}: is not UTF-8 text; convert it (iconv -f latin1 -t utf-8)") from None
+        except (csv.Error, EOFError, zlib.error, gzip.BadGzipFile):
+            raise InvalidRecords(f"{path}: cannot be read: {remedy}") from None

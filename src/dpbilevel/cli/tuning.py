@@ -13,13 +13,16 @@ from dpbilevel.cli.evaluation import SPACE as SCORES_SPACE
 from dpbilevel.cli.holdout import HeldOut, divide, planned_scores, with_scores
 from dpbilevel.cli.job import Job
 from dpbilevel.cli.ledger import entry_fact
+from dpbilevel.cli.memory import storage_for
 from dpbilevel.cli.resuming import StoredRun
 from dpbilevel.cli.rows import Rows, column_names, read_rows
 from dpbilevel.cli.run_folder import RunFolder, check_free, finished, now, running
+from dpbilevel.cli.stored_rows import read_stored_rows
 from dpbilevel.estimators.prepared import Prepared
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.ledger import Ledger
 from dpbilevel.privacy.noise import KeySchedule
+from dpbilevel.privacy.storage import Storage
 from dpbilevel.privacy.stores.entry import unit_of_column
 from dpbilevel.records import Records
 from dpbilevel.report.review import LinearModel, Review
@@ -45,7 +48,10 @@ def run(job: Job, *, ledger: Ledger | None, command: str, stored: StoredRun | No
         check_free(asked.out, force=asked.force)
     else:
         stored.check_schema(asked.schema, declared)
-    rows, validation, held = divide(asked.holdout, *_read(job))
+    storage = None
+    if job.rows is not None:
+        storage = storage_for(asked, job.rows, job.width, has_number=job.schema.columns[asked.target].kind == "range")
+    rows, validation, held = divide(asked.holdout, *_read(job, storage), storage)
     if asked.unit is None:  # with units, their number is checked by the estimator; that of rows is private
         job.check_rows(len(rows.target))
     prepared = _prepared(job.estimator, rows, validation)
@@ -107,8 +113,12 @@ def _fit(model: Any, prepared: Prepared, checkpoint: Path | None) -> None:
         model._fit(prepared, checkpoint, saves_required=False)
 
 
-def _read(job: Job) -> tuple[Rows, Rows | None]:
+def _read(job: Job, storage: Storage | None) -> tuple[Rows, Rows | None]:
     asked = job.asked
+    if storage is not None and job.rows is not None:
+        job.estimator.set_params(storage=storage.folder)
+        known = job.encoder, job.schema, asked.target
+        return read_stored_rows(job.table, *known, job.rows, storage, asked.weight), None
     rows = read_rows(job.table, job.encoder, job.schema, asked.target, asked.place_columns(), asked.unit, asked.weight)
     if job.validation is None:
         return rows, None

@@ -36,6 +36,7 @@ from dpbilevel.privacy.ledger import Ledger
 from dpbilevel.privacy.noise import KeySchedule
 from dpbilevel.privacy.record_shapes import RecordShapes
 from dpbilevel.privacy.shards import first_devices
+from dpbilevel.privacy.storage import Storage
 from dpbilevel.problem import BilevelProblem
 from dpbilevel.records import Records
 from dpbilevel.report.card import shapes_card, solution_card
@@ -70,6 +71,8 @@ class PrivateEstimator(CountedCopies):
         mean_rows: a public guess of the mean number of rows of an id; k by default, as in `dpb.Records`.
         unit_ids: a public list of all ids that may be in the data, as in `dpb.Records`: ids without rows are units.
         devices: on how many devices the rows are divided, the first that JAX finds; None for one, without dividing.
+        storage: a folder on a disk, for rows that need not fit into memory, as in `dpb.Records`. Rows of a role are
+            then in the order of the table, so that sums, and with them models, differ in the last bits.
     """
 
     epsilon: float = 1.0
@@ -88,6 +91,7 @@ class PrivateEstimator(CountedCopies):
     mean_rows: float | None = None
     unit_ids: Any = None
     devices: int | None = None
+    storage: Any = None
 
     _refit: ClassVar[Refit | str] = "auto"
 
@@ -125,7 +129,7 @@ class PrivateEstimator(CountedCopies):
         if scaled is None:
             undeclared = self.data_norm is None and self.bounds is None and isinstance(X, EncodedRows)
             scaled, caveat = scaling(table, X.data_norm if undeclared else self.data_norm, self.bounds)
-        values = ScaledRows(scaled, table, refuse=self.invalid == "refuse")
+        values = ScaledRows(scaled, table, refuse=self.invalid == "refuse", storage=Storage.of(self.storage))
         return Rows(values, (*caveats_of((X, *more)), *([caveat] if caveat else [])), scaled)
 
     def _levels(self, upper: Sequence[Any], lower: Sequence[Any], owners: Owners | None) -> Levels:
@@ -145,7 +149,8 @@ class PrivateEstimator(CountedCopies):
         check_ledger(self.ledger)
         schedule = KeySchedule(seed)
         mesh = prepared.planned.sizes.mesh
-        records = Records(**prepared.records, **prepared.units, invalid=self.invalid, mesh=mesh)
+        where = {"mesh": mesh, "storage": self.storage}
+        records = Records(**prepared.records, **prepared.units, invalid=self.invalid, **where)
         # Warnings come before the charge: if a filter turns one into an error, nothing has been spent.
         for caveat in prepared.caveats:
             warnings.warn(caveat, PrivacyLeakWarning, stacklevel=3)

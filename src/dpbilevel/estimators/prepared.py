@@ -137,7 +137,11 @@ def split_levels(
     if isinstance(lower[0], jax.ShapeDtypeStruct):
         validating = validation_rows(rows, validation_fraction)
         return {"upper": _shapes(upper, validating), "lower": _shapes(lower, rows - validating)}
-    return levels(upper, lower, split(rows, validation_fraction, split_seed))
+    selections = split(rows, validation_fraction, split_seed)
+    if isinstance(lower[0], ScaledRows) and lower[0].storage is not None:
+        for selection in selections:
+            selection.sort()  # a disk is written to in the order of the table
+    return levels(upper, lower, selections)
 
 
 def levels(upper: Sequence[Any], lower: Sequence[Any], selections: Sequence[Positions]) -> dict[str, Tree]:

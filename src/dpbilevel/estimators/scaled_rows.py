@@ -13,6 +13,7 @@ import numpy.typing as npt
 from dpbilevel.encoding.columns import Table
 from dpbilevel.estimators.rows import Scaling, with_intercept
 from dpbilevel.privacy.memory import reserved
+from dpbilevel.privacy.storage import Storage
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,6 +25,7 @@ class ScaledRows:
         refuse: whether missing cells raise when rows are read.
         intercept: whether rows have an additional constant column.
         basis: (columns, new columns), orthonormal; the columns are replaced by these combinations of them.
+        storage: where rows are written to, if not to memory.
     """
 
     scaling: Scaling
@@ -31,6 +33,7 @@ class ScaledRows:
     refuse: bool = False
     intercept: bool = False
     basis: npt.NDArray[np.float64] | None = None
+    storage: Storage | None = None
 
     dtype = np.dtype(np.float32)
 
@@ -51,8 +54,8 @@ class ScaledRows:
     def parts(self, selections: Sequence[npt.NDArray[np.intp]]) -> list[npt.NDArray[np.float32]]:
         """Selected rows, one array for each of some disjoint selections, in its order; the table is read once."""
         rows, columns = self.shape
-        parts = [reserved(len(selection), (columns,), self.dtype) for selection in selections]
-        part_of, place = np.full(rows, -1, np.int8), np.zeros(rows, np.intp)
+        parts = [reserved(len(selection), (columns,), self.dtype, self.storage) for selection in selections]
+        part_of, place = np.full(rows, -1, np.int8), np.zeros(rows, np.min_scalar_type(rows))
         for number, selection in enumerate(selections):
             part_of[selection], place[selection] = number, np.arange(len(selection))
         for chosen, chunk in self.scaling.chunks(self.table, refuse=self.refuse):

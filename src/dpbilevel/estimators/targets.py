@@ -12,6 +12,7 @@ from sklearn.exceptions import DataConversionWarning
 
 from dpbilevel.encoding.declarations import OTHER
 from dpbilevel.errors import InvalidArgument, InvalidRecords
+from dpbilevel.estimators.codes import Codes
 from dpbilevel.estimators.prepared import Rows
 from dpbilevel.evaluation.heldout import labels, positions
 
@@ -65,6 +66,9 @@ class Labels:
         """The labels of rows; for a plan only their shape, with declared classes."""
         if rows.scaling is None:
             return cls(declared_names("classes", classes), rows.column(np.int32))
+        if isinstance(y, Codes):
+            known, codes, caveat = class_codes(np.array(y.values), classes)
+            return cls(*_with_caveats(known, codes[y.indices], caveat))
         return cls(*_with_caveats(*class_codes(column("y", y, rows.shape[0]), classes)))
 
     @property

@@ -5,6 +5,8 @@ import errno
 import os
 from pathlib import Path
 
+_ZEROS = 2**20  # bytes that are written at a time
+
 
 def write_atomically(path: str | Path, text: str, *, owner_only: bool = False) -> Path:
     """Write UTF-8 text to a temporary file beside ``path``, flush it to disk, and replace ``path`` by it.
@@ -45,8 +47,7 @@ class Reserved:
         self.path = path
         try:
             with open(path, "wb") as file:
-                if not _allocate(file.fileno(), size):
-                    file.write(bytes(size))
+                allocated(file.fileno(), size)
                 file.flush()
                 os.fsync(file.fileno())
         except BaseException:
@@ -72,17 +73,19 @@ class Reserved:
             self.path.unlink()
 
 
-def _allocate(handle: int, size: int) -> bool:
-    """Allocate blocks for a file; returns False where the system or the file system cannot."""
-    if not hasattr(os, "posix_fallocate"):
-        return False
-    try:
-        os.posix_fallocate(handle, 0, size)
-    except OSError as error:
-        if error.errno in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
-            return False
-        raise
-    return True
+def allocated(handle: int, size: int) -> None:
+    """Take so much space on the disk for an empty file, which then holds zeros."""
+    if hasattr(os, "posix_fallocate"):
+        try:
+            os.posix_fallocate(handle, 0, size)
+            return
+        except OSError as error:
+            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+                raise
+    # Where the system or the file system cannot allocate.
+    with open(handle, "wb", closefd=False) as file:
+        for first in range(0, size, _ZEROS):
+            file.write(bytes(min(_ZEROS, size - first)))
 
 
 def _private(path: str, flags: int) -> int:

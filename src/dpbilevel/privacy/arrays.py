@@ -12,7 +12,8 @@ import numpy.typing as npt
 
 from dpbilevel.errors import InvalidRecords
 from dpbilevel.foundation.precision import user_float
-from dpbilevel.privacy.memory import Reserved
+from dpbilevel.privacy.memory import Reserved, reserved
+from dpbilevel.privacy.storage import Storage
 
 Tree = Any
 
@@ -25,10 +26,14 @@ def drop_unusable(valid: npt.NDArray[np.bool_], leaf: npt.NDArray[Any], given: n
         valid[block] &= usable.reshape(len(usable), -1).all(axis=1)
 
 
-def narrowed(leaf: Any, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """A leaf as an array of that dtype; what was `reserved` stays so."""
+def narrowed(leaf: Any, dtype: np.dtype[Any], storage: Storage | None = None) -> npt.NDArray[Any]:
+    """A leaf as an array of that dtype; what was `reserved` stays so. A copy is on disk if ``storage`` is given."""
     array = leaf if isinstance(leaf, Reserved) else np.asarray(leaf)
-    return array.astype(dtype, copy=False)
+    if storage is None or array.dtype == dtype or array.ndim == 0:
+        return array.astype(dtype, copy=False)
+    copied = reserved(len(array), array.shape[1:], dtype, storage)
+    copied[...] = array
+    return copied
 
 
 def shape_of(role: str, leaf: Any) -> jax.ShapeDtypeStruct:

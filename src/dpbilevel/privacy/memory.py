@@ -17,6 +17,7 @@ import numpy.typing as npt
 from dpbilevel.privacy.buffer import computed_once, stored_once
 from dpbilevel.privacy.outer import Layout, dense, known_norms, layout
 from dpbilevel.privacy.products import Products, finite_rows, row_norms
+from dpbilevel.privacy.storage import Storage
 from dpbilevel.privacy.sums import Sum, Tree, Vector
 
 CHUNK = 128  # records whose contributions are summed in their own precision; the bounds on rounding assume it
@@ -52,19 +53,19 @@ class Memory(NamedTuple):
     norms: tuple[Any, ...] | None = None
 
     @classmethod
-    def stored(cls, arrays: Tree, valid: npt.NDArray[np.bool_]) -> "Memory":
-        """Copies of NumPy's arrays, with the norms of rows. Records that are not valid become zeros.
+    def stored(cls, arrays: Tree, valid: npt.NDArray[np.bool_], storage: Storage | None = None) -> "Memory":
+        """Copies of NumPy's arrays, with the norms of rows, on disk if ``storage`` is given.
 
-        Rows must be finite: a coefficient of zero does not remove NaN from a matrix product. What was `reserved` is not
-        copied.
+        Records that are not valid become zeros, so that rows are finite: a coefficient of zero does not remove NaN from
+        a matrix product. What was `reserved` is not copied.
         """
-        return jax.device_put(cls.filled(arrays, valid), may_alias=True)
+        return jax.device_put(cls.filled(arrays, valid, storage), may_alias=True)
 
     @classmethod
-    def filled(cls, arrays: Tree, valid: npt.NDArray[np.bool_]) -> "Memory":
+    def filled(cls, arrays: Tree, valid: npt.NDArray[np.bool_], storage: Storage | None = None) -> "Memory":
         """What is `stored`, as NumPy's arrays."""
-        filled = jax.tree.map(lambda leaf: _filled(leaf, valid), arrays)
-        norms = tuple(row_norms(leaf) if _is_matrix(leaf) else None for leaf in jax.tree.leaves(filled))
+        filled = jax.tree.map(lambda leaf: _filled(leaf, valid, storage), arrays)
+        norms = tuple(_norms(leaf, storage) if _is_matrix(leaf) else None for leaf in jax.tree.leaves(filled))
         return cls(filled, norms)
 
     @classmethod
@@ -200,19 +201,21 @@ class Reserved(np.ndarray[Any, np.dtype[Any]]):
     """The part of an array that records fill; views and copies of it are arrays as any other."""
 
     whole: npt.NDArray[Any] | None
+    caveats: tuple[str, ...]  # what a guarantee about these records does not cover
 
     def __array_finalize__(self, source: Any) -> None:
-        self.whole = None
+        self.whole, self.caveats = None, getattr(source, "caveats", ())
 
 
-def reserved(number: int, shape: tuple[int, ...], dtype: Any) -> Reserved:
+def reserved(number: int, shape: tuple[int, ...], dtype: Any, storage: Storage | None = None) -> Reserved:
     """Zeros for so many records of a shape, to be filled and handed over: `Memory.stored` takes it without a copy.
 
-    Whoever fills it must not change it afterwards.
+    Whoever fills it must not change it afterwards. With ``storage`` it is on disk.
     """
     length, dtype = room(number), np.dtype(dtype)
     size = length * math.prod(shape) * dtype.itemsize
-    memory = np.zeros(size + _ALIGNMENT, np.uint8)
+    # The memory of files begins with a page.
+    memory = np.zeros(size + _ALIGNMENT, np.uint8) if storage is None else storage.zeros(size)
     begin = -memory.ctypes.data % _ALIGNMENT
     whole = memory[begin : begin + size].view(dtype).reshape(length, *shape)
     part = whole[:number].view(Reserved)
@@ -220,15 +223,19 @@ def reserved(number: int, shape: tuple[int, ...], dtype: Any) -> Reserved:
     return part
 
 
-def _filled(leaf: npt.NDArray[Any], valid: npt.NDArray[np.bool_]) -> npt.NDArray[Any]:
+def _filled(leaf: npt.NDArray[Any], valid: npt.NDArray[np.bool_], storage: Storage | None) -> npt.NDArray[Any]:
     """An array with room for whole chunks, and zeros for records that are not valid."""
     if not isinstance(leaf, Reserved) or leaf.whole is None:
-        copied = reserved(leaf.shape[0], leaf.shape[1:], leaf.dtype)
+        copied = reserved(leaf.shape[0], leaf.shape[1:], leaf.dtype, storage)
         copied[...] = leaf
         leaf = copied
     assert leaf.whole is not None
     leaf.whole[: len(valid)][~valid] = 0
     return leaf.whole
+
+
+def _norms(rows: npt.NDArray[Any], storage: Storage | None) -> npt.NDArray[Any]:
+    return row_norms(rows, reserved(len(rows), (), np.float64, storage))
 
 
 def _one(records: Tree) -> Tree:

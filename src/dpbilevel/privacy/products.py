@@ -58,11 +58,14 @@ class Products(NamedTuple):
     layout: Layout
 
 
-def row_norms(rows: Any) -> Any:
-    """Norms of rows in float64, rounded up; NaN or infinite for rows that are not finite. NumPy measures its arrays."""
+def row_norms(rows: Any, out: Any = None) -> Any:
+    """Norms of rows in float64, rounded up; NaN or infinite for rows that are not finite.
+
+    NumPy measures its arrays, and may write into ``out``.
+    """
     number = rows.shape[0]
     if isinstance(rows, np.ndarray):
-        norms = np.empty(number, np.float64)
+        norms = np.empty(number, np.float64) if out is None else out
         for first in range(0, number, _ROWS_AT_ONCE):
             norms[first : first + _ROWS_AT_ONCE] = _measured(rows[first : first + _ROWS_AT_ONCE])
         return norms

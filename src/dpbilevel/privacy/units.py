@@ -32,6 +32,7 @@ from dpbilevel.errors import InvalidArgument, InvalidRecords
 from dpbilevel.foundation.arguments import count, positive
 from dpbilevel.privacy.arrays import check_leading_axis, shape_of
 from dpbilevel.privacy.memory import reserved
+from dpbilevel.privacy.storage import Storage
 
 Tree = Any
 
@@ -114,13 +115,16 @@ class Selection(NamedTuple):
         places[kept_unit, slot], present[kept_unit, slot] = kept_rows, True
         return cls(places, present)
 
-    def bundled(self, arrays: Tree) -> Tree:
-        """The units of arrays with one line per row; a unit of one row is that row, without a mask."""
+    def bundled(self, arrays: Tree, storage: Storage | None = None) -> Tree:
+        """The units of arrays with one line per row, on disk if ``storage`` is given.
+
+        A unit of one row is that row, without a mask.
+        """
         number, most = self.places.shape
 
         def gathered(leaf: npt.NDArray[Any]) -> npt.NDArray[Any]:
             shape = leaf.shape[1:] if most == 1 else (most, *leaf.shape[1:])
-            units = reserved(number, shape, leaf.dtype)
+            units = reserved(number, shape, leaf.dtype, storage)
             np.take(leaf, self.places[:, 0] if most == 1 else self.places, axis=0, out=units, mode="clip")
             units[~self.present.any(axis=1)] = 0  # a unit without rows has none of another
             return units
