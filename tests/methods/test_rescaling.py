@@ -130,6 +130,7 @@ def test_the_mean_given_a_measurement_is_that_of_another_integration():
         assert found == pytest.approx(mean / total, abs=1e-3)
         assert abs(found) <= abs(measured) + 1e-6
     assert believed(jnp.array([0.4]), jnp.array([1e-3]))[0] == pytest.approx(0.4, abs=1e-3)
+    assert abs(believed(jnp.array([500.0]), jnp.array([1000.0]))[0]) < 0.1
 
 
 def solved(budget, number=4000, **settings):
@@ -167,7 +168,7 @@ def test_newton_steps_find_the_factors_that_noise_does_not_hide(noise, found):
     """The loss is quadratic in the factors; where their error is larger, the noise of the model itself decides."""
     hessian = jnp.diag(jnp.array([0.1, 0.2]))
     rule, state = after_passes(noise, hessian, jnp.array([0.4, 2.0]), 4 * hessian)
-    np.testing.assert_allclose(rule.decided(state, jnp.array([0.9, 0.9])), found, atol=0.02)
+    np.testing.assert_allclose(rule.decided(state, jnp.array([0.9, 0.9])), found, atol=0.02 if noise == 0 else 0.05)
 
 
 @pytest.mark.parametrize("correlation", [0.9, -0.9])

@@ -254,7 +254,12 @@ class Rescaling:
 
 
 def believed(measured: jax.Array, error: jax.Array) -> jax.Array:
-    """The mean of a number with a Cauchy distribution around zero, given a measurement with a Gaussian error."""
+    """The mean of a number with a Cauchy distribution around zero, given a measurement with a Gaussian error.
+
+    An error above one, by which a measurement of factors says nothing, is taken for one with the same ratio to it.
+    """
+    shorter = 1 / jnp.maximum(error, 1.0)
+    measured, error = measured * shorter, error * shorter
     grid = jnp.linspace(-_FURTHEST, _FURTHEST, _POINTS)
     numbers = measured[:, None] + error[:, None] * grid
     weights = jnp.exp(-0.5 * grid**2) / (1 + (numbers / _SPREAD) ** 2)
