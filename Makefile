@@ -21,7 +21,7 @@ QUICKLY := $(addprefix tests/,applications cli datasets encoding estimators meth
 # Debian ships a Python without ensurepip, so a candidate counts only once it has run this.
 USABLE := import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 15))
 
-.PHONY: help demo test test-pages test-fast test-heavy lint docs format clean bench-rates bench-solver bench-solver-private bench-constants bench-multitask bench-penalty bench-noise-aware bench-few-sources bench-units bench-large bench-results bench-survey bench-utility bench-estimators bench-tables bench-smoothness bench-speed trust bench-audits golden
+.PHONY: help demo test test-pages test-fast test-heavy lint docs format clean bench-rates bench-solver bench-solver-private bench-constants bench-multitask bench-penalty bench-noise-aware bench-few-sources bench-units bench-large bench-results bench-survey bench-utility bench-estimators bench-tables bench-training bench-smoothness bench-speed trust bench-audits golden
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile
@@ -105,6 +105,9 @@ bench-estimators: $(READY) .venv-diffprivlib/.ready  ## estimators beside scikit
 
 bench-tables: $(READY)  ## Adult and California from their CSV files with four commands (a few minutes)
 	$(PY) benchmarks/tables.py $(ARGS)
+
+bench-training: $(READY)  ## training with defaults on plain columns, beside its goals (ten minutes)
+	$(PY) benchmarks/training.py $(ARGS)
 
 bench-smoothness: $(READY)  ## penalties of smoothness, tuned and not, on simulated curves (a quarter of an hour)
 	$(PY) benchmarks/smoothness.py $(ARGS)
