@@ -2,7 +2,7 @@
 
     python benchmarks/training.py     (ten minutes on one core; make bench-training)
 
-Adult and California housing, each column a number in its declared range, without curves, and 20,000 digits of MNIST. All
+Adult and California housing, each column a number in its declared range, without curves; 20,000 digits of MNIST. All
 settings are defaults of `DPLogisticRegressionCV` and `DPRidgeCV`. `--tables` runs some of them again, and keeps the
 other results.
 """
