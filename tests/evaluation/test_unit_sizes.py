@@ -36,7 +36,7 @@ def test_one_unit_moves_the_answer_by_no_more_than_the_sensitivity():
 
 
 def test_the_guarantee_says_that_all_rows_are_counted(found):
-    assert "(one person, or what else ids stand for: all of its rows);" in found.privacy.sentence()
+    assert "(one person, or whatever an id denotes: all of its rows);" in found.privacy.sentence()
     assert "replacing all rows of one unit" in found.privacy.sentence()
     again = dpb.Privacy.from_json(found.privacy.to_json())
     assert (again.sentence(), again.label()) == (found.privacy.sentence(), found.privacy.label())

@@ -99,10 +99,10 @@ def _points(plan, case, release, rng):
         return [(x, y)]
     if release.name == SCALE:
         y = y + jnp.asarray(rng.normal(size=y.shape), y.dtype)
-        scales = jnp.asarray(
-            rng.uniform(0, 3, jax.eval_shape(plan.training.start, x, y)["scale"]["scales"].shape), y.dtype
-        )
-        return [(x, y, scales, jnp.asarray(clips, y.dtype)) for clips in ((1.0, 1.0), (1e-6, 1e6), (1e6, 1e-30))]
+        shapes = jax.eval_shape(plan.training.start, x, y)["scale"]
+        scales = jnp.asarray(rng.uniform(0, 3, shapes["scales"].shape), y.dtype)
+        along = jnp.asarray(rng.normal(size=shapes["along"].shape), y.dtype)
+        return [(x, y, along, scales, jnp.asarray(clips, y.dtype)) for clips in ((1.0, 1.0), (1e-6, 1e6), (1e6, 1e-30))]
     points = []
     for step in (0, 3, 20, 39):
         state = plan.program.start(x, y) | {"step": jnp.int32(step)}

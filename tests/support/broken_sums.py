@@ -41,7 +41,7 @@ def realised_batch_sum(vector, records, present, clip):
 def rows_without_norms(monkeypatch):
     """Coefficients are clipped as if every row had norm one."""
 
-    def ones(rows):
+    def ones(rows, out=None):
         with jax.enable_x64(True):
             return jnp.ones(rows.shape[0], jnp.float64)
 
