@@ -71,7 +71,8 @@ class Steps:
         first = self.steps // 2
         weight = jnp.where(step >= first, 1.0 / (self.steps - first), 0.0)
         average = (carry["average"] + weight * y).astype(y.dtype)
-        variance = carry["variance"] + (self.noise * carry["clip"]) ** 2 / self.steps
+        # Noise of the first half is mostly forgotten, and clips of both halves may differ.
+        variance = carry["variance"] + weight * (self.noise * carry["clip"]) ** 2
         more = {"y": y, "velocity": velocity, "average": average, "clip": clip}
         return carry | more | {"variance": variance.astype(jnp.float32)}
 
@@ -118,7 +119,9 @@ class Steps:
         sizes, directions = state["sizes"], state["directions"]
         own = directions.T**2 @ self._own_curvature(x, y)
         rates = 1 / (scale * (self.curvature * jnp.maximum(sizes, 0) + self.damping) + own)
-        curvatures = scale * self.curvature * without_noise(sizes, self.moments_noise) + own
+        # Records beyond the clip pull with the same force wherever the model is: they have no curvature.
+        unclipped = self.gradients.within * self.curvature
+        curvatures = scale * unclipped * without_noise(sizes, self.moments_noise) + own
         return averaged_variances(rates, curvatures, scale**2 * state["variance"], self.steps, MOMENTUM)
 
 
