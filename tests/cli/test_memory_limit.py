@@ -194,4 +194,4 @@ def test_options_of_a_run_have_the_limit(folder):
     stored = StoredRun.of(asked, facts={}, schema={}, typed="", created="")
     assert json.loads(stored.text())["options"]["memory"] == "2GB"
     with pytest.raises(dpb.InvalidArgument, match="--memory 1GB: the run was started with 2GB"):
-        stored.asked(Tune, folder, {"memory": "1GB"})
+        stored.fit_command(Tune, folder, {"memory": "1GB"})

@@ -53,7 +53,7 @@ def check_split_ignores_content(case, monkeypatch):
     """The positions of validation rows are those of `split`, however the targets are ordered."""
     handed = []
 
-    def records(upper, lower, invalid):
+    def records(upper, lower, invalid, **where):
         handed.append(np.concatenate([upper[0], lower[0]])[:, 0])
         raise Handed
 

@@ -96,19 +96,22 @@ class Steps:
         """The state after the last stage, with the standard errors of the model and the factors of its columns."""
         directions, variances = carry["directions"], self._variances(carry)
         y, factors, rescaling = carry["average"], carry["factors"], self.rescaling
-        model = y
+        model, along, of_factors = y, jnp.zeros((1, *y.shape), y.dtype), jnp.zeros((1, 1), y.dtype)
         if rescaling is not None:
-            moments = carry["sizes"], directions
-            of_groups = rescaling.factors(carry["scale"], moments, y, variances, self._fitted(carry["sizes"]))
-            model = moved(y, carry["scale"]["along"], of_groups)
+            moments, along = (carry["sizes"], directions), carry["scale"]["along"]
+            fitted = self._fitted(carry["sizes"])
+            of_groups, of_factors = rescaling.factors(carry["scale"], moments, y, variances, fitted)
+            model = moved(y, along, of_groups)
             lines = members(rescaling.groups)
             factors = (of_groups @ lines + (1 - lines.sum(axis=0))).astype(y.dtype)
         by_column = (-1, *(1,) * (y.ndim - 1))
-        deviations = factors * jnp.sqrt(jnp.maximum(directions**2 @ variances, 0))
-        errors = jnp.broadcast_to(deviations.reshape(by_column), y.shape).astype(y.dtype)
+        squares = (factors**2 * jnp.maximum(directions**2 @ variances, 0)).reshape(by_column)
+        errors = jnp.sqrt(squares + _quadratic(along, of_factors)).astype(y.dtype)
         more = {"model": model, "factors": factors, "errors": errors}
         if self.readout is not None:
             read = ((self.readout * factors) @ directions) ** 2 @ variances
+            by_group = jnp.einsum("rd,gdk->grk", self.readout, along.reshape(*along.shape[:2], -1))
+            read = read + jnp.mean(_quadratic(by_group, of_factors), axis=1)
             more["readout"] = jnp.sqrt(jnp.maximum(read, 0)).astype(y.dtype)
         return carry | more
 
@@ -123,6 +126,11 @@ class Steps:
         unclipped = self.gradients.within * self.curvature
         curvatures = scale * unclipped * without_noise(sizes, self.moments_noise) + own
         return averaged_variances(rates, curvatures, scale**2 * state["variance"], self.steps, MOMENTUM)
+
+
+def _quadratic(along: jax.Array, covariance: jax.Array) -> jax.Array:
+    """The variance of every entry of a sum over groups of a factor times what moves along it."""
+    return jnp.maximum(jnp.einsum("g...,gh,h...->...", along, covariance, along), 0)
 
 
 def start(steps: Steps, clip: Any, x: Tree, y: Tree) -> State:

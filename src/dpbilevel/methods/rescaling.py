@@ -229,8 +229,8 @@ class Rescaling:
         y: jax.Array,
         variances: jax.Array,
         fitted: jax.Array,
-    ) -> jax.Array:
-        """The factor of each group after the last pass.
+    ) -> tuple[jax.Array, jax.Array]:
+        """The factor of each group after the last pass, and their covariance by the noise of all passes.
 
         One factor is expected of all groups: two whose scores cancel must not be shrunk apart from each other.
 
@@ -246,15 +246,18 @@ class Rescaling:
         once, twice = known.by_direction(fitted), known.by_direction(fitted**2)
         return self.decided(state, expected(known.of_model(y), noise, once, twice))
 
-    def decided(self, state: State, prior: jax.Array) -> jax.Array:
+    def decided(self, state: State, prior: jax.Array) -> tuple[jax.Array, jax.Array]:
         """What was measured, where noise does not hide it, and what is expected elsewhere."""
         variances, axes = jnp.linalg.eigh(state["covariance"] + _SYSTEMATIC**2 * jnp.eye(self.number))
-        moves = believed(axes.T @ (state["sum"] - prior), jnp.sqrt(jnp.maximum(variances, _SYSTEMATIC**2)))
-        return jnp.clip(prior + axes @ moves, 0.0, _LARGEST)
+        moves, errors = believed(axes.T @ (state["sum"] - prior), jnp.sqrt(jnp.maximum(variances, _SYSTEMATIC**2)))
+        return jnp.clip(prior + axes @ moves, 0.0, _LARGEST), (axes * errors**2) @ axes.T
 
 
-def believed(measured: jax.Array, error: jax.Array) -> jax.Array:
+def believed(measured: jax.Array, error: jax.Array) -> tuple[jax.Array, jax.Array]:
     """The mean of a number with a Cauchy distribution around zero, given a measurement with a Gaussian error.
+
+    The second result is the error of this mean. With v the variance of the number given the measurement, it changes by
+    v/error^2 per unit of the measurement.
 
     An error above one, by which a measurement of factors says nothing, is taken for one with the same ratio to it.
     """
@@ -263,7 +266,9 @@ def believed(measured: jax.Array, error: jax.Array) -> jax.Array:
     grid = jnp.linspace(-_FURTHEST, _FURTHEST, _POINTS)
     numbers = measured[:, None] + error[:, None] * grid
     weights = jnp.exp(-0.5 * grid**2) / (1 + (numbers / _SPREAD) ** 2)
-    return jnp.sum(numbers * weights, axis=1) / jnp.sum(weights, axis=1)
+    weights = weights / jnp.sum(weights, axis=1, keepdims=True)
+    mean = jnp.sum(numbers * weights, axis=1)
+    return mean, jnp.sum((numbers - mean[:, None]) ** 2 * weights, axis=1) / error
 
 
 def expected(of_model: jax.Array, of_noise: jax.Array, once: jax.Array, twice: jax.Array) -> jax.Array:
