@@ -14,8 +14,9 @@ from dpbilevel.methods.rescaling import (
     Rescaling,
     believed,
     expected,
-    fitted_directions,
+    fitted_part,
     groups_of_columns,
+    reach_of_training,
 )
 from dpbilevel.methods.scale_directions import Moments, moved
 from dpbilevel.methods.standard_errors import without_noise
@@ -249,7 +250,7 @@ def test_eigenvalues_lose_what_noise_adds():
     clean = np.asarray(without_noise(jnp.asarray(sizes), noise))
     np.testing.assert_allclose(clean[-5:], 1.0, rtol=0.03)
     assert clean[:195].sum() == pytest.approx(values[:195].sum(), abs=4 * noise * np.sqrt(columns))
-    parts = np.asarray(fitted_directions(jnp.asarray(sizes), noise, 1.0, 0.1, 20))
+    parts = np.asarray(fitted_part(reach_of_training(jnp.asarray(sizes), noise, 1.0, 0.1, 20), 1.0))
     assert (parts >= 0).all()
     assert (parts <= 1).all()
 

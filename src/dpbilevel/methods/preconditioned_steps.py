@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from dpbilevel.execution.program import State
 from dpbilevel.foundation.structure import passing
 from dpbilevel.methods.context import gradient
-from dpbilevel.methods.rescaling import Rescaling, at_point, fitted_directions
+from dpbilevel.methods.rescaling import Rescaling, at_point, fitted_part, reach_of_training
 from dpbilevel.methods.scale_directions import members, moved
 from dpbilevel.methods.standard_errors import averaged_variances, without_noise
 from dpbilevel.methods.training_gradients import ReleasedGradients
@@ -80,12 +80,9 @@ class Steps:
         """The state at the trained model, before its scale is measured."""
         assert self.rescaling is not None
         moments = state["sizes"], state["directions"]
-        fitted = moments[1] ** 2 @ self._fitted(moments[0])
-        scale = self.rescaling.begin(state["scale"], state["average"], moments, fitted, state["clip"])
+        reach = reach_of_training(moments[0], self.moments_noise, self.curvature, self.damping, self.steps)
+        scale = self.rescaling.begin(state["scale"], state["average"], moments, reach, state["clip"])
         return state | {"scale": scale}
-
-    def _fitted(self, sizes: jax.Array) -> jax.Array:
-        return fitted_directions(sizes, self.moments_noise, self.curvature, self.damping, self.steps)
 
     def rescale(self, state: State, carry: State, answer: Tree, step: jax.Array) -> State:
         """One step of the scale."""
@@ -94,12 +91,13 @@ class Steps:
 
     def end(self, state: State, carry: State) -> State:
         """The state after the last stage, with the standard errors of the model and the factors of its columns."""
-        directions, variances = carry["directions"], self._variances(carry)
-        y, factors, rescaling = carry["average"], carry["factors"], self.rescaling
+        y, factors, rescaling, directions = carry["average"], carry["factors"], self.rescaling, carry["directions"]
+        flatness = 1.0 if rescaling is None else rescaling.flatness(carry["scale"])
+        variances = self._variances(carry, flatness)
         model, along, of_factors = y, jnp.zeros((1, *y.shape), y.dtype), jnp.zeros((1, 1), y.dtype)
         if rescaling is not None:
             moments, along = (carry["sizes"], directions), carry["scale"]["along"]
-            fitted = self._fitted(carry["sizes"])
+            fitted = fitted_part(carry["scale"]["reach"], flatness)
             of_groups, of_factors = rescaling.factors(carry["scale"], moments, y, variances, fitted)
             model = moved(y, along, of_groups)
             lines = members(rescaling.groups)
@@ -115,15 +113,15 @@ class Steps:
             more["readout"] = jnp.sqrt(jnp.maximum(read, 0)).astype(y.dtype)
         return carry | more
 
-    def _variances(self, state: State) -> jax.Array:
-        """The variance of the model along each eigenvector of the second moments."""
+    def _variances(self, state: State, flatness: Any) -> jax.Array:
+        """The variance of the model along each eigenvector of the second moments, by the curvature as measured."""
         x, y = state["x"], state["average"]
         scale = self.problem.lower_scale(x)
         sizes, directions = state["sizes"], state["directions"]
         own = directions.T**2 @ self._own_curvature(x, y)
         rates = 1 / (scale * (self.curvature * jnp.maximum(sizes, 0) + self.damping) + own)
         # Records beyond the clip pull with the same force wherever the model is: they have no curvature.
-        unclipped = self.gradients.within * self.curvature
+        unclipped = self.gradients.within * self.curvature * flatness
         curvatures = scale * unclipped * without_noise(sizes, self.moments_noise) + own
         return averaged_variances(rates, curvatures, scale**2 * state["variance"], self.steps, MOMENTUM)
 

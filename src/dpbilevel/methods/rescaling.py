@@ -19,9 +19,10 @@ all factors. Where noise hides them, the next pass is close to a factor of one.
 
 *Sampling.* Records that have trained the model are fitted better than others. The derivative of F is corrected by what
 sampling alone explains, E[y . zeta] = phi d_eff/n, with d_eff the number of coefficients that training has fitted and
-phi the dispersion of the loss: one for a log-likelihood. For units n is their number, and phi depends on how alike the
-rows of one are: 1/m for independent rows, one for equal ones. The clip of training, which units' gradients have set,
-says where in between.
+phi the dispersion of the loss: one for a log-likelihood. Training has fitted less where the loss is flatter than its
+bound, which is measured too: a classifier that is certain has little curvature. For units n is their number, and phi
+depends on how alike the rows of one are: 1/m for independent rows, one for equal ones. The clip of training, which
+units' gradients have set, says where in between.
 
 *Noise.* The noise of all factors is known. Where it hides them, the noise of the model itself says what to expect:
 s/a, and at most one, with s the part of the mean square of its scores that noise does not explain (James and Stein) and
@@ -63,6 +64,7 @@ _LARGEST = 3.0  # factor: training that stops early reaches at least a third of 
 _SPREAD = 0.1  # of factors around what is expected: the scale of a Cauchy distribution
 _REACH = 0.3  # the same for passes, whose distribution is taken as Gaussian
 _FAINT = 0.01  # eigenvalues of the Hessian, in units of the noise on the derivative, below which nothing is measured
+_CERTAIN = 2.0  # deviations of noise by which a loss must be flatter than its bound
 _FURTHEST, _POINTS = 6.0, 601  # where its mean is integrated, in errors
 _SYSTEMATIC = 0.05  # error of a measured factor besides noise; a tenth costs 1% of what the model explains at most
 _TAIL = 2.0  # clips are this multiple of the root mean square of scores
@@ -157,11 +159,13 @@ class Rescaling:
             "sum": zeros,
             "curvature": jnp.zeros((), jnp.float32),
             "covariance": jnp.zeros((self.number, self.number), jnp.float32),
-            "fitted": zeros,
+            "reach": jnp.zeros(y.shape[0], jnp.float32),
+            "columns": jnp.zeros((self.number, y.shape[0]), jnp.float32),
+            "optimism": jnp.zeros((), jnp.float32),
         }
 
     def begin(
-        self, state: State, y: jax.Array, moments: tuple[jax.Array, jax.Array], fitted: jax.Array, clip: jax.Array
+        self, state: State, y: jax.Array, moments: tuple[jax.Array, jax.Array], reach: jax.Array, clip: jax.Array
     ) -> State:
         """The state at a trained model: its directions, and clips from the root mean square of their scores.
 
@@ -169,7 +173,7 @@ class Rescaling:
             state: as it started.
             y: the trained model.
             moments: eigenvalues and eigenvectors of the released second moments.
-            fitted: the part of each column that training has fitted, of one.
+            reach: of training, as of `reach_of_training`.
             clip: the last clip of training.
         """
         known = Moments.of(moments, self.moments_noise, self.groups)
@@ -181,12 +185,13 @@ class Rescaling:
         derivative = clip / self.row_norm
         clips = jnp.stack([_TAIL * derivative * size, self.curvature * (_TAIL * size) ** 2])
         dispersion = self._dispersion((derivative / _TAIL) ** 2)
-        of_groups = members(self.groups) @ fitted * math.prod(y.shape[1:])
-        more = {
+        more: dict[str, jax.Array] = {
             "along": along,
             "products": products,
             "clips": jnp.maximum(clips, _TINY),
-            "fitted": dispersion * of_groups / self.records,
+            "reach": reach,
+            "columns": jnp.asarray(members(self.groups)) @ moments[1] ** 2,
+            "optimism": jnp.asarray(dispersion * math.prod(y.shape[1:]) / self.records, jnp.float32),
         }
         return state | {name: value.astype(state[name].dtype) for name, value in more.items()}
 
@@ -199,28 +204,44 @@ class Rescaling:
     def step(self, state: State, answer: Tree, step: jax.Array) -> State:
         """The factors after a pass."""
         means = separated(answer, self.parts)
-        noise = {name: self.parts[name].unit * self.noise_std * state["clips"][at] for at, name in enumerate(_SHARES)}
-        derivative = state["clips"][0] * means["derivative"] + state["fitted"]
+        noise = self.parts["derivative"].unit * self.noise_std * state["clips"][0]
         # It changes less between passes than its noise.
         curvature = (step * state["curvature"] + state["clips"][1] * means["curvature"]) / (step + 1)
-        least, whole = noise["curvature"] / jnp.sqrt(step + 1.0), jnp.maximum(jnp.trace(state["products"]), _TINY)
-        ratio = jnp.minimum(jnp.maximum(curvature, least) / whole, self.curvature)
-        sizes, axes = jnp.linalg.eigh(ratio * state["products"])
-        sizes = jnp.maximum(sizes, jnp.maximum(_FAINT * noise["derivative"], _TINY))
+        measured = state | {"curvature": curvature}
+        fitted = state["columns"] @ fitted_part(state["reach"], self.flatness(measured, step + 1))
+        derivative = state["clips"][0] * means["derivative"] + state["optimism"] * fitted
+        ratio = jnp.maximum(curvature, self._curvature_noise(state, step + 1)) / self._largest(state)
+        sizes, axes = jnp.linalg.eigh(jnp.minimum(ratio, 1.0) * self.curvature * state["products"])
+        sizes = jnp.maximum(sizes, jnp.maximum(_FAINT * noise, _TINY))
         inverse = (axes / sizes) @ axes.T
         target = state["scales"] - inverse @ derivative
         # The next pass is where the factors are believed to be, so that noise in weak directions does not lead away.
-        trust = sizes**2 / (sizes**2 + (noise["derivative"] / _REACH) ** 2)
+        trust = sizes**2 / (sizes**2 + (noise / _REACH) ** 2)
         scales = jnp.clip(1 + axes @ (trust * (axes.T @ (target - 1))), 0.0, _LARGEST)
         later = jnp.where(step > 0, 1.0 / (PASSES - 1), 0.0)
         new = {
             "scales": scales,
             "curvature": curvature,
             "sum": state["sum"] + later * target,
-            "covariance": state["covariance"]
-            + later * (noise["derivative"] * inverse) @ (noise["derivative"] * inverse).T / (PASSES - 1),
+            "covariance": state["covariance"] + later * (noise * inverse) @ (noise * inverse).T / (PASSES - 1),
         }
         return state | {name: value.astype(jnp.float32) for name, value in new.items()}
+
+    def flatness(self, state: State, passes: Any = PASSES) -> Any:
+        """The curvature of the loss in units of its bound, after so many passes, plus two deviations of its noise.
+
+        A squared loss has its bound everywhere.
+        """
+        if not self.likelihood:
+            return 1.0
+        noise = _CERTAIN * self._curvature_noise(state, passes)
+        return jnp.minimum((jnp.maximum(state["curvature"], 0) + noise) / self._largest(state), 1.0)
+
+    def _curvature_noise(self, state: State, passes: Any) -> jax.Array:
+        return self.parts["curvature"].unit * self.noise_std * state["clips"][1] / jnp.sqrt(1.0 * passes)
+
+    def _largest(self, state: State) -> jax.Array:
+        return self.curvature * jnp.maximum(jnp.trace(state["products"]), _TINY)
 
     def factors(
         self,
@@ -316,11 +337,16 @@ def _derivatives(problem: BilevelProblem, level: str) -> tuple[Any, Any]:
     return derivative, curvature
 
 
-def fitted_directions(sizes: jax.Array, noise: Any, curvature: Any, damping: Any, steps: Any) -> jax.Array:
-    """The part of each eigenvector that training has fitted: a = 1 - exp(-1.5 T p h), with h its curvature.
+def reach_of_training(sizes: jax.Array, noise: Any, curvature: Any, damping: Any, steps: Any) -> jax.Array:
+    """1.5 T p h for each eigenvector, with h the bound on its curvature.
 
     Steps with a momentum of one half move twice as far, and the average of the second half stands at 3/4 of all steps.
     """
     clean = curvature * without_noise(sizes, noise)
     rate = 1.0 / (curvature * jnp.maximum(sizes, 0) + damping)
-    return 1 - jnp.exp(-1.5 * steps * rate * clean)
+    return 1.5 * steps * rate * clean
+
+
+def fitted_part(reach: jax.Array, flatness: Any) -> jax.Array:
+    """The part of each eigenvector that training has fitted, with the curvature as a part of its bound."""
+    return 1 - jnp.exp(-flatness * reach)
