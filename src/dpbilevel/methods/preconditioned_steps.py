@@ -121,8 +121,8 @@ class Steps:
         own = directions.T**2 @ self._own_curvature(x, y)
         rates = 1 / (scale * (self.curvature * jnp.maximum(sizes, 0) + self.damping) + own)
         # Records beyond the clip pull with the same force wherever the model is: they have no curvature.
-        unclipped = self.gradients.within * self.curvature * flatness
-        curvatures = scale * unclipped * without_noise(sizes, self.moments_noise) + own
+        within_clip = self.gradients.within * self.curvature * flatness
+        curvatures = scale * within_clip * without_noise(sizes, self.moments_noise) + own
         return averaged_variances(rates, curvatures, scale**2 * state["variance"], self.steps, MOMENTUM)
 
 
