@@ -65,8 +65,8 @@ class Steps:
         """One gradient step, and its part of the average."""
         y = carry["y"]
         direction, clip = self.gradients.read(carry["x"], y, carry["clip"], answer)
-        moved = (carry["preconditioner"] @ direction.reshape(y.shape[0], -1)).reshape(y.shape)
-        velocity = (MOMENTUM * carry["velocity"] + moved).astype(y.dtype)
+        change = (carry["preconditioner"] @ direction.reshape(y.shape[0], -1)).reshape(y.shape)
+        velocity = (MOMENTUM * carry["velocity"] + change).astype(y.dtype)
         y = y - velocity
         first = self.steps // 2
         weight = jnp.where(step >= first, 1.0 / (self.steps - first), 0.0)
