@@ -19,7 +19,7 @@ SECRET = bytes(range(32))
 DRAWS = np.random.default_rng(0)
 X = DRAWS.uniform(-0.5, 0.5, (60, 2)).astype(np.float32)
 LABELS, NUMBERS, PLACES = (X[:, 0] > 0).astype(int), np.float64(X[:, 0]), np.arange(60) % 2
-METHOD = dpb.Refit(steps=4)  # four chunks, each of one step
+METHOD = dpb.Refit(steps=4, learning_rate=0.5)  # four chunks, each of one step of Adam
 MODELS = {
     "DPLogisticRegressionCV": {"y": LABELS},
     "DPRidgeCV": {"y": NUMBERS},

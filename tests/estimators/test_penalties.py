@@ -72,10 +72,10 @@ def test_no_fit_loses_its_model_and_with_the_whole_range_one_does(monkeypatch):
 @pytest.mark.parametrize(
     ("classes", "groups", "columns", "searched"),
     [
-        ([0, 1], None, 20, False),  # the scale is measured after training
+        ([0, 1], None, 20, False),  # training stops where noise outweighs what is left to learn
         ([0, 1], range(20), 20, False),
-        (list(range(10)), None, 600, False),  # steps of Adam, one penalty
-        (list(range(10)), [0, 1] * 300, 600, True),
+        ([0, 1], None, 3000, False),  # too many columns for second moments: steps of Adam, one penalty
+        ([0, 1], [0, 1] * 1500, 3000, True),
     ],
 )
 def test_penalties_are_searched_for_where_it_can_pay(classes, groups, columns, searched):
@@ -87,6 +87,6 @@ def test_penalties_are_searched_for_where_it_can_pay(classes, groups, columns, s
 
 
 def test_several_penalties_are_not_searched_for_with_more_noise_than_signal():
-    plan = DPLogisticRegressionCV(epsilon=0.3, classes=list(range(10)), groups=[0, 1] * 300).plan(2000, 600)
+    plan = DPLogisticRegressionCV(epsilon=0.3, classes=list(range(10)), groups=[0, 1] * 1500).plan(2000, 3000)
     assert isinstance(plan.method, dpb.Refit)
     assert "more noise than signal" in plan.parameters["penalties"][1]

@@ -9,11 +9,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.broken_sums import rows_not_zeroed, rows_without_norms
+from support.broken_sums import rows_not_in_metric, rows_not_zeroed, rows_without_norms
+from support.metrics import random_metric
 from support.problems import CASES
 
 import dpbilevel as dpb
-from dpbilevel.methods.rescaling import SCALE
+from dpbilevel.methods.preconditioned import MOMENTS
 from dpbilevel.privacy.release import Release
 from dpbilevel.records import isolated_jax_config
 
@@ -67,11 +68,14 @@ def test_no_record_moves_an_answer_by_more_than_the_sensitivity(name):
     check_answers((CASES | LINEAR)[name]())
 
 
-@pytest.mark.parametrize("mutant", [rows_without_norms, rows_not_zeroed])
-def test_broken_sums_of_outer_products_are_noticed(monkeypatch, mutant):
+@pytest.mark.parametrize(
+    ("mutant", "name"),
+    [(rows_without_norms, "penalties"), (rows_not_zeroed, "penalties"), (rows_not_in_metric, "bounded penalties")],
+)
+def test_broken_sums_of_outer_products_are_noticed(monkeypatch, mutant, name):
     mutant(monkeypatch)
     with pytest.raises(AssertionError):
-        check_answers(LINEAR["penalties"]())
+        check_answers(LINEAR[name]())
 
 
 def check_answers(case):
@@ -94,15 +98,10 @@ def _points(plan, case, release, rng):
     x, y = (jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), part) for part in case.start)
     if release.name == "training":
         y = jax.tree.map(lambda leaf: leaf + jnp.asarray(rng.normal(size=leaf.shape), leaf.dtype), y)
-        return [(x, y, jnp.float32(1.5))]
-    if release.name == "second moments":
+        metrics = [random_metric(rng, y.shape[0]) for _ in range(3)] if _has_metric(plan) else [None]
+        return [(x, y, jnp.float32(1.5), metric) for metric in metrics]
+    if release.name == MOMENTS:
         return [(x, y)]
-    if release.name == SCALE:
-        y = y + jnp.asarray(rng.normal(size=y.shape), y.dtype)
-        shapes = jax.eval_shape(plan.training.start, x, y)["scale"]
-        scales = jnp.asarray(rng.uniform(0, 3, shapes["scales"].shape), y.dtype)
-        along = jnp.asarray(rng.normal(size=shapes["along"].shape), y.dtype)
-        return [(x, y, along, scales, jnp.asarray(clips, y.dtype)) for clips in ((1.0, 1.0), (1e-6, 1e6), (1e6, 1e-30))]
     points = []
     for step in (0, 3, 20, 39):
         state = plan.program.start(x, y) | {"step": jnp.int32(step)}
@@ -113,6 +112,10 @@ def _points(plan, case, release, rng):
         state = state | {"y": y_state, "d": d_state}
         points.append(plan.program.stages[0].query(state, state, 0))
     return points
+
+
+def _has_metric(plan):
+    return any(release.name == MOMENTS for release in plan.releases)
 
 
 def _movement(case, release, role, value, keys, point) -> float:

@@ -11,7 +11,6 @@ import dpbilevel as dpb
 from dpbilevel.audit import Case, audit, of_units, standard_cases
 from dpbilevel.baselines import ScreenSources
 from dpbilevel.methods.preconditioned import MOMENTS
-from dpbilevel.methods.rescaling import SCALE
 from dpbilevel.methods.unit_losses import problem_of_units
 from dpbilevel.privacy import release as release_module
 from dpbilevel.privacy import second_moments
@@ -40,9 +39,9 @@ def test_a_unit_without_rows_that_contributes_is_noticed(monkeypatch):
 
 @pytest.mark.parametrize("kind", ["logistic", "squared"])
 def test_no_unit_moves_an_answer_of_the_training_of_a_linear_model(kind):
-    """Second moments, gradients and the scale of the model: all rows of a unit count once."""
+    """Second moments and gradients: all rows of a unit count once."""
     found = units.check_plan(*units.linear_plan(kind), np.random.default_rng(0))
-    assert set(found) == {MOMENTS, "training", SCALE}
+    assert set(found) == {MOMENTS, "training"}
     assert min(found.values()) > 0.3, "the search is weak"
 
 

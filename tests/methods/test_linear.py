@@ -112,7 +112,7 @@ def _points(problem, plan, release, rng):
     x, y = (jax.tree.map(jnp.asarray, part) for part in problem.start)
     y, z = (y + jnp.asarray(rng.normal(size=y.shape), y.dtype) for _ in "yz")
     if release.name == "training":
-        return [(x, y, jnp.float32(1.5))]
+        return [(x, y, jnp.float32(1.5), None)]
     if "pass" not in release.name:
         return [(x, y, z)] if release.name == "hypergradient" else [(x, y)]
     points = []

@@ -6,6 +6,7 @@ from jax.flatten_util import ravel_pytree
 
 from dpbilevel.privacy import memory, products
 from dpbilevel.privacy.clipping import clipped_sum
+from dpbilevel.privacy.metric import Metric
 
 
 def unclipped_sum(vector, records, present, clip):
@@ -47,6 +48,11 @@ def rows_without_norms(monkeypatch):
 
     for module in (memory, products):
         monkeypatch.setattr(module, "row_norms", ones)
+
+
+def rows_not_in_metric(monkeypatch):
+    """Rows are measured in a metric in which they are shorter, and summed as they are."""
+    monkeypatch.setattr(Metric, "times", lambda self, columns: columns)
 
 
 def rows_not_zeroed(monkeypatch):

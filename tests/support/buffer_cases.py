@@ -20,6 +20,7 @@ from support.optimised_hlo import Module, optimised
 from dpbilevel.foundation.precision import is_double
 from dpbilevel.methods.joint import Part, joined
 from dpbilevel.privacy import grid, memory
+from dpbilevel.privacy.metric import Metric
 from dpbilevel.privacy.outer import Outer, dense
 from dpbilevel.privacy.release import Contribution, Release
 from dpbilevel.privacy.sampling import FullBatch, Poisson
@@ -87,13 +88,19 @@ def linear_joint(point, record):
     return joined(parts, clipped=True)(point, record)
 
 
+def in_metric(point, record):
+    """The gradient in a metric, in which one direction counts for less."""
+    metric = Metric(jnp.eye(point.size, 1, dtype=point.dtype), jnp.full(1, 0.3, point.dtype))
+    return linear(point, record).within(metric)
+
+
 def computed_row(point, record):
     """An outer product of a row that is computed, with a difference of products in it."""
     row = record["row"]
     return Outer(row * point - point * jnp.roll(row, 1), jnp.sin(record["target"]))
 
 
-_FUNCTIONS = (elementwise, cancelling, gradient, softmax, joint, linear, linear_joint, computed_row)
+_FUNCTIONS = (elementwise, cancelling, gradient, softmax, joint, linear, linear_joint, in_metric, computed_row)
 VECTORS = {function.__name__: function for function in _FUNCTIONS}
 
 # Fewer records than a chunk, one block and many, down to one record and one number.

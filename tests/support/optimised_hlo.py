@@ -242,8 +242,10 @@ class _Pass:
             return replace(operands[0], dtype=fresh.dtype)
         if opcode == "multiply" and operands[0].source == operands[1].source:
             return replace(fresh, squares=operands[0].source)
-        # GPUs sum a long row in two steps, the first of them over parts of equal length.
+        # GPUs sum a long row in two steps, the first of them over parts of equal length. Zeros change no row.
         padded = opcode == "pad" and operands[1].number == 0
+        if padded and operands[0].squares is None:
+            return replace(operands[0], dtype=fresh.dtype)
         if opcode in _SUMS or padded:
             squares = operands[0].squares
             if opcode == "reduce" and squares in self._records:

@@ -5,11 +5,11 @@ is a hundredth of that. A search starts at the ridge equivalent to the noise of 
 model that is not tuned: where noise is small, a larger one would only keep the model from its minimum. Without privacy
 a search starts at 1/n.
 
-*Is tuning worth it?* A search for penalties costs a share of mu^2 that the training then misses. Where training is
-followed by a measurement of the model's scale (`rescaling`: one factor per group of penalties, for the model with its
-noise), a search before training has little left to gain, and none is made. A single penalty of any other model is not
-searched for either: with steps that stop before noise is fitted, small penalties make no difference. Several penalties
-of such a model are tuned by `Tracking`, unless its validation passes have more noise than signal.
+*Is tuning worth it?* A search for penalties costs a share of mu^2 that the training then misses. The final training of
+a linear model stops where noise outweighs what is left to learn, which does what a penalty would (`preconditioned`): a
+search has little left to gain, and none is made. A single penalty of any other model is not searched for either: with
+steps that stop before noise is fitted, small penalties make no difference. Several penalties of such a model are tuned
+by `Tracking`, unless its validation passes have more noise than signal.
 
 A penalty that is too large shrinks the model to zero, and so do all larger ones, so that the hypergradient vanishes and
 tuning cannot recover. If `Tracking` is asked for where its validation passes have more noise than signal, the largest
@@ -34,8 +34,8 @@ from dpbilevel.estimators.prepared import Prepared, Unread
 from dpbilevel.estimators.weights import Weights
 from dpbilevel.execution.notices import PASS_LIMIT
 from dpbilevel.linear_loss import LinearLoss
+from dpbilevel.methods.preconditioned import MOMENTS
 from dpbilevel.methods.refit import Refit
-from dpbilevel.methods.rescaling import SCALE
 from dpbilevel.planning import Plan
 from dpbilevel.privacy.record_shapes import RecordShapes
 from dpbilevel.problem import BilevelProblem
@@ -143,8 +143,8 @@ class PenaltyEstimator(LinearEstimator):
 
     def _not_searched(self, trained: Plan, problem: BilevelProblem, sizes: RecordShapes, first: float) -> str | None:
         """Why penalties are not searched for, from public numbers; None if they are."""
-        if any(release.name == SCALE for release in trained.releases):
-            return "not searched for: the scale of the model is measured after training"
+        if any(release.name == MOMENTS for release in trained.releases):
+            return "not searched for: training stops where noise outweighs what is left to learn"
         assert problem.start is not None
         if np.size(problem.start[0]) == 1:
             return "not searched for: training stops before noise is fitted, so that one penalty makes no difference"

@@ -1,7 +1,7 @@
 """The steps of preconditioned training: how released values move the model (`preconditioned` has their numbers).
 
-Second moments give the preconditioner, gradients the model and its average, and a few passes its scale (`rescaling`).
-All of it is post-processing of released values.
+Second moments give the metric of clips and the preconditioner, gradients the model and its average. All of it is
+post-processing of released values.
 """
 
 from dataclasses import dataclass
@@ -13,47 +13,116 @@ import jax.numpy as jnp
 from dpbilevel.execution.program import State
 from dpbilevel.foundation.structure import passing
 from dpbilevel.methods.context import gradient
-from dpbilevel.methods.rescaling import Rescaling, at_point, fitted_part, reach_of_training
-from dpbilevel.methods.scale_directions import members, moved
 from dpbilevel.methods.standard_errors import averaged_variances, without_noise
 from dpbilevel.methods.training_gradients import ReleasedGradients
+from dpbilevel.privacy.metric import Metric
 from dpbilevel.problem import BilevelProblem
 
 Tree = Any
 
-STANDARD_ERRORS, FACTORS, READOUT = "y standard error", "y factors", "readout standard error"  # of the history
-MOMENTUM = 0.5  # doubles the rate of convergence
+STANDARD_ERRORS, READOUT = "y standard error", "readout standard error"  # of the history
+LENGTH = 0.5  # typical length of rows in the metric, in units of the declared norm
+MOMENTUM = 0.5  # doubles the rate of convergence; steps are stable below 2 (1 + MOMENTUM)/h
+# Where the average stands, in steps: it has the weight of its number for each. Momentum moves twice as far.
+REACHED = 2 / 3 / (1 - MOMENTUM)
 
 
 @passing(
-    *("gradients", "damping", "curvature", "steps", "noise", "moments_noise", "rescaling", "readout"),
-    structure=("problem",),
+    *("gradients", "ridge", "row_norm", "surplus", "curvature", "derivative", "steps", "noise", "moments_noise"),
+    "readout",
+    structure=("problem", "outputs"),
 )
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Steps:
-    """How released values move the model."""
+    """How released values move the model.
 
-    gradients: ReleasedGradients
+    Args:
+        problem: the bilevel problem.
+        gradients: how released gradients are read.
+        ridge: worth the noise, for rows of typical length in the metric.
+        row_norm: declared, R.
+        surplus: by which clipped second moments of units underestimate the curvature, at most.
+        curvature: kappa, of the loss in the score.
+        derivative: bound on the derivative of the loss in the score; None for residuals, which have none.
+        outputs: scores per record.
+        steps: their number.
+        noise: on a coordinate of the mean gradient in the metric, in units of the clip.
+        moments_noise: on entries of the second moments.
+        readout: a public matrix, or None.
+    """
+
     problem: BilevelProblem
-    damping: float
+    gradients: ReleasedGradients
+    ridge: float
+    row_norm: float
+    surplus: float
     curvature: float
+    derivative: float | None
+    outputs: int
     steps: int
-    noise: float  # on a coordinate of the mean gradient, in units of the clip
+    noise: float
     moments_noise: float
-    rescaling: Rescaling | None
-    readout: Any  # a public matrix, or None
+    readout: Any
 
-    def precondition(self, state: State, carry: State, moments: jax.Array, step: jax.Array) -> State:
-        """The preconditioner at the final x, from released second moments."""
+    def start(self, x: Tree, y: Tree) -> State:
+        """The state before the first release."""
+        columns = y.shape[0]
+        state = {
+            "x": x,
+            "y": y,
+            "velocity": jnp.zeros_like(y),
+            "average": jnp.zeros_like(y),
+            "clip": jnp.ones((), jnp.float32),
+            "variance": jnp.zeros((), jnp.float32),
+            "sizes": jnp.zeros(columns, y.dtype),  # eigenvalues and eigenvectors of the released second moments
+            "directions": jnp.zeros((columns, columns), y.dtype),
+            "metric": Metric.identity(columns, y.dtype),
+            "damping": jnp.zeros((), y.dtype),
+            "preconditioner": jnp.zeros((columns, columns), y.dtype),
+            "square": jnp.zeros((), jnp.float32),
+            "errors": jnp.zeros_like(y),
+        }
+        if self.readout is not None:
+            state["readout"] = jnp.zeros(self.readout.shape[0], y.dtype)
+        return state
+
+    def decompose(self, state: State, carry: State, moments: jax.Array, step: jax.Array) -> State:
+        """What follows from released second moments: the metric, the first clip, and the preconditioner at the x."""
         x, y = carry["x"], carry["y"]
         sizes, directions = jnp.linalg.eigh(moments)
-        positive = (directions * jnp.maximum(sizes, 0)) @ directions.T
-        of_data = self.problem.lower_scale(x) * self.curvature * positive
-        damping = self.problem.lower_scale(x) * self.damping
-        inverse = jnp.linalg.inv(of_data + jnp.diag(self._own_curvature(x, y) + damping))
-        preconditioner = ((inverse + inverse.T) / 2).astype(y.dtype)
-        kept = {"sizes": sizes, "directions": directions}
-        return carry | {"preconditioner": preconditioner} | {name: part.astype(y.dtype) for name, part in kept.items()}
+        metric = Metric.of(sizes.astype(y.dtype), directions.astype(y.dtype), self.moments_noise)
+        typical, scale = self._typical_norm(metric, sizes), self.problem.lower_scale(x)
+        damping = self._damping(typical, sizes)
+        of_data = scale * self.curvature * (directions * jnp.maximum(sizes, 0)) @ directions.T
+        inverse = jnp.linalg.inv(of_data + jnp.diag(self._own_curvature(x, y) + scale * damping))
+        return carry | {
+            "sizes": sizes.astype(y.dtype),
+            "directions": directions.astype(y.dtype),
+            "metric": metric,
+            "damping": damping.astype(y.dtype),
+            "clip": (self._first_derivative * typical).astype(jnp.float32),
+            "preconditioner": ((inverse + inverse.T) / 2).astype(y.dtype),
+        }
+
+    def _damping(self, typical: jax.Array, sizes: jax.Array) -> jax.Array:
+        """What makes the number of steps worth the ridge of these rows; at least what makes steps stable.
+
+        The ridge grows with the noise, and so with the norm of rows in the metric, to the power of 3/2, and with the
+        root of their norm. Noise may hide curvatures up to kappa times its own edge.
+        """
+        trace = jnp.maximum(jnp.sum(sizes), self.moments_noise)
+        ridge = self.ridge * (typical / (LENGTH * self.row_norm)) ** 1.5 * (trace / self.row_norm**2) ** 0.25
+        edge = self.moments_noise * jnp.sqrt(2.0 * sizes.shape[0])
+        return jnp.maximum(REACHED * self.steps * ridge, self.surplus * self.curvature * edge / (1 + MOMENTUM))
+
+    @property
+    def _first_derivative(self) -> Any:
+        """Of the loss in the score, where the score is zero; scaled targets are of size one."""
+        return 0.5 if self.derivative is None else self.derivative / 2
+
+    def _typical_norm(self, metric: Metric, sizes: jax.Array) -> jax.Array:
+        """The root mean square of norms in the metric; the noise is what a trace of zero may look like."""
+        return jnp.sqrt(jnp.maximum(metric.mean_square(sizes), self.moments_noise))
 
     def _own_curvature(self, x: Tree, y: jax.Array) -> jax.Array:
         """The curvature of separate penalties; the product with ones is that of a diagonal matrix."""
@@ -64,93 +133,52 @@ class Steps:
     def step(self, state: State, carry: State, answer: Tree, step: jax.Array) -> State:
         """One gradient step, and its part of the average."""
         y = carry["y"]
-        direction, clip = self.gradients.read(carry["x"], y, carry["clip"], answer)
+        direction, clip = self.gradients.read(gradients_at(state, carry, step), answer)
         change = (carry["preconditioner"] @ direction.reshape(y.shape[0], -1)).reshape(y.shape)
         velocity = (MOMENTUM * carry["velocity"] + change).astype(y.dtype)
         y = y - velocity
-        first = self.steps // 2
-        weight = jnp.where(step >= first, 1.0 / (self.steps - first), 0.0)
+        weight = 2.0 * (step + 1) / (self.steps * (self.steps + 1.0))
         average = (carry["average"] + weight * y).astype(y.dtype)
-        # Noise of the first half is mostly forgotten, and clips of both halves may differ.
-        variance = carry["variance"] + weight * (self.noise * carry["clip"]) ** 2
-        more = {"y": y, "velocity": velocity, "average": average, "clip": clip}
-        return carry | more | {"variance": variance.astype(jnp.float32)}
-
-    def begin_scale(self, state: State) -> State:
-        """The state at the trained model, before its scale is measured."""
-        assert self.rescaling is not None
-        moments = state["sizes"], state["directions"]
-        reach = reach_of_training(moments[0], self.moments_noise, self.curvature, self.damping, self.steps)
-        scale = self.rescaling.begin(state["scale"], state["average"], moments, reach, state["clip"])
-        return state | {"scale": scale}
-
-    def rescale(self, state: State, carry: State, answer: Tree, step: jax.Array) -> State:
-        """One step of the scale."""
-        assert self.rescaling is not None
-        return carry | {"scale": self.rescaling.step(carry["scale"], answer, step)}
+        # Noise of the first steps is mostly forgotten, and clips change.
+        variance = (carry["variance"] + weight * (self.noise * carry["clip"]) ** 2).astype(jnp.float32)
+        square = (carry["square"] + weight * self.gradients.square(answer)).astype(jnp.float32)
+        more = {"y": y, "velocity": velocity, "average": average}
+        return carry | more | {"clip": clip, "variance": variance, "square": square}
 
     def end(self, state: State, carry: State) -> State:
-        """The state after the last stage, with the standard errors of the model and the factors of its columns."""
-        y, factors, rescaling, directions = carry["average"], carry["factors"], self.rescaling, carry["directions"]
-        flatness = 1.0 if rescaling is None else rescaling.flatness(carry["scale"])
-        variances = self._variances(carry, flatness)
-        model, along, of_factors = y, jnp.zeros((1, *y.shape), y.dtype), jnp.zeros((1, 1), y.dtype)
-        if rescaling is not None:
-            moments, along = (carry["sizes"], directions), carry["scale"]["along"]
-            fitted = fitted_part(carry["scale"]["reach"], flatness)
-            of_groups, of_factors = rescaling.factors(carry["scale"], moments, y, variances, fitted)
-            model = moved(y, along, of_groups)
-            lines = members(rescaling.groups)
-            factors = (of_groups @ lines + (1 - lines.sum(axis=0))).astype(y.dtype)
-        by_column = (-1, *(1,) * (y.ndim - 1))
-        squares = (factors**2 * jnp.maximum(directions**2 @ variances, 0)).reshape(by_column)
-        errors = jnp.sqrt(squares + _quadratic(along, of_factors)).astype(y.dtype)
-        more = {"model": model, "factors": factors, "errors": errors}
+        """The state after the last step, with the standard errors of the model."""
+        y, directions, variances = carry["average"], carry["directions"], self._variances(carry)
+        squares = jnp.maximum(directions**2 @ variances, 0).reshape(-1, *(1,) * (y.ndim - 1))
+        more = {"errors": jnp.broadcast_to(jnp.sqrt(squares), y.shape).astype(y.dtype)}
         if self.readout is not None:
-            read = ((self.readout * factors) @ directions) ** 2 @ variances
-            by_group = jnp.einsum("rd,gdk->grk", self.readout, along.reshape(*along.shape[:2], -1))
-            read = read + jnp.mean(_quadratic(by_group, of_factors), axis=1)
-            more["readout"] = jnp.sqrt(jnp.maximum(read, 0)).astype(y.dtype)
+            more["readout"] = jnp.sqrt(jnp.maximum((self.readout @ directions) ** 2 @ variances, 0)).astype(y.dtype)
         return carry | more
 
-    def _variances(self, state: State, flatness: Any) -> jax.Array:
-        """The variance of the model along each eigenvector of the second moments, by the curvature as measured."""
-        x, y = state["x"], state["average"]
-        scale = self.problem.lower_scale(x)
-        sizes, directions = state["sizes"], state["directions"]
-        own = directions.T**2 @ self._own_curvature(x, y)
-        rates = 1 / (scale * (self.curvature * jnp.maximum(sizes, 0) + self.damping) + own)
+    def _variances(self, state: State) -> jax.Array:
+        """The variance of the model along each eigenvector of the second moments."""
         # Records beyond the clip pull with the same force wherever the model is: they have no curvature.
-        within_clip = self.gradients.within * self.curvature * flatness
-        curvatures = scale * within_clip * without_noise(sizes, self.moments_noise) + own
-        return averaged_variances(rates, curvatures, scale**2 * state["variance"], self.steps, MOMENTUM)
+        of_data = (
+            self.gradients.within * self._mean_curvature(state) * without_noise(state["sizes"], self.moments_noise)
+        )
+        curvatures = self.problem.lower_scale(state["x"]) * of_data + self._own_along(state)
+        factors = state["metric"].by_direction(curvatures.size)
+        noise = self.problem.lower_scale(state["x"]) ** 2 * state["variance"] / factors**2
+        return averaged_variances(self._rates(state), curvatures, noise, self.steps, MOMENTUM)
 
+    def _rates(self, state: State) -> jax.Array:
+        """The rate of steps along each eigenvector of the second moments."""
+        scale = self.problem.lower_scale(state["x"])
+        of_data = self.curvature * jnp.maximum(state["sizes"], 0) + state["damping"]
+        return 1 / (scale * of_data + self._own_along(state))
 
-def _quadratic(along: jax.Array, covariance: jax.Array) -> jax.Array:
-    """The variance of every entry of a sum over groups of a factor times what moves along it."""
-    return jnp.maximum(jnp.einsum("g...,gh,h...->...", along, covariance, along), 0)
+    def _own_along(self, state: State) -> jax.Array:
+        return state["directions"].T ** 2 @ self._own_curvature(state["x"], state["average"])
 
-
-def start(steps: Steps, clip: Any, x: Tree, y: Tree) -> State:
-    """The state before the first release."""
-    columns = y.shape[0]
-    state = {
-        "x": x,
-        "y": y,
-        "velocity": jnp.zeros_like(y),
-        "average": jnp.zeros_like(y),
-        "clip": jnp.asarray(clip, jnp.float32),
-        "variance": jnp.zeros((), jnp.float32),
-        "sizes": jnp.zeros(columns, y.dtype),  # eigenvalues and eigenvectors of the released second moments
-        "directions": jnp.zeros((columns, columns), y.dtype),
-        "preconditioner": jnp.zeros((columns, columns), y.dtype),
-        "errors": jnp.zeros_like(y),
-        "model": jnp.zeros_like(y),
-        "factors": jnp.ones(columns, y.dtype),
-    }
-    if steps.readout is not None:
-        state["readout"] = jnp.zeros(steps.readout.shape[0], y.dtype)
-    return state if steps.rescaling is None else state | {"scale": steps.rescaling.start(y)}
+    def _mean_curvature(self, state: State) -> Any:
+        """The mean second derivative of the loss in a score: kappa, or as measured for classes."""
+        if self.derivative is None:
+            return self.curvature
+        return jnp.clip(state["square"] * self.derivative**2 / self.outputs, 0, self.curvature)
 
 
 def rows_at(state: State, carry: State, step: jax.Array) -> Tree:
@@ -160,20 +188,15 @@ def rows_at(state: State, carry: State, step: jax.Array) -> Tree:
 
 def gradients_at(state: State, carry: State, step: jax.Array) -> Tree:
     """The query point of a step."""
-    return carry["x"], carry["y"], carry["clip"]
+    return carry["x"], carry["y"], carry["clip"], carry["metric"]
 
 
 def observe(state: State) -> Tree:
     """What the history keeps."""
     read = {READOUT: state["readout"]} if "readout" in state else {}
-    return {STANDARD_ERRORS: state["errors"], FACTORS: state["factors"]} | read
+    return {STANDARD_ERRORS: state["errors"]} | read
 
 
 def finish(state: State) -> tuple[Tree, Tree]:
     """The trained model."""
-    return state["x"], state["model"]
-
-
-def scales_at(state: State, carry: State, step: jax.Array) -> Tree:
-    """The query point of a pass that measures the scale."""
-    return at_point(carry["scale"], carry["x"], carry["average"])
+    return state["x"], state["average"]

@@ -71,15 +71,12 @@ class Refit:
             factor of sqrt(1 + v/0.003) with v = sqrt(d_y)/(mu n).
         share: share of mu^2 for *tuning*. By default between 0.1 and 0.2: larger where there are few records or epsilon
             is small, so that the signal-to-noise ratio is low.
-        rescale: whether the scale of a linear model is measured after training, one factor per group of penalties. It
-            needs released second moments. False keeps the model as it was trained.
     """
 
     steps: int | None = None
     learning_rate: float | None = None
     clip_norm: float = 1.0
     share: float | None = None
-    rescale: bool = True
 
     def __post_init__(self) -> None:
         if self.steps is not None:
@@ -114,9 +111,7 @@ class Refit:
         """The training program: noisy gradient steps, or the exact minimiser if epsilon is infinite."""
         if not context.budget.is_private:
             return noiseless_training(context, pools(context))
-        preconditioned = (
-            None if self.learning_rate is not None else Preconditioned.of(context, self.steps, self.rescale)
-        )
+        preconditioned = None if self.learning_rate is not None else Preconditioned.of(context, self.steps)
         return self.descent(context) if preconditioned is None else preconditioned.program(context)
 
     def descent(self, context: PublicContext) -> tuple[Program, Parameters]:
@@ -218,9 +213,8 @@ class _Training:
     descent: Descent
 
     def update(self, state: State, carry: Tree, answer: Tree, step: jax.Array) -> State:
-        x, model = carry["x"], carry["model"]
-        direction, clip = self.gradients.read(x, model["y"], carry["clip"], answer)
-        return carry | {"model": self.descent.move(model, direction), "clip": clip}
+        direction, clip = self.gradients.read(_query(state, carry, step), answer)
+        return carry | {"model": self.descent.move(carry["model"], direction), "clip": clip}
 
 
 def _start(descent: Descent, clip_norm: Any, x: Tree, y: Tree) -> State:
@@ -228,7 +222,7 @@ def _start(descent: Descent, clip_norm: Any, x: Tree, y: Tree) -> State:
 
 
 def _query(state: State, carry: Tree, step: jax.Array) -> Tree:
-    return carry["x"], carry["model"]["y"], carry["clip"]
+    return carry["x"], carry["model"]["y"], carry["clip"], None  # no metric
 
 
 def _observe(state: State) -> Tree:

@@ -4,8 +4,9 @@ In an eigenvector of the Hessian with curvature h, steps with rate p, momentum m
 
     v <- m v + p (h y + n_t),   y <- y - v,
 
-so that the covariance of y, v and the average of the second half of all y follows from that of the step before. No
-formula for it is closed and simple: the covariance is carried from step to step instead. Sampling error is not part.
+so that the covariance of y, v and the average of all y, each with the weight of its number, follows from that of the
+step before. No formula for it is closed and simple: the covariance is carried from step to step instead. Sampling error
+is not part.
 """
 
 from typing import Any
@@ -15,20 +16,20 @@ import jax.numpy as jnp
 
 
 def averaged_variances(rates: jax.Array, curvatures: jax.Array, noise: Any, steps: Any, momentum: float) -> jax.Array:
-    """The variance of the average of the second half of all steps, in each eigenvector.
+    """The variance of the average of all steps, each with the weight of its number, in each eigenvector.
 
     Args:
         rates: p, by eigenvector.
         curvatures: h, by eigenvector.
-        noise: variance of n_t, the same in all directions.
+        noise: variance of n_t, by eigenvector or the same in all.
         steps: number of steps.
         momentum: m.
     """
-    first = steps // 2
+    noise = jnp.broadcast_to(noise, rates.shape)[..., None, None]
     zero, one = jnp.zeros_like(rates), jnp.ones_like(rates)
 
     def step(index: jax.Array, covariance: jax.Array) -> jax.Array:
-        weight = jnp.where(index >= first, 1.0 / (steps - first), 0.0)
+        weight = 2.0 * (index + 1) / (steps * (steps + 1.0))
         velocity = jnp.stack([rates * curvatures, momentum * one, zero], axis=-1)
         place = jnp.stack([one, zero, zero], axis=-1) - velocity
         average = jnp.stack([zero, zero, one], axis=-1) + weight * place

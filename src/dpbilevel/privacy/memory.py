@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from dpbilevel.privacy.buffer import computed_once, stored_once
 from dpbilevel.privacy.outer import Layout, dense, known_norms, layout
-from dpbilevel.privacy.products import Products, finite_rows, row_norms
+from dpbilevel.privacy.products import OVERFLOW, Products, finite_rows, row_norms
 from dpbilevel.privacy.storage import Storage
 from dpbilevel.privacy.sums import Sum, Tree, Vector
 
@@ -36,6 +36,7 @@ _NUMBER_ELEMENTS = 2**19
 # Numbers of outer products, beside their rows, that may be in one block of all records: 16 MiB. Such a block has at
 # most _WHOLE records, for which a sum of their chunks in float64 errs by at most 2^-12 of the clip.
 _NUMBERS, _WHOLE = 2**22, 2**24
+_WHOLE_IN_METRIC = 2**21  # the same where rows may be longer than they count (`products`)
 _LINES = 16  # numbers of a record that are computed line by line: compilers vectorise that, but not a concatenation
 _ALIGNMENT = 64  # bytes: arrays that begin at a multiple of it are used by processors without a copy
 
@@ -128,10 +129,13 @@ class Memory(NamedTuple):
         def add(carry: Any, begin: Any, taken: jax.Array) -> Any:
             part = Memory(*_slice(tuple(self), begin, taken.shape[0]))
             own, norms = part._rows(found)
+            if own is not None:
+                norms = _in_metric(found, own, norms)
             known = None if own is None else norms.astype(own.dtype)
             parts = jax.vmap(numbers)(part.arrays, known)
             if own is None:
                 own, norms = finite_rows(stored_once([parts.pop().astype(found.dtype)]), computed=True)
+                norms = _in_metric(found, own, norms)
             lines = [part.reshape(taken.shape[0], -1).T.astype(found.dtype) for part in parts]
             if found.numbers <= _LINES:
                 lines = [part[line : line + 1] for part in lines for line in range(part.shape[0])]
@@ -164,7 +168,8 @@ class Memory(NamedTuple):
         elements = length * (found.numbers + (found.columns if copied else 0))
         on_processor = _ELEMENTS if copied else _NUMBERS
         most = on_processor if jax.default_backend() == "cpu" else _ELEMENTS_ON_ACCELERATORS
-        return length == room(length) <= _WHOLE and elements <= most
+        longest = _WHOLE if found.metric is None else _WHOLE_IN_METRIC
+        return length == room(length) <= longest and elements <= most
 
     def _block(self, present: jax.Array, numbers: int, elements: int) -> int:
         """Records in a block, from public sizes only."""
@@ -176,6 +181,14 @@ class Memory(NamedTuple):
         at_once = min(present.shape[0], _BLOCK, max(2, elements // largest))
         chunk = min(at_once, CHUNK)
         return at_once // chunk * chunk
+
+
+def _in_metric(found: Layout, rows: jax.Array, norms: jax.Array) -> jax.Array:
+    """Norms of rows in the metric of their contributions, computed once; those of rows as they are without one."""
+    if found.metric is None:
+        return norms
+    (measured,) = stored_once([found.metric.norms(rows.astype(found.dtype), norms)[None]])
+    return jnp.where(measured <= OVERFLOW, measured, jnp.inf)
 
 
 def _over_blocks(add: Callable[[Any, jax.Array, jax.Array], Any], start: Any, present: jax.Array, block: int) -> Any:

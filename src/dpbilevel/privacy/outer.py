@@ -4,6 +4,9 @@ In a linear model a record's gradient is its row times a few numbers. Nobody nee
 norm is |coefficient| |row|, and the sum over records is a matrix product. An `Outer` stands for such a leaf of a
 contribution. It can be scaled and added like an array. JAX does not know the class, so that any other operation raises
 an error instead of changing the row, too.
+
+A contribution may be B times an outer product, with B a `Metric`: then its norm is |coefficient| |B row|, and B is
+applied to the sum.
 """
 
 import contextlib
@@ -17,6 +20,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from dpbilevel.privacy.metric import Metric
 from dpbilevel.privacy.sums import Tree, Vector
 
 # Rows of the record that is being traced, with their norms. Without them an `Outer` computes the norm of its row. They
@@ -25,19 +29,26 @@ _KNOWN_NORMS: ContextVar[tuple[tuple[jax.Array, jax.Array], ...]] = ContextVar("
 
 
 class Outer:
-    """A leaf ``row (x) coefficient`` of a record's contribution.
+    """A leaf ``row (x) coefficient`` of a record's contribution, or B times it.
 
     Args:
         row: a vector.
         coefficient: an array of any shape.
         shape: of the leaf that it stands for, by default that of the outer product.
+        metric: B; None for the product itself.
     """
 
     __array_ufunc__ = None  # NumPy's numbers leave multiplication to this class
-    __slots__ = ("coefficient", "row", "shape")
+    __slots__ = ("coefficient", "metric", "row", "shape")
 
-    def __init__(self, row: jax.Array, coefficient: jax.Array, shape: tuple[int, ...] | None = None) -> None:
-        self.row, self.coefficient = row, coefficient
+    def __init__(
+        self,
+        row: jax.Array,
+        coefficient: jax.Array,
+        shape: tuple[int, ...] | None = None,
+        metric: Metric | None = None,
+    ) -> None:
+        self.row, self.coefficient, self.metric = row, coefficient, metric
         self.shape = (*row.shape, *coefficient.shape) if shape is None else shape
 
     @property
@@ -53,33 +64,45 @@ class Outer:
     def __mul__(self, factor: Any) -> "Outer":
         if jnp.ndim(factor) > 0:
             return NotImplemented
-        return Outer(self.row, factor * self.coefficient, self.shape)
+        return Outer(self.row, factor * self.coefficient, self.shape, self.metric)
 
     __rmul__ = __mul__
 
     def __add__(self, other: Any) -> Any:
-        if isinstance(other, Outer) and other.row is self.row and other.shape == self.shape:
-            return Outer(self.row, self.coefficient + other.coefficient, self.shape)
+        if isinstance(other, Outer) and self.is_like(other) and other.shape == self.shape:
+            return Outer(self.row, self.coefficient + other.coefficient, self.shape, self.metric)
         return self.dense() + dense(other)
 
     __radd__ = __add__
 
+    def is_like(self, other: "Outer") -> bool:
+        """Whether both have the same row, in the same metric."""
+        return other.row is self.row and other.metric is self.metric
+
     def astype(self, dtype: Any) -> "Outer":
         """With a coefficient of that dtype."""
-        return Outer(self.row, self.coefficient.astype(dtype), self.shape)
+        return Outer(self.row, self.coefficient.astype(dtype), self.shape, self.metric)
 
     def flat(self) -> "Outer":
         """As one vector."""
-        return Outer(self.row, self.coefficient, (self.size,))
+        return Outer(self.row, self.coefficient, (self.size,), self.metric)
+
+    def within(self, metric: Metric) -> "Outer":
+        """B times the product."""
+        assert self.metric is None, "a contribution has one metric"
+        return Outer(self.row, self.coefficient, self.shape, metric)
 
     def dense(self) -> jax.Array:
         """The product, an array."""
-        return jnp.multiply.outer(self.row, self.coefficient).reshape(self.shape).astype(self.dtype)
+        return jnp.multiply.outer(self._row_in_metric(), self.coefficient).reshape(self.shape).astype(self.dtype)
+
+    def _row_in_metric(self) -> jax.Array:
+        return self.row if self.metric is None else self.metric.times(self.row[:, None])[:, 0]
 
     def norm(self) -> jax.Array:
-        """|coefficient| |row|."""
+        """|coefficient| |row|, with the norm of the row in the metric."""
         known = next((norm for row, norm in _KNOWN_NORMS.get() if row is self.row), None)
-        row_norm = jnp.sqrt(jnp.sum(self.row**2)) if known is None else known
+        row_norm = jnp.sqrt(jnp.sum(self._row_in_metric() ** 2)) if known is None else known
         return jnp.sqrt(jnp.sum(self.coefficient**2)) * row_norm
 
 
@@ -118,12 +141,14 @@ class Layout:
         columns: length of the row, the same for all outer products.
         record_leaf: which leaf of a record the row is; None if it is computed from the record.
         dtype: in which numbers are stored and summed.
+        metric: of all outer products; None for rows as they are.
     """
 
     leaves: tuple[tuple[int, int | None], ...]
     columns: int
     record_leaf: int | None
     dtype: Any
+    metric: Metric | None = None
 
     @property
     def coefficients(self) -> int:
@@ -144,6 +169,8 @@ class Layout:
 
     def assemble(self, products: jax.Array, others: jax.Array) -> jax.Array:
         """A raveled sum of contributions: from (coefficients, columns) sums of products, and sums of other entries."""
+        if self.metric is not None:
+            products = self.metric.sound().times(products.T).T
         parts, product, other = [], 0, 0
         for size, number in self.leaves:
             if number is None:
@@ -163,7 +190,7 @@ def layout(vector: Vector, record: Tree) -> Layout | None:
         contribution = vector(record)
         leaves = jax.tree.leaves(contribution)
         outers = [leaf for leaf in leaves if isinstance(leaf, Outer)]
-        same = bool(outers) and all(leaf.row is outers[0].row for leaf in outers)
+        same = bool(outers) and all(leaf.is_like(outers[0]) for leaf in outers)
         found.append(_described(leaves, jax.tree.leaves(record)) if same else None)
         return dense(contribution)
 
@@ -172,11 +199,13 @@ def layout(vector: Vector, record: Tree) -> Layout | None:
 
 
 def _described(leaves: Sequence[Any], inputs: Sequence[Any]) -> Layout:
-    row = next(leaf.row for leaf in leaves if isinstance(leaf, Outer))
+    first = next(leaf for leaf in leaves if isinstance(leaf, Outer))
+    row = first.row
     return Layout(
         leaves=tuple((leaf.size, leaf.coefficient.size if isinstance(leaf, Outer) else None) for leaf in leaves),
         columns=row.size,
         record_leaf=next((index for index, leaf in enumerate(inputs) if leaf is row), None),
         # Half precision is too coarse for sums.
         dtype=jnp.result_type(jnp.float32, row.dtype, *(leaf.dtype for leaf in leaves)),
+        metric=first.metric,
     )

@@ -13,6 +13,12 @@ most 129 * 2^-24 * sum_i |c_i| |a_i|, and sums of b err by less. So a chunk errs
 2^-10 C (Minkowski). Only the changed record's chunk differs between neighbours, and both sums may err. From there on
 sums are in float64, as in `clipping`: altogether less than 1.01 * 2^-9 C + 2^-9 C + 2^-21 C, and `ROUNDING` is 2^-7.
 
+**Metric.** Where contributions are B times an outer product, norms of rows are those of B a, at least 1/16 of |a|, and
+B is applied to the sum in float64. A record's share of the sum before that has a norm of at most 16 C. Chunks of 32
+rows err by at most 33 * 2^-24 * 32 * 16 C < 1.04 * 2^-10 C, as above, and B makes an error longer by 2^-8 of it at
+most. Float64 errs sixteen times as much as in `clipping`: a single block has at most 2^21 records for that (`memory`),
+in which n/32 chunks err by n^2/32 * 2^-53 * 16 C <= 2^-12 C, and all blocks together by 2^-11 C up to 2^36 records.
+
 **Zeros.** 0 times NaN is NaN, and one such row would spoil the whole sum. Rows that are not finite are replaced by
 zeros before the product: when records are stored (`memory`), or here where they were not. Numbers of records that are
 absent, not finite or too long become zeros. So do those of a record more than 2^100 times as long as the clip, whose
@@ -31,12 +37,13 @@ import numpy as np
 from dpbilevel.privacy.outer import Layout
 
 # Numbers beyond this, and products of coefficients and rows, count as infinite, as in `clipping`.
-_OVERFLOW = 2.0**100
+OVERFLOW = 2.0**100
 # Scaled numbers below this become zero: those that float32 holds with fewer digits could be rounded up by any factor.
 _UNDERFLOW = 2.0**-100
 _LONGEST = 2.0**200  # in float64; an infinite clip is one of this length
 _ROWS_AT_ONCE = 2**10
 _FEW = 16  # lines that are combined one by one
+_CHUNK_IN_METRIC = 32  # records whose products are summed in their own precision, if rows may be longer than they count
 PRECISION = jax.lax.Precision.HIGHEST  # shorter formats, such as TF32, break the bound on rounding
 
 
@@ -46,7 +53,7 @@ class Products(NamedTuple):
     Args:
         numbers: coefficients, then other numbers, one line each, with an entry for each record; stored once.
         rows: the rows that coefficients multiply, all of them finite: the records' own, or stored once.
-        norms: at least the norms of the rows, in float64.
+        norms: at least the norms of the rows, in the metric of the layout if it has one, in float64.
         factors: how many lines multiply the rows: all coefficients, and perhaps a line of zeros after them.
         layout: which number is what.
     """
@@ -96,7 +103,7 @@ def finite_rows(rows: jax.Array, computed: bool = False) -> tuple[jax.Array, jax
     Computed rows are limited entry by entry, as numbers are: they are not known to be those that records hold.
     """
     norms = row_norms(rows)
-    finite = jnp.all(jnp.abs(rows) <= _OVERFLOW, axis=1) if computed else jnp.isfinite(norms)
+    finite = jnp.all(jnp.abs(rows) <= OVERFLOW, axis=1) if computed else jnp.isfinite(norms)
     return _zeroed(rows, finite), jnp.where(finite, norms, jnp.inf)
 
 
@@ -106,12 +113,16 @@ def _zeroed(rows: jax.Array, finite: jax.Array) -> jax.Array:
 
 def products_total(block: Products, taken: jax.Array, clip: float, chunk: int) -> jax.Array:
     """Sum of the clipped contributions of a block, raveled, in float64; chunks are summed in the numbers' dtype."""
-    count = block.factors
+    count, rows = block.factors, block.rows
     numbers = _clipped_numbers(block, _usable(block, taken), clip)
+    if block.layout.metric is not None:
+        chunk = _CHUNK_IN_METRIC
+        rest = -numbers.shape[1] % chunk  # zero, but for blocks of few records
+        numbers, rows = jnp.pad(numbers, ((0, 0), (0, rest))), jnp.pad(rows, ((0, rest), (0, 0)))
     chunks = numbers.reshape(numbers.shape[0], -1, chunk)
     products = jax.lax.dot_general(
         jnp.moveaxis(chunks[:count], 1, 0),
-        block.rows.astype(numbers.dtype).reshape(-1, chunk, block.rows.shape[1]),
+        rows.astype(numbers.dtype).reshape(-1, chunk, rows.shape[1]),
         (((2,), (1,)), ((0,), (0,))),
         precision=PRECISION,
         preferred_element_type=numbers.dtype,
@@ -123,10 +134,10 @@ def products_total(block: Products, taken: jax.Array, clip: float, chunk: int) -
 def _usable(block: Products, taken: jax.Array) -> jax.Array:
     """Which records are summed; comparisons are false for NaN, too."""
     sizes, count = jnp.abs(block.numbers), block.factors
-    finite = _along_lines(jnp.logical_and, sizes <= _OVERFLOW)
+    finite = _along_lines(jnp.logical_and, sizes <= OVERFLOW)
     # An infinite row is not usable with any coefficient, not even with zero.
     largest = jnp.maximum(_along_lines(jnp.maximum, sizes[:count]), _UNDERFLOW)
-    return taken & finite & (block.norms * largest.astype(jnp.float64) < _OVERFLOW)
+    return taken & finite & (block.norms * largest.astype(jnp.float64) < OVERFLOW)
 
 
 def _clipped_numbers(block: Products, usable: jax.Array, clip: float) -> jax.Array:

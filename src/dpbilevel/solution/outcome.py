@@ -9,8 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from dpbilevel.methods.preconditioned_steps import FACTORS
-from dpbilevel.methods.rescaling import SCALE
 from dpbilevel.methods.tracking.tracking import Tracking
 from dpbilevel.planning import Plan
 from dpbilevel.solution.diagnostics import Diagnostics, distance, leaves
@@ -55,8 +53,7 @@ def _outcome(planned: Plan, start: Tree, x: Tree, history: Mapping[str, Tree]) -
         return Outcome("Diverged: the returned x is not finite; try smaller steps or a bounded domain.", usable=False)
     moved = distance(start, x) > 0
     if not isinstance(planned.method, Tracking):
-        scaled = f"{SCALE}: passes" in planned.parameters and FACTORS in history
-        return Outcome(_rescaled(history[FACTORS]) if scaled else _without_diagnostics(planned, moved))
+        return Outcome(_without_diagnostics(planned, moved))
     if not planned.budget.is_private:
         return Outcome(_without_noise(planned, start, x, history["x"]))
     diagnostics = Diagnostics(planned.method, planned.problem.domain, start, history)
@@ -72,12 +69,6 @@ def _without_diagnostics(planned: Plan, moved: bool) -> str:
         rule, _ = planned.parameters["output"]
         return f"{ran} and returned the starting point (output rule: {rule}); {UNMEASURED}."
     return "Trained at the starting point of x; nothing was tuned."
-
-
-def _rescaled(factors: Any) -> str:
-    low, high = np.min(factors[-1]), np.max(factors[-1])
-    by = f"a factor of {low:.3g}" if np.isclose(low, high) else f"factors from {low:.3g} to {high:.3g}"
-    return f"Trained at the starting point of x; the scale of the model was then tuned, by {by}."
 
 
 def _without_noise(planned: Plan, start: Tree, x: Tree, trajectory: Tree) -> str:
