@@ -117,7 +117,7 @@ class LinearLoss:
     def weighted_row(self, x: Tree, y: Tree, record: Tree) -> jax.Array:
         """The row times the root of the record's weight: its second derivative at a score of zero over the declared."""
         assert self.bounds is not None, "without declared bounds there is no full weight"
-        row, (score,) = self.scores(record, jnp.zeros_like(y))
+        row, score = self.row_of(record, y), jnp.zeros(y.shape[1:], y.dtype)
         curved = jax.hessian(self.loss, 1)(x, score, record)
         mean = jnp.trace(curved.reshape(score.size, score.size)) / score.size
         return row * jnp.sqrt(jnp.maximum(mean / self.bounds.at_zero, 0.0)).astype(row.dtype)

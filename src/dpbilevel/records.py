@@ -24,6 +24,7 @@ from dpbilevel.errors import InvalidArgument, InvalidRecords
 from dpbilevel.execution.means import mean_over_records
 from dpbilevel.execution.program import Answer, Call, Means, Program, Randomness, Stage, State
 from dpbilevel.foundation.arguments import one_of
+from dpbilevel.foundation.compilation import Compiled
 from dpbilevel.foundation.precision import in_user_precision, is_double
 from dpbilevel.foundation.tracing import without_addresses
 from dpbilevel.privacy.accounting import ROLES
@@ -202,7 +203,7 @@ class Records:
         raise TypeError("Records cannot be pickled or copied: private values would leave the accounting")
 
 
-@functools.partial(jax.jit, static_argnames=("precise",))
+@functools.partial(Compiled, static_argnames=("precise",))
 def _execute(
     program: Program, precise: bool, arrays: Mapping[str, Any], state: State, randomness: Randomness, rounds: jax.Array
 ) -> tuple[State, Tree]:
@@ -212,7 +213,7 @@ def _execute(
         return own.loop(_answering(arrays), state, randomness, rounds, _means(arrays))
 
 
-@functools.partial(jax.jit, static_argnames=("precise",))
+@functools.partial(Compiled, static_argnames=("precise",))
 def _execute_stage(stage: Stage, precise: bool, arrays: Mapping[str, Any], state: State, keys: jax.Array) -> State:
     with jax.enable_x64(precise):
         return in_user_precision(stage).run(_answering(arrays), state, keys)

@@ -22,6 +22,7 @@ ORDER = (
     "foundation.files",
     "foundation.parquet",
     "foundation.precision",
+    "foundation.compilation",
     "foundation.structure",
     "foundation.tracing",
     "constraints",

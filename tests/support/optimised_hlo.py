@@ -16,6 +16,8 @@ from typing import Any
 
 import jax
 
+from dpbilevel.foundation.compilation import compiler_options
+
 # LLVM makes machine code of optimised HLO. Nobody runs it here, and its optimisation is half of a compilation.
 UNOPTIMISED_CODE = {"xla_backend_optimization_level": 0}
 # What changes no bit of a number but its sign, and where it stands.
@@ -328,5 +330,5 @@ def _mapped(value: Any, function: Callable[[Value], Value]) -> Any:
 
 def optimised(lowered: Any, *, records: str) -> Module:
     """The program as the compiler has made it; ``records`` is the name of the argument that holds them."""
-    options = UNOPTIMISED_CODE if jax.default_backend() == "cpu" else None
-    return Module(lowered.compile(compiler_options=options).as_text(), records=records)
+    options = UNOPTIMISED_CODE if jax.default_backend() == "cpu" else {}
+    return Module(lowered.compile(compiler_options=options | compiler_options()).as_text(), records=records)

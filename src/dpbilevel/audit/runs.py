@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpbilevel.errors import InvalidArgument
+from dpbilevel.foundation.compilation import Compiled
 from dpbilevel.foundation.precision import is_double
 from dpbilevel.planning import Plan
 from dpbilevel.privacy.noise import KeySchedule
@@ -57,7 +58,7 @@ def released_values(
         size = sum(leaf.size for leaf in jax.tree.leaves(arrays))
         return jax.lax.map(lambda run_keys: one_run(arrays, run_keys), keys, batch_size=batch_size(size))
 
-    compiled = jax.jit(all_runs)  # not cached: an audit must not run a program compiled before a change of the code
+    compiled = Compiled(all_runs)  # not cached: an audit must not run a program compiled before a change of the code
     released = []
     uses = [part.rounds * part.keys_per_round for part in parts]
     for index, arrays in enumerate(data_sets):

@@ -36,6 +36,7 @@ from dpbilevel.baselines.linear_records import linear_bounds, penalties, row, sc
 from dpbilevel.errors import InvalidArgument, InvalidProblem, TrainerFailed
 from dpbilevel.execution.program import Call, Program, State
 from dpbilevel.foundation.arguments import positive
+from dpbilevel.foundation.compilation import Compiled
 from dpbilevel.linear_loss import LinearBounds
 from dpbilevel.methods.context import PublicContext
 from dpbilevel.methods.noiseless.noiseless import noiseless_training
@@ -214,7 +215,7 @@ def _derivatives(problem: BilevelProblem, levels: tuple[str, ...], bounds: Linea
         bends = jnp.clip(jax.vmap(jax.grad(clipped))(scores, records), 0.0, bounds.curvature)
         return derivatives @ rows, (rows * bends[:, None]).T @ rows
 
-    @jax.jit
+    @Compiled
     def both(x: Tree, y: jax.Array, records: Mapping[str, Tree]) -> tuple[jax.Array, jax.Array]:
         parts = [of_level(level, x, y, records[level]) for level in levels]
         return sum(gradient for gradient, _ in parts), sum(curved for _, curved in parts)  # type: ignore[return-value]
