@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 from pieces import read_cells
 from rates import machine
-from survey import BASELINE, CONSTANT, DEFAULT, EPSILONS, REFERENCE, TUNED
+from survey import BASELINE, CONSTANT, DEFAULT, EPSILONS, REFERENCE, SEARCHED
 from survey_statistics import CLEARLY, Cell, Comparison, compare, gathered, worst_tenth
 
 from dpbilevel.foundation.tables import markdown_table
@@ -13,8 +13,8 @@ from dpbilevel.plot.style import COLOURS, INK, SETTINGS
 
 WORST_DRAWN = 1.25  # of what a constant loses
 LOOKS = {
-    TUNED: ("o", COLOURS[0], "tuned"),
-    DEFAULT: ("|", COLOURS[1], "not tuned"),
+    DEFAULT: ("o", COLOURS[0], "default"),
+    SEARCHED: ("|", COLOURS[1], "with a search"),
     BASELINE: ("x", COLOURS[2], "baseline"),
 }
 
@@ -25,14 +25,14 @@ repetitions: other splits of scikit-learn's data sets, other draws of synthetic 
 declared follows from fixed rules. Losses are test log-losses, or half the squared error over the variance (R² = 1 − 2
 loss).
 
-*Tuned* is the default. *Not tuned* spends the whole budget on training at the estimator's first penalty
-(`method=dpb.Refit(rescale=False)`), with the same rows and noise seeds. *Baseline* is `baselines.ObjectivePerturbation`
-for two classes and `baselines.AdaSSP` for numbers. *Constant* predicts frequencies or the mean of the training rows
-without privacy, *no privacy* is scikit-learn's `LogisticRegressionCV` or `RidgeCV`.
+The default spends the whole budget on training, at a penalty that follows from public numbers. *Searched* spends a part
+of it on a search for the penalty (`method=dpb.Tracking()`), with the same rows and noise seeds. *Baseline* is
+`baselines.ObjectivePerturbation` for two classes and `baselines.AdaSSP` for numbers. *Constant* predicts frequencies or
+the mean of the training rows without privacy, *no privacy* is scikit-learn's `LogisticRegressionCV` or `RidgeCV`.
 
 {verdicts}
 
-Tests exchange the losses of tuned and not tuned within repetitions, at a family-wise error rate of 5% over the
+Tests exchange the losses of default and search within repetitions, at a family-wise error rate of 5% over the
 {cells} cells of each test (Holm). A baseline is significantly better than the default in {baseline_better} of
 {baselines} cells, and worse in {baseline_worse}.
 {listed}
@@ -43,10 +43,10 @@ is worse than 1.25 is drawn at the edge.
 
 {table}
 
-Mean losses as *tuned / not tuned / baseline*; ▼ means significantly better than not tuned, ▲ significantly worse, !
-that a `UtilityWarning` comes before the charge.
+Mean losses as *default / searched / baseline*; ▼ means that the default is significantly better than a search, ▲
+significantly worse, ! that a `UtilityWarning` comes before the charge.
 
-Worst tenths of the runs:
+Worst tenths of the runs, *default / searched*:
 
 {tails}
 
@@ -64,7 +64,7 @@ def in_table(key: str, cell: Cell, found: Comparison) -> str:
     """The entry of a cell in the table."""
     sign = " ▲" if key in found.worse else " ▼" if key in found.better else ""
     warned = " !" if cell.warned.any() else ""
-    return " / ".join(mean(cell, method) for method in (TUNED, DEFAULT, BASELINE)) + sign + warned
+    return " / ".join(mean(cell, method) for method in (DEFAULT, SEARCHED, BASELINE)) + sign + warned
 
 
 def tables(found: Comparison, names: list[str], epsilons: list[float]) -> tuple[str, str]:
@@ -76,7 +76,7 @@ def tables(found: Comparison, names: list[str], epsilons: list[float]) -> tuple[
         entries = ["" if c is None else in_table(f"{name} | {e:g}", c, found) for e, c in mine.items()]
         rows.append([name, mean(there, CONSTANT), mean(there, REFERENCE), *entries])
         worst = [
-            "" if c is None else " / ".join(f"{worst_tenth(c.losses[m]):.3f}" for m in (TUNED, DEFAULT))
+            "" if c is None else " / ".join(f"{worst_tenth(c.losses[m]):.3f}" for m in (DEFAULT, SEARCHED))
             for c in mine.values()
         ]
         tails.append([name, *worst])
@@ -97,12 +97,12 @@ def verdicts(found: Comparison) -> str:
         [
             line(
                 not found.worse,
-                f"mean tuned loss significantly above that of not tuning in {worse} of {number} cells (below it in "
-                f"{len(found.better)}); in none",
+                f"mean loss of the default significantly above that of a search in {worse} of {number} cells (below it "
+                f"in {len(found.better)}); in none",
             ),
             line(
                 not found.worse_tail,
-                f"worst tenth of runs significantly more than 2% above that of not tuning in {tail} cells (the largest "
+                f"worst tenth of runs significantly more than 2% above that of a search in {tail} cells (the largest "
                 f"ratio of two worst tenths is {found.tail:.3f}); in none",
             ),
             line(
@@ -122,7 +122,7 @@ def verdicts(found: Comparison) -> str:
 def listed(found: Comparison) -> str:
     """Names of the cells with unwanted results."""
     groups = {
-        "Worse than not tuning": found.worse,
+        "Worse than a search": found.worse,
         "Worse worst tenth": found.worse_tail,
         "Baseline better": found.baseline_better,
     }

@@ -1,7 +1,7 @@
-"""Tests on the results of `survey.py`: no cell in which tuning costs, and warnings where they are due.
+"""Tests on the results of `survey.py`: no cell in which the default costs, and warnings where they are due.
 
-A cell is a problem at one epsilon. Within a repetition, tuned and default have the same rows, split and noise seed. If
-tuning makes no difference, the two losses of a repetition can be exchanged. So the p-value of a difference is the
+A cell is a problem at one epsilon. Within a repetition, default and search have the same rows, split and noise seed. If
+a search makes no difference, the two losses of a repetition can be exchanged. So the p-value of a difference is the
 fraction of all exchanges that give at least the observed one: all 2^n of them, or 2^16 from a fixed seed where there
 are more. All p-values of a test are adjusted by Holm's method, for a family-wise error rate of 5%.
 """
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from pieces import Cells
 from solver_private_statistics import holm
-from survey import BASELINE, CONSTANT, DEFAULT, TUNED, key_of
+from survey import BASELINE, CONSTANT, DEFAULT, SEARCHED, key_of
 
 MOST_EXCHANGES = 16  # as a power of two
 WORST = 0.1  # fraction of runs
@@ -34,15 +34,15 @@ class Comparison:
     """Results over all cells."""
 
     cells: dict[str, Cell]
-    worse: list[str] = field(default_factory=list)  # mean tuned loss above the default's
+    worse: list[str] = field(default_factory=list)  # mean loss of the default above that of a search
     better: list[str] = field(default_factory=list)
-    worse_tail: list[str] = field(default_factory=list)  # worst tenth more than 2% above the default's
-    baseline_better: list[str] = field(default_factory=list)  # than tuned
+    worse_tail: list[str] = field(default_factory=list)  # worst tenth more than 2% above that of a search
+    baseline_better: list[str] = field(default_factory=list)  # than the default
     baseline_worse: list[str] = field(default_factory=list)
     unwarned: float = 0.0  # fraction of runs more than 1% worse than the constant, of those without a warning
     worse_than_constant: float = 0.0  # the same of all runs
     false_alarms: float = 0.0  # fraction of runs with a warning, of those clearly better than the constant
-    tail: float = 0.0  # largest ratio of worst tenths, tuned over default
+    tail: float = 0.0  # largest ratio of worst tenths, default over search
 
     @property
     def met(self) -> bool:
@@ -99,17 +99,17 @@ def exchange_test(these: Losses, those: Losses, statistic: Statistic) -> float:
 def compare(cells: dict[str, Cell]) -> Comparison:
     """All tests."""
     made = Comparison(cells)
-    pairs = {key: (cell.losses[TUNED], cell.losses[DEFAULT]) for key, cell in cells.items()}
+    pairs = {key: (cell.losses[DEFAULT], cell.losses[SEARCHED]) for key, cell in cells.items()}
     made.worse = holm({key: exchange_test(a, b, mean_difference) for key, (a, b) in pairs.items()})
     made.better = holm({key: exchange_test(b, a, mean_difference) for key, (a, b) in pairs.items()})
     allowed = {key: (a, WORST_MARGIN * b) for key, (a, b) in pairs.items()}
     made.worse_tail = holm({key: exchange_test(a, b, tail_difference) for key, (a, b) in allowed.items()})
-    baselines = {key: (c.losses[TUNED], c.losses[BASELINE]) for key, c in cells.items() if BASELINE in c.losses}
+    baselines = {key: (c.losses[DEFAULT], c.losses[BASELINE]) for key, c in cells.items() if BASELINE in c.losses}
     made.baseline_better = holm({key: exchange_test(a, b, mean_difference) for key, (a, b) in baselines.items()})
     made.baseline_worse = holm({key: exchange_test(b, a, mean_difference) for key, (a, b) in baselines.items()})
-    tuned, constant = (np.concatenate([c.losses[name] for c in cells.values()]) for name in (TUNED, CONSTANT))
+    default, constant = (np.concatenate([c.losses[name] for c in cells.values()]) for name in (DEFAULT, CONSTANT))
     warned = np.concatenate([cell.warned for cell in cells.values()])
-    worse, clear = tuned > CONSTANT_MARGIN * constant, tuned < CLEARLY * constant
+    worse, clear = default > CONSTANT_MARGIN * constant, default < CLEARLY * constant
     made.worse_than_constant = float(worse.mean())
     made.unwarned = float((worse & ~warned).mean())
     made.false_alarms = float(warned[clear].mean()) if clear.any() else 0.0

@@ -11,7 +11,7 @@ import pieces
 import survey
 import survey_problems
 import survey_statistics as statistics
-from survey import BASELINE, CONSTANT, DEFAULT, REFERENCE, TUNED, key_of
+from survey import BASELINE, CONSTANT, DEFAULT, REFERENCE, SEARCHED, key_of
 from survey_report import report
 
 NAMES, RUNS = [f"problem {index}" for index in range(12)], 20
@@ -20,13 +20,13 @@ SPREAD = draws.normal(size=(len(NAMES), RUNS))
 
 
 def made_up(changes=None, warned=()):
-    """Tuned losses are those of the default up to noise, but for what is added to some."""
+    """Losses of the default are those of a search up to noise, but for what is added to some."""
     cells = {}
     for place, name in enumerate(NAMES):
         for run in range(RUNS):
             shift, other = 0.01 * SPREAD[place, run], 0.01 * SPREAD[place - 1, run]
             added = (changes or {}).get(name, np.zeros(RUNS))[run]
-            losses = {TUNED: 0.5 + other + added, DEFAULT: 0.5 + shift, CONSTANT: 0.7, REFERENCE: 0.3, BASELINE: 0.6}
+            losses = {DEFAULT: 0.5 + other + added, SEARCHED: 0.5 + shift, CONSTANT: 0.7, REFERENCE: 0.3, BASELINE: 0.6}
             cells[key_of(name, 1.0, run)] = losses | {"warned": name in warned, "seconds": 0.1, "commit": "c"}
     return cells
 
@@ -42,7 +42,7 @@ def test_equal_methods_are_not_told_apart():
     assert len(found.baseline_worse) == len(NAMES)
 
 
-def test_a_cell_in_which_tuning_costs_is_found():
+def test_a_cell_in_which_the_default_costs_is_found():
     found = compare(made_up({"problem 3": np.full(RUNS, 0.05)}))
     assert found.worse == ["problem 3 | 1"]
     assert not found.met
@@ -104,13 +104,13 @@ def test_a_quick_run_writes_a_page_and_resumes(tmp_path, capsys):
     survey.main(["--quick", "--seeds", "2", "--out", str(out)])
     cells = pieces.read_cells(out)
     assert len(cells) == 2 * 2
-    assert all({TUNED, DEFAULT, BASELINE, CONSTANT, REFERENCE, "warned"} <= set(cell) for cell in cells.values())
-    assert all(np.isfinite([cell[name] for name in (TUNED, DEFAULT, BASELINE)]).all() for cell in cells.values())
+    assert all({DEFAULT, SEARCHED, BASELINE, CONSTANT, REFERENCE, "warned"} <= set(cell) for cell in cells.values())
+    assert all(np.isfinite([cell[name] for name in (DEFAULT, SEARCHED, BASELINE)]).all() for cell in cells.values())
     before = out.read_text()
     capsys.readouterr()
     survey.main(["--quick", "--seeds", "2", "--out", str(out)])
     assert out.read_text() == before
     assert "logistic, 300 x 3, dense |" in out.with_suffix(".md").read_text()
     assert out.with_suffix(".svg").read_text().startswith("<?xml")
-    assert "mean tuned loss" in capsys.readouterr().out
+    assert "mean loss of the default" in capsys.readouterr().out
     assert report(out, [problem.name for problem in survey.QUICK])

@@ -7,7 +7,8 @@ are clipped in the `Metric` of M, in which they are shorter. With noisy gradient
     v <- v/2 + P g,   y <- y - v,   P = (kappa M+ + damping + the penalties' own curvature)^-1
 
 M+ is the positive part of the released matrix. The model is the average of all y, each with the weight of its number,
-in which noise of single steps averages out. Every number here is public or released:
+in which noise of single steps averages out; with several classes its scale is then measured (`scale`). Every number
+here is public or released:
 
 *Damping* is above the largest eigenvalue of the noise on kappa M, below which M says nothing.
 
@@ -26,7 +27,7 @@ be. The first clip is that of records of typical norm in the metric whose score 
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import jax
@@ -48,7 +49,10 @@ from dpbilevel.methods.preconditioned_steps import (
     gradients_at,
     observe,
     rows_at,
+    scale_at,
 )
+from dpbilevel.methods.scale import PASSES, SCALE, Scale, scale_levels
+from dpbilevel.methods.scale import SHARE as _SCALE_SHARE
 from dpbilevel.methods.training_gradients import (
     GRADIENT,
     SQUARE,
@@ -72,10 +76,10 @@ _SHARE = 0.05  # of mu^2 for second moments: costs as much accuracy as 2.5% fewe
 _SHARES = {GRADIENT: 0.98, WITHIN: 0.02}  # of the mu^2 of steps
 _OF_SQUARE = 0.01  # the same, of classes: standard errors need the curvature at the model
 _DAMPING = 3.0  # twice the largest eigenvalue of the noise, which is sqrt(2 d) times its deviation on the diagonal
-_FEWEST, _MOST = 10, 400  # steps
+_FEWEST, _MOST = 10, 180  # steps; where more would be taken, second moments have little noise
 # Typical clip of derivatives in the score, in units of kappa sigma. Residuals are clipped at three times the size of
-# scores; derivatives of classes at their bound g, and scores have a fifth of g/kappa.
-_TYPICAL, _TYPICAL_RESIDUALS = 5.0, 3.0
+# scores; derivatives of classes at their bound, and scores are log-odds of about one.
+_TYPICAL, _TYPICAL_OF_TWO_CLASSES = 3.0, 5.0
 # Fraction of records beyond the clip, per v: if their gradients are bounded, as those of classes, or not; and at most.
 _CLIPPED, _CLIPPED_RESIDUALS, _MOST_CLIPPED = 10.0, 30.0, 0.25
 _MOST_COLUMNS = 2048  # a matrix of this size takes seconds to decompose
@@ -146,8 +150,9 @@ class Preconditioned:
     @property
     def ridge(self) -> float:
         """The ridge that balances what noise adds and what shrinkage loses, for rows of typical length."""
-        changed, clip = (2.0 if self.replaced else 1.0), (_TYPICAL if self._is_bounded else _TYPICAL_RESIDUALS)
-        noise = changed * clip * LENGTH / (self.records * self.mu * math.sqrt(1 - _SHARE))
+        changed = 2.0 if self.replaced else 1.0
+        clip = _TYPICAL_OF_TWO_CLASSES if self._is_bounded and self.outputs == 1 else _TYPICAL
+        noise = changed * clip * LENGTH / (self.records * self.mu * math.sqrt(self._shares_of_releases[TRAINING]))
         of_one_size, explaining_equally = noise, self.columns * noise**2
         return self.bounds.curvature * self.bounds.row_norm**2 * math.sqrt(of_one_size * explaining_equally)
 
@@ -195,6 +200,7 @@ class Preconditioned:
             steps=steps,
             noise=gradients.parts[GRADIENT].unit * noise_std,
             moments_noise=releases[MOMENTS].noise_std,
+            scale=self._scale(context, releases) if self._is_scaled else None,
             readout=None if readout is None else np.asarray(readout, np.float32),
         )
         stages = [
@@ -203,12 +209,41 @@ class Preconditioned:
                 release=releases[TRAINING],
                 query=gradients_at,
                 update=function(Steps.step, update),
-                end=function(Steps.end, update),
                 uses_per_round=steps,
             ),
         ]
+        if self._is_scaled:
+            stages.append(
+                Stage(
+                    release=releases[SCALE],
+                    query=scale_at,
+                    begin=function(Steps.begin_scale, update),
+                    update=function(Steps.rescale, update),
+                    uses_per_round=PASSES,
+                )
+            )
+        stages[-1] = replace(stages[-1], end=function(Steps.end, update))
         program = Program(rounds=1, stages=stages, start=function(Steps.start, update), observe=observe, finish=finish)
         return program, self._parameters(releases, tuple(releases[TRAINING].contributions))
+
+    @property
+    def _is_scaled(self) -> bool:
+        return self._is_bounded and self.outputs > 1
+
+    @property
+    def _shares_of_releases(self) -> dict[str, float]:
+        """Of mu^2."""
+        scale = {SCALE: _SCALE_SHARE} if self._is_scaled else {}
+        return {MOMENTS: _SHARE, TRAINING: 1 - _SHARE - sum(scale.values())} | scale
+
+    def _scale(self, context: PublicContext, releases: Mapping[str, Release]) -> Scale:
+        return Scale.of(
+            context,
+            noise_std=releases[SCALE].noise_std,
+            records=self.records,
+            derivative=self.bounds.derivative,
+            curvature=self.bounds.curvature,
+        )
 
     def _releases(self, context: PublicContext) -> dict[str, Release]:
         """The calibrated releases by name."""
@@ -217,8 +252,10 @@ class Preconditioned:
             MOMENTS: moment_rows(context, self.bounds.row_norm * math.sqrt(self.moments_clip)),
             TRAINING: by_role(gradient_levels(context, 1.0, self._shares), context),
         }
-        uses = {MOMENTS: 1, TRAINING: self.number_of_steps}
-        shares = shares_by_role({MOMENTS: _SHARE, TRAINING: 1 - _SHARE}, contributions)
+        if self._is_scaled:
+            contributions[SCALE] = by_role(scale_levels(context), context)
+        uses = {MOMENTS: 1, TRAINING: self.number_of_steps, SCALE: PASSES}
+        shares = shares_by_role(self._shares_of_releases, contributions)
         declared = []
         for name, parts in contributions.items():
             kind = SecondMoments if name == MOMENTS else Release
@@ -234,8 +271,14 @@ class Preconditioned:
             "training: records": (", ".join(roles), pooled if len(roles) > 1 else "of the lower level only"),
             "second moments: share": (_SHARE, "of the training's mu^2"),
             "second moments: noise": (moments.noise_std, f"on entries of a mean of {self.records} products of rows"),
-            "training: ridge": (self.ridge, "worth the noise, for rows half as long as declared: steps shrink the model like it"),
-            "training: damping": (self.damping, "of the preconditioner, for such rows; released second moments say what theirs is"),
+            "training: ridge": (
+                self.ridge,
+                "worth the noise, for rows half as long as declared: steps shrink the model like it",
+            ),
+            "training: damping": (
+                self.damping,
+                "of the preconditioner, for such rows; released second moments say what theirs is",
+            ),
             "training: noise": (
                 training.noise_std,
                 f"on a mean of {self.records} vectors of norm at most one, spends the budget over all steps",
@@ -249,4 +292,6 @@ class Preconditioned:
         if self.rows_per_unit > 1:
             reason = "of a unit, in squared norms of rows: sqrt(k/m), and at least k/(3 m), for which steps are stable"
             parameters["second moments: clip"] = (self.moments_clip, reason)
+        if SCALE in releases:
+            parameters[f"{SCALE}: share"] = (_SCALE_SHARE, "of the training's mu^2, for one factor on all coefficients")
         return parameters

@@ -1,7 +1,7 @@
 """The steps of preconditioned training: how released values move the model (`preconditioned` has their numbers).
 
-Second moments give the metric of clips and the preconditioner, gradients the model and its average. All of it is
-post-processing of released values.
+Second moments give the metric of clips and the preconditioner, gradients the model and its average, and a few passes
+its scale if it has several classes (`scale`). All of it is post-processing of released values.
 """
 
 from dataclasses import dataclass
@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from dpbilevel.execution.program import State
 from dpbilevel.foundation.structure import passing
 from dpbilevel.methods.context import gradient
+from dpbilevel.methods.scale import Scale, at_point
 from dpbilevel.methods.standard_errors import averaged_variances, without_noise
 from dpbilevel.methods.training_gradients import ReleasedGradients
 from dpbilevel.privacy.metric import Metric
@@ -20,7 +21,7 @@ from dpbilevel.problem import BilevelProblem
 
 Tree = Any
 
-STANDARD_ERRORS, READOUT = "y standard error", "readout standard error"  # of the history
+STANDARD_ERRORS, FACTOR, READOUT = "y standard error", "y factor", "readout standard error"  # of the history
 LENGTH = 0.5  # typical length of rows in the metric, in units of the declared norm
 MOMENTUM = 0.5  # doubles the rate of convergence; steps are stable below 2 (1 + MOMENTUM)/h
 # Where the average stands, in steps: it has the weight of its number for each. Momentum moves twice as far.
@@ -29,7 +30,7 @@ REACHED = 2 / 3 / (1 - MOMENTUM)
 
 @passing(
     *("gradients", "ridge", "row_norm", "surplus", "curvature", "derivative", "steps", "noise", "moments_noise"),
-    "readout",
+    *("scale", "readout"),
     structure=("problem", "outputs"),
 )
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -48,6 +49,7 @@ class Steps:
         steps: their number.
         noise: on a coordinate of the mean gradient in the metric, in units of the clip.
         moments_noise: on entries of the second moments.
+        scale: of the trained model; None to keep it as it is.
         readout: a public matrix, or None.
     """
 
@@ -62,6 +64,7 @@ class Steps:
     steps: int
     noise: float
     moments_noise: float
+    scale: Scale | None
     readout: Any
 
     def start(self, x: Tree, y: Tree) -> State:
@@ -81,10 +84,11 @@ class Steps:
             "preconditioner": jnp.zeros((columns, columns), y.dtype),
             "square": jnp.zeros((), jnp.float32),
             "errors": jnp.zeros_like(y),
+            "model": jnp.zeros_like(y),
         }
         if self.readout is not None:
             state["readout"] = jnp.zeros(self.readout.shape[0], y.dtype)
-        return state
+        return state if self.scale is None else state | {"scale": self.scale.start()}
 
     def decompose(self, state: State, carry: State, moments: jax.Array, step: jax.Array) -> State:
         """What follows from released second moments: the metric, the first clip, and the preconditioner at the x."""
@@ -122,7 +126,8 @@ class Steps:
 
     def _typical_norm(self, metric: Metric, sizes: jax.Array) -> jax.Array:
         """The root mean square of norms in the metric; the noise is what a trace of zero may look like."""
-        return jnp.sqrt(jnp.maximum(metric.mean_square(sizes), self.moments_noise))
+        clean = without_noise(sizes, self.moments_noise)
+        return jnp.sqrt(jnp.maximum(metric.mean_square(clean), self.moments_noise))
 
     def _own_curvature(self, x: Tree, y: jax.Array) -> jax.Array:
         """The curvature of separate penalties; the product with ones is that of a diagonal matrix."""
@@ -145,14 +150,34 @@ class Steps:
         more = {"y": y, "velocity": velocity, "average": average}
         return carry | more | {"clip": clip, "variance": variance, "square": square}
 
+    def begin_scale(self, state: State) -> State:
+        """The state at the trained model, before its scale is measured."""
+        assert self.scale is not None
+        sizes = without_noise(state["sizes"], self.moments_noise)
+        along = state["directions"].T @ state["average"].reshape(sizes.size, -1)
+        of_data = self.problem.lower_scale(state["x"]) * self.gradients.within * self._mean_curvature(state)
+        reach = REACHED * self.steps * self._rates(state) * of_data * sizes
+        fitted = self.outputs * jnp.sum(1 - jnp.exp(-reach))
+        return state | {"scale": self.scale.begin(state["scale"], jnp.sum(sizes[:, None] * along**2), fitted)}
+
+    def rescale(self, state: State, carry: State, answer: Tree, step: jax.Array) -> State:
+        """One step of the scale."""
+        assert self.scale is not None
+        return carry | {"scale": self.scale.step(carry["scale"], answer, step)}
+
     def end(self, state: State, carry: State) -> State:
-        """The state after the last step, with the standard errors of the model."""
+        """The state after the last pass, with the model and its standard errors."""
         y, directions, variances = carry["average"], carry["directions"], self._variances(carry)
-        squares = jnp.maximum(directions**2 @ variances, 0).reshape(-1, *(1,) * (y.ndim - 1))
-        more = {"errors": jnp.broadcast_to(jnp.sqrt(squares), y.shape).astype(y.dtype)}
+        factor, error = jnp.ones((), y.dtype), jnp.zeros((), y.dtype)
+        if self.scale is not None:
+            factor, error = carry["scale"]["factor"], carry["scale"]["error"]
+        squares = factor**2 * jnp.maximum(directions**2 @ variances, 0).reshape(-1, *(1,) * (y.ndim - 1))
+        more = {"model": factor * y, "errors": jnp.sqrt(squares + (error * y) ** 2)}
         if self.readout is not None:
-            more["readout"] = jnp.sqrt(jnp.maximum((self.readout @ directions) ** 2 @ variances, 0)).astype(y.dtype)
-        return carry | more
+            read = factor**2 * jnp.maximum((self.readout @ directions) ** 2 @ variances, 0)
+            of_factor = jnp.mean((self.readout @ y.reshape(y.shape[0], -1)) ** 2, axis=1)
+            more["readout"] = jnp.sqrt(read + error**2 * of_factor)
+        return carry | {name: value.astype(y.dtype) for name, value in more.items()}
 
     def _variances(self, state: State) -> jax.Array:
         """The variance of the model along each eigenvector of the second moments."""
@@ -194,9 +219,15 @@ def gradients_at(state: State, carry: State, step: jax.Array) -> Tree:
 def observe(state: State) -> Tree:
     """What the history keeps."""
     read = {READOUT: state["readout"]} if "readout" in state else {}
-    return {STANDARD_ERRORS: state["errors"]} | read
+    factor = {FACTOR: state["scale"]["factor"]} if "scale" in state else {}
+    return {STANDARD_ERRORS: state["errors"]} | factor | read
 
 
 def finish(state: State) -> tuple[Tree, Tree]:
     """The trained model."""
-    return state["x"], state["average"]
+    return state["x"], state["model"]
+
+
+def scale_at(state: State, carry: State, step: jax.Array) -> Tree:
+    """The query point of a pass that measures the scale."""
+    return at_point(carry["scale"], carry["x"], carry["average"])

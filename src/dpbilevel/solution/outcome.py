@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from dpbilevel.methods.preconditioned_steps import FACTOR
 from dpbilevel.methods.tracking.tracking import Tracking
 from dpbilevel.planning import Plan
 from dpbilevel.solution.diagnostics import Diagnostics, distance, leaves
@@ -53,7 +54,8 @@ def _outcome(planned: Plan, start: Tree, x: Tree, history: Mapping[str, Tree]) -
         return Outcome("Diverged: the returned x is not finite; try smaller steps or a bounded domain.", usable=False)
     moved = distance(start, x) > 0
     if not isinstance(planned.method, Tracking):
-        return Outcome(_without_diagnostics(planned, moved))
+        scaled = FACTOR in history and not moved
+        return Outcome(_scaled(history) if scaled else _without_diagnostics(planned, moved))
     if not planned.budget.is_private:
         return Outcome(_without_noise(planned, start, x, history["x"]))
     diagnostics = Diagnostics(planned.method, planned.problem.domain, start, history)
@@ -69,6 +71,11 @@ def _without_diagnostics(planned: Plan, moved: bool) -> str:
         rule, _ = planned.parameters["output"]
         return f"{ran} and returned the starting point (output rule: {rule}); {UNMEASURED}."
     return "Trained at the starting point of x; nothing was tuned."
+
+
+def _scaled(history: Mapping[str, Tree]) -> str:
+    factor = float(np.asarray(history[FACTOR])[-1])
+    return f"Trained at the starting point of x; then all coefficients were multiplied by a measured {factor:.3g}."
 
 
 def _without_noise(planned: Plan, start: Tree, x: Tree, trajectory: Tree) -> str:
