@@ -29,18 +29,19 @@ import dpbilevel as dpb
 from dpbilevel.applications import regularization
 from dpbilevel.foundation.tables import markdown_table
 from dpbilevel.methods.preconditioned import Preconditioned
+from dpbilevel.methods.preconditioned_steps import LENGTH, MOMENTUM, REACHED
 from dpbilevel.methods.standard_errors import averaged_variances
 from dpbilevel.plot.style import COLOURS, INK, SETTINGS
+from dpbilevel.privacy.metric import Metric
 
 RESULTS = Path(__file__).resolve().parent.parent / "docs" / "results" / "noise_aware.json"
 EPSILONS, RIDGES, SEEDS, DELTA = (0.5, 1.0, 3.0), tuple(10.0 ** (power / 2) for power in range(-10, 1)), 4, 1e-6
 DEV_SEED = 2072  # of no other table
 EXACT, CONVERGED, RUNNING = "validation loss", "with the noise of converged training", "of training as it runs"
-PERTURBED, TRAINED, SCALED = "converged, private", "trained, private", "trained and scaled, private"
-CURVES, MODELS = (EXACT, CONVERGED, RUNNING), (PERTURBED, TRAINED, SCALED)
+PERTURBED, TRAINED = "converged, private", "trained, private"
+CURVES, MODELS = (EXACT, CONVERGED, RUNNING), (PERTURBED, TRAINED)
 LABELS = {RUNNING: "with the noise of early-stopped training"}  # stored under the other name
 CHOICES = {EXACT: PERTURBED, CONVERGED: PERTURBED, RUNNING: TRAINED}  # what each curve claims to choose for
-MOMENTUM = 0.5  # of preconditioned steps
 
 PAGE = """# Tuning a penalty that knows the noise of training
 
@@ -61,8 +62,8 @@ without noise, not to $y^*(r)$. Both make the third curve.
 
 Lines are validation losses: without noise (blue), with the noise of converged training (vermilion) and of
 early-stopped training (green). Marks are mean test losses of {seeds} private models at each ridge, δ = {delta:g},
-replace-one: circles for exact objective perturbation, crosses for early-stopped training, points for the same with
-the scale measured, which is the default. What is outside the frame is drawn at its edge.
+replace-one: circles for exact objective perturbation, crosses for early-stopped training, which is the default. What is
+outside the frame is drawn at its edge.
 
 The test loss of private models at the ridge that a curve chooses, and the ridge. *Best* is the best of the grid by test
 loss. A penalty that was chosen without the noise is in the columns *without*.
@@ -76,11 +77,11 @@ The least and the largest mean test loss over all ridges from 1e-5 to 1:
 - *Training that converges.* The term decides: a ridge that is chosen without it loses up to {converged_gap:.1f}, one
   that is chosen with it at most {converged_left:.4f}.
 - *Early-stopped training.* It stops before it fits noise, so that small ridges do little harm: the ridge that is chosen
-  without noise loses at most {running_gap:.4f}, the one of the third curve at most {running_left:.4f}. That curve
-  underestimates the noise where there is most of it, by up to {below:.4f} at the ridge it chooses: it has the second
-  moments without their noise, and the second order of the loss only.
-- *With the scale measured.* Ridges of at most 1e-3 differ by at most {scaled_gap:.4f}. Estimators make no search where
-  they can measure the scale.
+  without noise loses at most {running_gap:.4f}, the one of the third curve at most {running_left:.4f}. That curve has
+  the second moments without their noise, and the second order of the loss only: at the ridge it chooses, private models
+  lose up to {below:.4f} more.
+- *Without a search.* All ridges of at most 1e-3 differ by at most {small_gap:.4f}: estimators take one from public
+  numbers.
 
 Problems are simulated (logistic, rows x columns, scores with a standard deviation of 1.5, seeds of no other table) and
 the first 4,000 rows of Adult. Curves are computed without privacy, validation rows do not train.
@@ -152,23 +153,32 @@ def minimiser(part: tuple[np.ndarray, np.ndarray], ridge: float, push: np.ndarra
     return y
 
 
-def as_it_runs(split: Split, ridge: float, training: Preconditioned, noise_std: float) -> float:
-    """The expected validation loss of preconditioned training: that of its steps without noise, and of their noise."""
-    rows = split.train[0]
-    sizes, directions = np.linalg.eigh(training.bounds.curvature * (rows.T @ rows) / len(rows))
-    rates = 1 / (np.maximum(sizes, 0) + training.damping + ridge)
+def as_it_runs(split: Split, ridge: float, training: Preconditioned, noises: tuple[float, float]) -> float:
+    """The expected validation loss of preconditioned training: that of its steps without noise, and of their noise.
+
+    ``noises``: of second moments, and of steps for gradients of norm one.
+    """
+    rows, curvature = split.train[0], training.bounds.curvature
+    moments, directions = np.linalg.eigh(rows.T @ rows / len(rows))
+    edge = math.sqrt(2 * len(moments)) * noises[0]
+    metric = Metric.of(np.maximum(moments, 0), directions, noises[0])
+    factors = np.asarray(metric.by_direction(len(moments)), float)
+    typical = math.sqrt(np.sum(factors**2 * moments))
+    worth = training.ridge * (typical / LENGTH) ** 1.5 * np.sum(moments) ** 0.25
+    damping = max(REACHED * training.number_of_steps * worth, curvature * edge / (1 + MOMENTUM))
+    rates = 1 / (curvature * np.maximum(moments, 0) + damping + ridge)
     steps, y = training.number_of_steps, np.zeros(rows.shape[1])
     velocity, average = np.zeros_like(y), np.zeros_like(y)
     for step in range(steps):
         gradient = rows.T @ slopes_at(y, split.train) / len(rows) + ridge * y
         velocity = MOMENTUM * velocity + directions @ (rates * (directions.T @ gradient))
         y = y - velocity
-        average += y * (step >= steps // 2) / (steps - steps // 2)
+        average += y * 2 * (step + 1) / (steps * (steps + 1))
     slopes, hessian = slopes_at(average, split.train), hessian_at(average, split.train)
-    clip = np.quantile(np.abs(slopes) * np.linalg.norm(rows, axis=1), training.within)  # what clips adapt to
+    lengths = np.linalg.norm((rows @ directions) * factors, axis=1)
+    clip = np.quantile(np.abs(slopes) * lengths, training.within)  # what clips adapt to
     curvatures = np.einsum("ij,ik,kj->j", directions, hessian, directions)
-    noise = (noise_std * clip) ** 2
-    variances = averaged_variances(rates, curvatures + ridge, noise, steps, MOMENTUM)
+    variances = averaged_variances(rates, curvatures + ridge, (noises[1] * clip / factors) ** 2, steps, MOMENTUM)
     return mean_loss(average, split.validation) + 0.5 * float(curvatures @ np.asarray(variances))
 
 
@@ -195,15 +205,13 @@ def measure(task: tuple[str, float]) -> Cells:
         noisy = [minimiser(split.train, ridge, push, exact) for push in pushes]
         cell[PERTURBED].append([mean_loss(y, split.test) for y in noisy])
         start = np.array([math.log(ridge)], np.float32), np.zeros(columns, np.float32)
-        for kind, rescale in ((TRAINED, False), (SCALED, True)):
-            solutions = [
-                dpb.solve(
-                    problem, records, budget, start=start, method=dpb.Refit(rescale=rescale), refit=None, seed=seed
-                )
-                for seed in range(SEEDS)
-            ]
-            cell[kind].append([mean_loss(np.asarray(one.y, float), split.test) for one in solutions])
-        cell[RUNNING].append(as_it_runs(split, ridge, training, solutions[0].parameters["training: noise"][0]))
+        solutions = [
+            dpb.solve(problem, records, budget, start=start, method=dpb.Refit(), refit=None, seed=seed)
+            for seed in range(SEEDS)
+        ]
+        cell[TRAINED].append([mean_loss(np.asarray(one.y, float), split.test) for one in solutions])
+        noises = (solutions[0].parameters[f"{kind}: noise"][0] for kind in ("second moments", "training"))
+        cell[RUNNING].append(as_it_runs(split, ridge, training, tuple(noises)))
     return {f"{name} | {epsilon:g}": cell}
 
 
@@ -252,12 +260,12 @@ def draw(cells: Cells, target: Path) -> None:
         for row, name in zip(panels, PROBLEMS, strict=True):
             mine = [cells[f"{name} | {epsilon:g}"] for epsilon in EPSILONS]
             low = min(np.min(cell[kind]) for cell in mine for kind in (*CURVES, *MODELS))
-            high = max(np.max(np.mean(cell[kind], axis=1)) for cell in mine for kind in (TRAINED, SCALED))
+            high = max(np.max(np.mean(cell[TRAINED], axis=1)) for cell in mine)
             high = high + 0.3 * (high - low)
             for panel, epsilon, cell in zip(row, EPSILONS, mine, strict=True):
                 for kind, colour in zip(CURVES, COLOURS, strict=False):
                     panel.plot(RIDGES, np.clip(cell[kind], low, high), color=colour, label=LABELS.get(kind, kind))
-                for kind, marker in zip(MODELS, ("o", "x", "."), strict=True):
+                for kind, marker in zip(MODELS, ("o", "x"), strict=True):
                     means = np.clip(np.mean(cell[kind], axis=1), low, high)
                     hollow = {"markerfacecolor": "none"} if marker == "o" else {}
                     panel.plot(RIDGES, means, marker, color=INK, markersize=5, label=kind, **hollow)
@@ -277,7 +285,7 @@ def report(out: Path) -> None:
     stored = read_cells(out)
     cells = {key: stored[key] for key in (f"{name} | {epsilon:g}" for name in PROBLEMS for epsilon in EPSILONS)}
     small = [at for at, ridge in enumerate(RIDGES) if ridge < 1.1e-3]
-    scaled = [np.mean(cell[SCALED], axis=1)[small] for cell in cells.values()]
+    trained = [np.mean(cell[TRAINED], axis=1)[small] for cell in cells.values()]
     draw(cells, out.with_suffix(".svg"))
     page = PAGE.format(
         figure=out.with_suffix(".svg").name,
@@ -290,7 +298,7 @@ def report(out: Path) -> None:
         running_gap=max(lost(cells, EXACT, TRAINED).values()),
         running_left=max(lost(cells, RUNNING, TRAINED).values()),
         below=max(below(cell) for cell in cells.values()),
-        scaled_gap=max(float(np.ptp(values)) for values in scaled),
+        small_gap=max(float(np.ptp(values)) for values in trained),
         commits="commit " + ", ".join(sorted({cell["commit"] for cell in cells.values()})),
         machine=machine().split(" on ", 1)[1],
     )

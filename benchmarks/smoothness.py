@@ -64,8 +64,8 @@ many are better):
 {ratios}
 
 *Different*: a line up, a line down, a parabola, two waves, three waves in one, a step, and nothing. *Alike*: eight
-waves of one period. Where the table says *from public numbers*, no search is made, and the model is rescaled after
-training, which is the default with privacy. Without privacy (ε = ∞) all penalties are tuned.
+waves of one period. Where the table says *from public numbers*, no search is made, which is the
+default with privacy. Without privacy (ε = ∞) all penalties are tuned.
 
 {made}
 """
