@@ -284,8 +284,8 @@ class Preconditioned:
                 f"on a mean of {self.records} vectors of norm at most one, spends the budget over all steps",
             ),
             "training: noise to signal": (
-                training.noise_std * math.sqrt(self.columns * self.outputs / self.number_of_steps),
-                "sigma sqrt(d)/(n C): noise of all steps together over the largest mean of records",
+                training.noise_std * math.sqrt(self.columns / self.number_of_steps),
+                "sigma sqrt(d)/(n C): noise of all steps together, by output, over the largest mean of records",
             ),
             "training: within the clip": (self.within, "fraction of records within the clip, which adapts to that"),
         }
