@@ -24,6 +24,7 @@ from dpbilevel.methods.unit_costs import unit_costs, units_needed
 from dpbilevel.methods.unit_losses import has_bundles, problem_for_records
 from dpbilevel.privacy.accounting import Chargeable, all_charges
 from dpbilevel.privacy.budget import Budget
+from dpbilevel.privacy.bundles import is_packed
 from dpbilevel.privacy.calibration import for_exact_noise
 from dpbilevel.privacy.declared import DeclaredRelease
 from dpbilevel.privacy.record_shapes import RecordShapes
@@ -214,7 +215,8 @@ def _planned(
     most = sizes.rows_per_unit
     privacy = Privacy(all_charges(releases), budget, caveats, void=not budget.is_private, rows_per_unit=most)
     remarks = noise_remarks(parameters, releases, sum(map(sizes.count, sizes.roles)), budget)
-    remarks = (*remarks, *memory_remarks(most, sizes.mean_rows))
+    if not (is_packed(most, sizes.mesh) and all(part.is_compiled for part in parts)):
+        remarks = (*remarks, *memory_remarks(most, sizes.mean_rows))
     return Plan(
         problem=problem,
         sizes=sizes,

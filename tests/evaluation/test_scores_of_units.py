@@ -19,7 +19,8 @@ from dpbilevel.evaluation.means import NORM
 from dpbilevel.evaluation.of_units import caveats_without_units
 from dpbilevel.evaluation.scoring import CLASSIFIERS, METRICS, REGRESSORS, Declared, chosen_metrics, scored
 from dpbilevel.privacy import release as release_module
-from dpbilevel.privacy.units import Bundle, Selection
+from dpbilevel.privacy.bundles import Bundle
+from dpbilevel.privacy.units import Selection
 
 BUDGET, EXACT = dpb.Budget(1.0, 1e-4), dpb.Budget(math.inf)
 K, UNITS = unit_neighbours.MOST, 40

@@ -15,8 +15,8 @@ from dpbilevel.methods.rescaling import SCALE
 from dpbilevel.methods.unit_losses import problem_of_units
 from dpbilevel.privacy import release as release_module
 from dpbilevel.privacy import second_moments
+from dpbilevel.privacy.bundles import Bundle
 from dpbilevel.privacy.clipping import clipped
-from dpbilevel.privacy.units import Bundle
 
 
 @pytest.mark.parametrize("name", units.TAKEN)

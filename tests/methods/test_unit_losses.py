@@ -10,7 +10,7 @@ from dpbilevel.baselines import AdaSSP, ObjectivePerturbation
 from dpbilevel.methods.preconditioned import MOMENTS
 from dpbilevel.methods.rescaling import SCALE
 from dpbilevel.methods.unit_losses import UnitLoss, problem_of_units
-from dpbilevel.privacy.units import Bundle
+from dpbilevel.privacy.bundles import Bundle
 
 BUDGET = dpb.Budget(4.0, 1e-3)
 

@@ -35,12 +35,12 @@ from dpbilevel.foundation.about import version
 from dpbilevel.planning import check_delta
 from dpbilevel.privacy.accounting import all_charges
 from dpbilevel.privacy.budget import Budget
+from dpbilevel.privacy.bundles import Bundle
 from dpbilevel.privacy.calibration import calibrate, for_exact_noise
 from dpbilevel.privacy.ledger import Ledger, Receipt
 from dpbilevel.privacy.noise import KeySchedule
 from dpbilevel.privacy.release import Contribution, Release
 from dpbilevel.privacy.spend import Privacy
-from dpbilevel.privacy.units import Bundle
 from dpbilevel.records import Records
 from dpbilevel.solving import check_noise, warn_if_not_private
 
@@ -138,7 +138,7 @@ def evaluate(
     rows, targets = checked_pair(records)
     caveats = (*caveats_of(records), *caveats_without_units(model, units))
     selection = selected(units, rows_per_unit, len(targets))
-    number = len(targets) if selection is None else len(selection.places)
+    number = len(targets) if selection is None else len(selection)
     check_delta(budget, number)
     metrics = chosen_metrics(metric, model, classes, budget, number, declared)
     group = _groups(metrics, groups, len(targets), declared)

@@ -31,7 +31,8 @@ import numpy as np
 
 from dpbilevel.errors import InvalidArgument
 from dpbilevel.evaluation.heldout import rows_at
-from dpbilevel.privacy.units import Bundle, Selection, check_bounds, read_ids
+from dpbilevel.privacy.bundles import Bundle
+from dpbilevel.privacy.units import Selection, check_bounds, read_ids
 
 Tree = Any
 
@@ -52,7 +53,7 @@ def in_places(selection: Selection | None, rows: Any, *columns: Any) -> tuple[An
     """Rows, and columns that are not None, in the places of units: k for every unit, whatever it has."""
     if selection is None:
         return rows, *columns
-    places = selection.places.reshape(-1)
+    places = selection.places.rows.reshape(-1)
     return rows_at(rows, places), *(None if column is None else column[places] for column in columns)
 
 
@@ -60,8 +61,8 @@ def of_records(selection: Selection | None, scored: Tree) -> tuple[Tree, dict[st
     """What was stored for rows in the places of units, and the arguments of `Records` that bundle it."""
     if selection is None:
         return scored, {}
-    number, most = selection.present.shape
-    present = selection.present.reshape(-1)
+    number, most = len(selection), selection.rows_per_unit
+    present = selection.places.present.reshape(-1)
     units = {"unit": np.repeat(np.arange(number), most)[present], "rows_per_unit": most}
     return jax.tree.map(lambda leaf: leaf[present], scored), units
 

@@ -20,8 +20,8 @@ from dpbilevel.foundation.structure import function
 from dpbilevel.methods.context import PublicContext
 from dpbilevel.methods.training_gradients import fraction, levels_of
 from dpbilevel.methods.unit_losses import UnitLoss, linear_loss
+from dpbilevel.privacy.bundles import Bundle
 from dpbilevel.privacy.release import Contribution
-from dpbilevel.privacy.units import Bundle
 from dpbilevel.problem import BilevelProblem
 
 Tree = Any

@@ -19,8 +19,8 @@ import jax
 import jax.numpy as jnp
 
 from dpbilevel.linear_loss import LinearLoss
+from dpbilevel.privacy.bundles import Bundle
 from dpbilevel.privacy.record_shapes import RecordShapes
-from dpbilevel.privacy.units import Bundle
 from dpbilevel.problem import BilevelProblem, Loss
 
 Tree = Any
