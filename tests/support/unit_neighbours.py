@@ -11,6 +11,7 @@ from support.neighbours import candidates
 
 import dpbilevel as dpb
 from dpbilevel.baselines import PrivateRandomSearch
+from dpbilevel.estimators.weights import Weights
 from dpbilevel.privacy.bundles import Bundle, Packed, units_from
 from dpbilevel.privacy.clipping import clipped_sum
 from dpbilevel.privacy.memory import Memory
@@ -215,14 +216,20 @@ def check_units(names, seed=0):
     return {name: max(check_plan(planned(name, records().sizes), held, rng).values()) for name in names}
 
 
-def linear_plan(kind, steps=3):
-    """The final training of a linear model of units, with second moments, and the units that it is attacked with."""
+def linear_plan(kind, method=None):
+    """A training of a linear model of units, and the units that it is attacked with.
+
+    Without a method it is the final training, with second moments. Rows of a logistic regression have weights, as
+    estimators give them.
+    """
     rng, shape = np.random.default_rng(1), (UNITS, MOST)
     rows = (rng.normal(size=(*shape, 3)) / 3).astype(np.float32)
     targets = rng.integers(0, 2, shape).astype("int32" if kind == "logistic" else "float32")
-    unit = Bundle((rows, targets), np.arange(MOST) < rng.integers(1, MOST + 1, size=(UNITS, 1)))
+    weights = Weights((rng.uniform(size=shape).astype(np.float32),) if kind == "logistic" else ())
+    unit = Bundle((rows, targets, *weights.columns), np.arange(MOST) < rng.integers(1, MOST + 1, size=(UNITS, 1)))
     held = dict.fromkeys(("upper", "lower"), (jax.tree.map(jnp.asarray, unit), jnp.ones(UNITS, bool)))
-    shapes = dict.fromkeys(held, (rows[:, 0], targets[:, 0]))
+    shapes = dict.fromkeys(held, jax.tree.map(lambda leaf: leaf[:, 0], unit.rows))
     sizes = dpb.RecordShapes(**shapes, rows_per_unit=MOST, mean_rows=MEAN)
-    problem = dpb.applications.regularization(kind, columns=3, row_norm=1.0)
-    return dpb.plan(problem, sizes, dpb.Budget(8.0, 1e-3), method=dpb.Refit(steps=steps), refit=None), held
+    problem = weights.problem(dpb.applications.regularization(kind, columns=3, row_norm=1.0))
+    method = dpb.Refit(steps=3) if method is None else method
+    return dpb.plan(problem, sizes, dpb.Budget(8.0, 1e-3), method=method, refit=None), held
