@@ -18,8 +18,8 @@ from dpbilevel.evaluation.heldout import classes_of
 from dpbilevel.evaluation.means import NORM
 from dpbilevel.evaluation.of_units import caveats_without_units
 from dpbilevel.evaluation.scoring import CLASSIFIERS, METRICS, REGRESSORS, Declared, chosen_metrics, scored
+from dpbilevel.methods.unit_losses import sum_over_rows
 from dpbilevel.privacy import release as release_module
-from dpbilevel.privacy.bundles import Bundle
 from dpbilevel.privacy.units import Selection
 
 BUDGET, EXACT = dpb.Budget(1.0, 1e-4), dpb.Budget(math.inf)
@@ -140,10 +140,7 @@ def test_the_clip_leaves_every_unit_as_it_is(model, asked):
 
 @KINDS
 def test_a_sum_over_rows_would_be_clipped(model, asked, monkeypatch):
-    def summed(contributions, unit: Bundle):
-        return jax.tree.map(lambda leaf: jnp.tensordot(unit.present.astype(leaf.dtype), leaf, 1), contributions)
-
-    monkeypatch.setattr(evaluating, "mean_over_rows", summed)
+    monkeypatch.setattr(evaluating, "mean_over_rows", sum_over_rows)
     assert longest(*planned(model, asked)) > 1.5
 
 

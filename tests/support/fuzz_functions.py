@@ -75,7 +75,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], dict[str, Any], tuple[str, ...]]]
     ),
     "DPLocGD": (dpb.DPLocGD, {}, _gradient),
     "DPLocSGD": (dpb.DPLocSGD, {}, (*_gradient, "sampling")),
-    "BlackBox": (dpb.BlackBox, {"train": print, "event": dpb.GaussianDP(0.1)}, ("adjacency",)),
+    "BlackBox": (dpb.BlackBox, {"train": print, "event": dpb.GaussianDP(0.1)}, ("adjacency", "rows_per_unit")),
     "DPBilevel": (
         dpb.DPBilevel,
         {"inner": dpb.DPLocGD()},

@@ -19,7 +19,7 @@ from dpbilevel.privacy.units import Selection
 from dpbilevel.records import isolated_jax_config
 
 MOST, MEAN = 4, 2.0  # rows of a unit, and their mean
-REFUSED = {"DPBilevel, black box", "ScreenSources"}  # do not take units of several rows
+REFUSED = {"DPBilevel, black box"}  # whose trainer declares the cost of a row
 TAKEN = [name for name in METHODS if name not in REFUSED | {"OracleHyperparameters"}]  # which is not private
 UNITS = 60
 TRIED = 120  # units that take the place of one

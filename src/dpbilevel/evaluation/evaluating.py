@@ -23,7 +23,6 @@ from dpbilevel.evaluation.of_units import (
     MEANING,
     caveats_without_units,
     in_places,
-    mean_over_rows,
     of_records,
     selected,
 )
@@ -32,6 +31,7 @@ from dpbilevel.evaluation.scoring import Declared, Metric, chosen_metrics, group
 from dpbilevel.execution.program import Program, Stage
 from dpbilevel.execution.running import check_ledger, run
 from dpbilevel.foundation.about import version
+from dpbilevel.methods.unit_losses import mean_over_rows
 from dpbilevel.planning import check_delta
 from dpbilevel.privacy.accounting import all_charges
 from dpbilevel.privacy.budget import Budget
@@ -281,7 +281,7 @@ def _vector_of(metrics: tuple[Metric, ...]) -> Callable[[None, Tree], Tree]:
 def _vector(metrics: tuple[Metric, ...], point: None, record: Tree) -> Tree:
     """One record's contribution to all metrics jointly; of a unit, the mean over its rows."""
     if isinstance(record, Bundle):
-        return mean_over_rows(jax.vmap(lambda row: _vector(metrics, point, row))(record.rows), record)
+        return mean_over_rows(lambda row: _vector(metrics, point, row), record)
     return {chosen.name: chosen.contribution(record[chosen.name]) for chosen in metrics}
 
 

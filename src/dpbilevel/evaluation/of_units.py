@@ -26,12 +26,10 @@ themselves would show it their number, which is private: a compiled model, which
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from dpbilevel.errors import InvalidArgument
 from dpbilevel.evaluation.heldout import rows_at
-from dpbilevel.privacy.bundles import Bundle
 from dpbilevel.privacy.units import Selection, check_bounds, read_ids
 
 Tree = Any
@@ -77,14 +75,3 @@ def caveats_without_units(model: Any, units: Any) -> tuple[str, ...]:
         "the training of the model protected units (all rows of one id), and these scores protect single rows; pass "
         "units=... and rows_per_unit=... to protect units",
     )
-
-
-def mean_over_rows(contributions: Tree, unit: Bundle) -> Tree:
-    """The mean of the contributions of the rows of a unit that are present; zero if none is."""
-    rows = jnp.maximum(jnp.sum(unit.present), 1)
-
-    def mean(leaf: jax.Array) -> jax.Array:
-        there = unit.present.reshape(-1, *[1] * (leaf.ndim - 1))
-        return jnp.sum(jnp.where(there, leaf, 0), axis=0) / rows
-
-    return jax.tree.map(mean, contributions)
