@@ -4,7 +4,7 @@
 
 Fits of a logistic regression run in processes of their own: of rows, of the same rows as units, and of units with k
 places each. Peaks of a small and of a large fit are compared, so that Python, its libraries and JAX's compiler do not
-count. A pass is a clipped sum of gradients over all units, compiled; the ways to store units take turns, and the fastest
+count. A pass is a clipped sum of gradients over all units, compiled; ways to store units take turns, and the fastest
 pass counts.
 """
 
@@ -49,9 +49,9 @@ another at the front of such an array, and memory behind the last one is never t
 
 ## A fit
 
-`DPLogisticRegressionCV` on {few:,} and on {people:,} people with at most k = {most} rows of {columns} columns, {mean:.2f}
-on average. The larger table has {rows:,} rows, {size:.0f} MiB more than the smaller one. *Memory* is how much more the
-peak of the process is, with the rows that the caller holds.
+`DPLogisticRegressionCV` on {few:,} and on {people:,} people with at most k = {most} rows of {columns} columns,
+{mean:.2f} on average. The larger table has {rows:,} rows, {size:.0f} MiB more than the smaller one. *Memory* is how much
+more the peak of the process is, with the rows that the caller holds.
 
 {fits}
 
