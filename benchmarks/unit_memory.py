@@ -50,8 +50,8 @@ another at the front of such an array, and memory behind the last one is never t
 ## A fit
 
 `DPLogisticRegressionCV` on {few:,} and on {people:,} people with at most k = {most} rows of {columns} columns,
-{mean:.2f} on average. The larger table has {rows:,} rows, {size:.0f} MiB more than the smaller one. *Memory* is how much
-more the peak of the process is, with the rows that the caller holds.
+{mean:.2f} on average. The larger table has {rows:,} rows, {size:.0f} MiB more than the smaller one. *Memory* is how
+much more the peak of the process is, with the rows that the caller holds.
 
 {fits}
 
