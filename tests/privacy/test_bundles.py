@@ -182,6 +182,15 @@ def test_packed_units_release_the_bits_of_units_with_k_places_each(name, monkeyp
     check_same((one.x, one.y, one.history), (other.x, other.y, other.history))
 
 
+@pytest.mark.filterwarnings("ignore::dpbilevel.UtilityWarning")
+def test_packed_units_on_disk_release_the_same_bits(tmp_path):
+    one, other = (
+        solved("Tracking, Poisson", units.records(storage=where), seed=1).to_json()["history"]
+        for where in (None, tmp_path)
+    )
+    assert one == other
+
+
 def test_integers_of_packed_units_are_those_of_units_with_k_places_each():
     unit = TABLES["any number of rows"]
     chosen, arrays = selected(unit), rows_of(unit)
