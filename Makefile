@@ -21,7 +21,7 @@ QUICKLY := $(addprefix tests/,applications cli datasets encoding estimators meth
 # Debian ships a Python without ensurepip, so a candidate counts only once it has run this.
 USABLE := import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 15))
 
-.PHONY: help demo test test-pages test-fast test-heavy lint docs format clean bench-rates bench-solver bench-solver-private bench-constants bench-multitask bench-penalty bench-noise-aware bench-few-sources bench-units bench-large bench-results bench-survey bench-utility bench-estimators bench-tables bench-training bench-smoothness bench-speed trust bench-audits golden
+.PHONY: help demo test test-pages test-fast test-heavy lint docs format clean bench-rates bench-solver bench-solver-private bench-constants bench-multitask bench-penalty bench-noise-aware bench-few-sources bench-units bench-unit-memory bench-large bench-results bench-survey bench-utility bench-estimators bench-tables bench-training bench-smoothness bench-speed trust bench-audits golden
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile
@@ -72,6 +72,9 @@ bench-multitask: $(READY)  ## a shared representation beside separate models (ha
 
 bench-units: $(READY)  ## rows, aircraft and groups of rows on real flights (a few minutes)
 	$(PY) benchmarks/units.py $(ARGS)
+
+bench-unit-memory: $(READY)  ## memory and time of units with few of k rows (ten minutes)
+	$(PY) benchmarks/unit_memory.py $(ARGS)
 
 bench-large: $(READY)  ## tune on a table of 5 GB with about 1 GB of memory (a quarter of an hour, 15 GB of disk)
 	$(PY) benchmarks/large.py $(ARGS)

@@ -29,6 +29,7 @@ from dpbilevel.foundation.precision import in_user_precision, is_double
 from dpbilevel.foundation.tracing import without_addresses
 from dpbilevel.privacy.accounting import ROLES
 from dpbilevel.privacy.arrays import check_leading_axis, drop_unusable, narrowed, usable_dtype
+from dpbilevel.privacy.bundles import is_packed, packed_shapes
 from dpbilevel.privacy.ledger import Receipt
 from dpbilevel.privacy.memory import Memory
 from dpbilevel.privacy.noise import KeySchedule
@@ -188,12 +189,12 @@ class Records:
         for role, (source, present) in _VAULT[self].items():
             number = self._sizes.count(role)
             with isolated_jax_config():
-                leaves, structure = jax.tree.flatten((source.as_numpy(number), gathered(present)[:number]))
-                arrays = [np.ascontiguousarray(leaf) for leaf in leaves]
-            shapes = [[array.dtype.str, list(array.shape)] for array in arrays]
-            mac.update(json.dumps([role, without_addresses(str(structure)), shapes]).encode())
-            for array in arrays:
-                mac.update(array.reshape(-1).view(np.uint8).data)
+                valid = gathered(present)[:number]
+                leaves, structure = jax.tree.flatten((source.records(number), valid))
+                shapes = [[np.dtype(leaf.dtype).str, list(leaf.shape)] for leaf in leaves]
+                mac.update(json.dumps([role, without_addresses(str(structure)), shapes]).encode())
+                for array in (*source.contents(number), valid):
+                    mac.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
         return mac.digest()
 
     def __repr__(self) -> str:
@@ -309,9 +310,11 @@ def answer_dimensions(program: Program, sizes: RecordShapes, state: State) -> di
 def _shapes(sizes: RecordShapes) -> dict[str, tuple[Memory | Shards, Any]]:
     if sizes.mesh is not None:
         return {role: Shards.shapes(getattr(sizes, role), sizes.mesh) for role in sizes.roles}
+    held = {role: getattr(sizes, role) for role in sizes.roles}
+    if is_packed(sizes.rows_per_unit, sizes.mesh):
+        held = {role: packed_shapes(bundles) for role, bundles in held.items()}
     return {
-        role: (Memory.shapes(getattr(sizes, role)), jax.ShapeDtypeStruct((sizes.count(role),), bool))
-        for role in sizes.roles
+        role: (Memory.shapes(shapes), jax.ShapeDtypeStruct((sizes.count(role),), bool)) for role, shapes in held.items()
     }
 
 
@@ -350,7 +353,11 @@ def _prepared(
             'clean them, or pass invalid="zero" to let such records contribute nothing'
         )
     if selection is not None:
-        arrays, valid = selection.bundled(arrays, storage), selection.usable(valid)
+        valid = selection.usable(valid)
+        if is_packed(selection.rows_per_unit, mesh):
+            arrays = selection.packed(arrays, valid, storage)
+        else:
+            arrays = selection.bundled(arrays, storage)
     # Copies, because the caller could change an array during a run. Under isolated settings, because with
     # jax_debug_nans even a copy to the device raises on a record's value.
     with isolated_jax_config():

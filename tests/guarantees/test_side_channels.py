@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support import unit_neighbours
 from support.every_method import BUDGET, METHODS, NUMBER, PROBLEM, SHORT, START, data, solved, spoiled
 from support.loop_lengths import steered_loops
 
@@ -44,7 +45,7 @@ def doors(traced, numbers: int, rest: int) -> list[str]:
 
 def doors_of(program: Program, sizes: dpb.RecordShapes, state) -> list[str]:
     """Those of a whole program, as records execute it."""
-    arrays = {role: (getattr(sizes, role), jax.ShapeDtypeStruct((sizes.count(role),), bool)) for role in sizes.roles}
+    arrays = records_module._shapes(sizes)
     state = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(np.shape(leaf), np.asarray(leaf).dtype), state)
     found = []
     with isolated_jax_config():
@@ -97,6 +98,39 @@ def test_a_charged_run_comes_to_its_end_whatever_records_hold(name, executed):
     assert again == compiled, "a program was compiled again for other values"
     for ledger in charged.values():
         assert len(ledger.entries) == 1 + len(DEADLY)
+    for run in {id(run.program): run for run in executed}.values():
+        assert doors_of(run.program, run.sizes, run.state) == []
+
+
+def tables_of_units():
+    """Records of a list of units, one of whom has rows of every number and kind: none, more than k, unusable ones."""
+    arrays, ids, one = unit_neighbours.table(), unit_neighbours.ids(), unit_neighbours.ids()["lower"][7]
+    listed = {"upper": np.unique(ids["upper"]), "lower": np.arange(ids["lower"].min(), ids["lower"].max() + 5)}
+    others = ids["lower"] != one
+    for rows, value in ((3, 0.5), (0, 0.5), (1, 0.5), (9, 0.5), *((9, value) for value in DEADLY.values())):
+
+        def changed(leaf, new, rows=rows):
+            return np.concatenate([leaf[others][:50], np.full(rows, new, leaf.dtype), leaf[others][50:]])
+
+        lower = {"source": changed(arrays["lower"]["source"], 1), "value": changed(arrays["lower"]["value"], value)}
+        unit = {"upper": ids["upper"], "lower": changed(ids["lower"], one)}
+        options = {"rows_per_unit": unit_neighbours.MOST, "unit_ids": listed, "invalid": "zero"}
+        yield dpb.Records(upper=arrays["upper"], lower=lower, unit=unit, **options)
+
+
+@pytest.mark.parametrize("name", ["Tracking, Poisson", "ScreenSources", "PrivateRandomSearch"])
+def test_nothing_that_is_seen_of_a_run_on_units_depends_on_how_many_rows_they_have(name, executed):
+    seen, compiled = [], []
+    for held in tables_of_units():
+        executed.clear()
+        ledger = dpb.Ledger(dpb.Budget(20.0, 1e-2), composition="basic")
+        seed = {"seed": 0} if name == "PrivateRandomSearch" else {}  # its number of runs is random, and secret
+        solution = solved(name, held, ledger=ledger, **seed)
+        seen.append((outline(executed, solution), solution.sizes, held.sizes, ledger.entries[0].rows_per_unit))
+        compiled.append(records_module._execute._cache_size())
+        assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves((solution.x, solution.y)))
+    assert all(one == seen[0] for one in seen), "what is seen of a run depends on rows of units"
+    assert len(set(compiled)) == 1, "a program was compiled again for another number of rows"
     for run in {id(run.program): run for run in executed}.values():
         assert doors_of(run.program, run.sizes, run.state) == []
 

@@ -27,13 +27,13 @@ from support.optimised_hlo import optimised
 import dpbilevel as dpb
 from dpbilevel.execution import program as program_module
 from dpbilevel.privacy import memory, shards
+from dpbilevel.privacy.bundles import Bundle
 from dpbilevel.privacy.memory import Memory
 from dpbilevel.privacy.noise import KeySchedule, standard_normal
 from dpbilevel.privacy.outer import Outer
 from dpbilevel.privacy.release import Contribution, Release
 from dpbilevel.privacy.second_moments import SecondMoments
 from dpbilevel.privacy.shards import Shards
-from dpbilevel.privacy.units import Bundle
 from dpbilevel.records import Records, isolated_jax_config
 
 DEVICES = (1, 2, 4)

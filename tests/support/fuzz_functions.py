@@ -75,7 +75,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], dict[str, Any], tuple[str, ...]]]
     ),
     "DPLocGD": (dpb.DPLocGD, {}, _gradient),
     "DPLocSGD": (dpb.DPLocSGD, {}, (*_gradient, "sampling")),
-    "BlackBox": (dpb.BlackBox, {"train": print, "event": dpb.GaussianDP(0.1)}, ("adjacency",)),
+    "BlackBox": (dpb.BlackBox, {"train": print, "event": dpb.GaussianDP(0.1)}, ("adjacency", "rows_per_unit")),
     "DPBilevel": (
         dpb.DPBilevel,
         {"inner": dpb.DPLocGD()},
@@ -164,6 +164,10 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], dict[str, Any], tuple[str, ...]]]
         _linear | {"dimension": 2, "tasks": 2},
         ("hidden", "ridge", "row_norm", "target_bound"),
     ),
-    "unit_sizes": (unit_sizes, {"units": np.arange(60) // 3, "budget": BUDGET}, ("largest", "ledger", "seed")),
+    "unit_sizes": (
+        unit_sizes,
+        {"units": np.arange(60) // 3, "budget": BUDGET},
+        ("largest", "unit_ids", "ledger", "seed"),
+    ),
     "label_noise": (applications.label_noise, _linear | {"classes": 2}, ("ridge", "row_norm")),
 }

@@ -214,6 +214,7 @@ def evaluate(
     positive_class: Annotated[str | None, "The class of auc and calibration, if there are more than two."] = None,
     unit: shared.UnitColumn = None,
     rows_per_unit: shared.RowsPerUnit = None,
+    unit_ids: shared.UnitIds = None,
     adjacency: shared.Adjacency = "replace-one",
     ledger: shared.LedgerAddress = None,
     dataset: shared.Dataset = None,
@@ -237,6 +238,7 @@ def evaluate(
         positive_class=positive_class,
         unit=unit,
         rows_per_unit=rows_per_unit,
+        unit_ids=unit_ids,
         epsilon=epsilon,
         delta=delta,
         adjacency=adjacency,
@@ -255,6 +257,7 @@ def unit_sizes(
     delta: Annotated[
         float | None, "Its delta; by default 1/n^1.1, rounded down; n, the number of ids, is public."
     ] = None,
+    unit_ids: shared.UnitIds = None,
     largest: Annotated[int, "Bins end at 1, 2, 4, ... rows up to this number, which is public."] = 64,
     adjacency: shared.Adjacency = "replace-one",
     ledger: shared.LedgerAddress = None,
@@ -269,7 +272,9 @@ def unit_sizes(
     from dpbilevel.cli.layout import layout
     from dpbilevel.cli.unit_sizes import WantedSizes
 
-    wanted = WantedSizes(unit=unit, largest=largest, epsilon=epsilon, delta=delta, adjacency=adjacency)
+    wanted = WantedSizes(
+        unit=unit, unit_ids=unit_ids, largest=largest, epsilon=epsilon, delta=delta, adjacency=adjacency
+    )
     show_unit_sizes(data, wanted, layout(delimiter, ".", columns), (ledger, dataset), (json, quiet))
 
 

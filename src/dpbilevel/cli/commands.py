@@ -70,7 +70,7 @@ def fit(asked: FitCommand, command: str, stored: StoredRun | None = None) -> Non
             tables = (job.table, *([] if job.validation is None else [job.validation]))
             # The number of rows of a file says nothing about units.
             counts = [table.rows if job.asked.unit is None else None for table in tables]
-            counts[0] = counts[0] if rows is None else rows
+            counts[0] = (counts[0] if job.listed is None else len(job.listed)) if rows is None else rows
             if None in counts:
                 raise InvalidArgument(
                     "--dry-run: reads no records and cannot count the rows of a CSV, or units; add --rows N, the "

@@ -26,14 +26,14 @@ from dpbilevel.estimators.codes import Codes
 from dpbilevel.estimators.split import Positions, split, split_by_hash, validation_rows
 from dpbilevel.evaluation.evaluating import ScorePlan, plan_scores, warn_if_noisy
 from dpbilevel.evaluation.heldout import check_same_kind, checked_pair
-from dpbilevel.evaluation.of_units import in_places, of_records, selected
+from dpbilevel.evaluation.of_units import WithRows, in_places, of_records, selected
 from dpbilevel.evaluation.result import Evaluation
 from dpbilevel.evaluation.scoring import Declared, chosen_metrics, scored
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.ledger import Receipt
 from dpbilevel.privacy.noise import KeySchedule
 from dpbilevel.privacy.storage import Storage
-from dpbilevel.privacy.units import Selection, read_ids, read_units
+from dpbilevel.privacy.units import Selection, listed_ids, read_ids, read_units
 from dpbilevel.records import Records
 from dpbilevel.solution.solution import Solution
 
@@ -82,11 +82,17 @@ def set_aside(rows: Rows, holdout: float, storage: Storage | None = None) -> tup
         _check_three(len(rows.target), "rows")
         held, remaining = split(len(rows.target), holdout, _SEED)
         return _at(rows, np.sort(remaining), storage), _at(rows, np.sort(held), storage)
-    names, unit = np.unique(read_ids(rows.units, len(rows.target)), return_inverse=True)
+    ids = read_ids(rows.units, len(rows.target))
+    listed = listed_ids(rows.listed, ids)
+    names = np.unique(ids) if listed is None else listed
+    unit = np.searchsorted(names, ids)
     _check_three(len(names), "units")
     is_held = np.zeros(len(names), bool)
     is_held[split_by_hash(names, holdout, _SEED)[0]] = True
-    return _at(rows, np.flatnonzero(~is_held[unit])), _at(rows, np.flatnonzero(is_held[unit]))
+    run, scores = (_at(rows, np.flatnonzero(mine[unit])) for mine in (~is_held, is_held))
+    if listed is None:
+        return run, scores
+    return replace(run, listed=names[~is_held]), replace(scores, listed=names[is_held])
 
 
 def _check_three(number: int, kind: str) -> None:
@@ -133,14 +139,17 @@ def planned_scores(
     classes = None if column.kind == "range" else np.array(column.values)
     declared = Declared(target_range=column.values) if classes is None else Declared()
     names = default_metrics(column.kind, len(column.values))
-    metrics = chosen_metrics(names, estimator, classes, budget, number, declared)
+    metrics: Any = chosen_metrics(names, estimator, classes, budget, number, declared)
+    metrics = metrics if rows.listed is None else (*metrics, WithRows())
     planned = plan_scores(metrics, number, budget, noise, ROLE)
     warn_if_noisy(planned, stacklevel=3, kind="rows" if rows.units is None else "units")
     target = rows.target.words() if isinstance(rows.target, Codes) else rows.target
     _, targets = checked_pair((rows.features, target))
     if classes is not None:
         check_same_kind(targets, classes)
-    return HeldOut(rows.features, targets, planned, classes, selected(rows.units, rows_per_unit, len(targets)))
+    return HeldOut(
+        rows.features, targets, planned, classes, selected(rows.units, rows_per_unit, len(targets), rows.listed)
+    )
 
 
 def default_metrics(kind: str, labels: int) -> tuple[str, ...]:

@@ -20,7 +20,13 @@ from dpbilevel.cli.run_folder import CHECKPOINT, OPTIONS, RUN, remove_checkpoint
 from dpbilevel.errors import InvalidArgument
 from dpbilevel.report.run_file import run_status
 
-_MOVABLE = ("data", "schema", "validation", "ledger")  # where something is; that it is the same is checked otherwise
+_MOVABLE = (
+    "data",
+    "schema",
+    "validation",
+    "unit_ids",
+    "ledger",
+)  # where something is; that it is the same is checked otherwise
 _OUTPUT = ("json", "quiet")
 _NEW_RUNS = ("force", "dry_run", "rows")  # options that mean something for a new run only
 _PASSWORD = r"(?<=://)([^:@/]*):[^@]*(?=@)"

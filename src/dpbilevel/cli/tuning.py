@@ -1,6 +1,6 @@
 """A run on a file: read, charge, tune and train, write the released values."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -120,12 +120,15 @@ def _read(job: Job, storage: Storage | None) -> tuple[Rows, Rows | None]:
         known = job.encoder, job.schema, asked.target
         return read_stored_rows(job.table, *known, job.rows, storage, asked.weight), None
     rows = read_rows(job.table, job.encoder, job.schema, asked.target, asked.place_columns(), asked.unit, asked.weight)
+    rows = replace(rows, listed=job.listed)
     if job.validation is None:
         return rows, None
     return rows, read_rows(job.validation, job.encoder, job.schema, asked.target, {}, asked.unit)
 
 
 def _prepared(model: Any, rows: Rows, validation: Rows | None) -> Prepared:
+    if rows.listed is not None:
+        model.set_params(unit_ids=rows.listed)  # without those that are set aside
     arguments: dict[str, Any] = dict(rows.places) | ({} if rows.units is None else {"units": rows.units})
     if validation is not None:
         more = () if validation.units is None else (validation.units,)
@@ -159,9 +162,16 @@ def _facts(job: Job, rows: Rows, validation: Rows | None, held: Rows | None) -> 
         **asked.place_columns(),
         **asked.facts(),
         **asked.unit_facts(),
+        **_list_of_units(job),
         "validation": validated,
         **({} if held is None else {"held out": f"{held.records:,} further {kind}, by {how}"}),
     }
+
+
+def _list_of_units(job: Job) -> dict[str, str]:
+    if job.asked.unit_ids is None or job.listed is None:
+        return {}
+    return {"list of units": f"{job.asked.unit_ids.name}, with {len(job.listed):,} ids, is public"}
 
 
 def _linear_model(job: Job, model: Any) -> LinearModel:

@@ -129,23 +129,6 @@ def _check_encoded(X: Any) -> None:
         check_columns_are_public([X])
 
 
-def check_no_weights(estimator: Any, sample_weight: Any, units: Any) -> None:
-    """Raise for weights together with units, before anything is read."""
-    if units is None and estimator.rows_per_unit is None:
-        return
-    weights = {
-        "sample_weight": sample_weight,
-        "largest_weight": estimator.largest_weight,
-        "class_weight": getattr(estimator, "class_weight", None),
-    }
-    for name, given in weights.items():
-        if given is not None:
-            raise InvalidArgument(
-                f"{name}: is not supported together with units yet; leave {name} out, or leave units and rows_per_unit "
-                "out, which protects rows"
-            )
-
-
 def planned_sizes(records: Mapping[str, Tree], estimator: Any) -> RecordShapes:
     """Sizes for a plan without data: lines of the shapes are rows, or units if the estimator bounds their rows."""
     if estimator.rows_per_unit is None:

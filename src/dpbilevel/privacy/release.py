@@ -26,9 +26,10 @@ from dpbilevel.foundation.precision import is_double
 from dpbilevel.foundation.structure import function, passing
 from dpbilevel.privacy.accounting import ROLES, Charge
 from dpbilevel.privacy.budget import ADJACENCIES, Adjacency
+from dpbilevel.privacy.bundles import unit_shape
 from dpbilevel.privacy.clipping import LARGEST_CLIP, ROUNDING, SMALLEST_CLIP, clipped_sum
 from dpbilevel.privacy.grid import Grid
-from dpbilevel.privacy.memory import room
+from dpbilevel.privacy.memory import Memory, room
 from dpbilevel.privacy.noise import standard_normal
 from dpbilevel.privacy.outer import dense
 from dpbilevel.privacy.sampling import FullBatch, Sampling, check_sampling
@@ -208,7 +209,7 @@ class Release:
                     )
                 indices, taken = batch
                 places = jnp.concatenate([indices, jnp.zeros(room(indices.size) - indices.size, indices.dtype)])
-                arrays = jax.tree.map(lambda leaf: leaf[places], arrays)  # noqa: B023
+                arrays = (arrays if isinstance(arrays, Memory) else Memory(arrays)).at(places)
                 present = present[indices] & taken
             vector = at_point(contribution.per_record, point, precise)
             summed = clipped_sum(vector, arrays, present, contribution.clip)
@@ -247,7 +248,7 @@ class Release:
         """A raveled answer of zeros, and the function that gives an answer its structure back."""
         shapes = []
         for role, contribution in self.contributions.items():
-            one = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape[1:], leaf.dtype), arrays_of(records[role][0]))
+            one = unit_shape(arrays_of(records[role][0]))
             shapes.append(jax.eval_shape(lambda *at: dense(contribution.per_record(*at)), point, one))  # noqa: B023
         described = [(jax.tree.structure(s), [leaf.shape for leaf in jax.tree.leaves(s)]) for s in shapes]
         if any(description != described[0] for description in described):

@@ -38,6 +38,7 @@ import numpy as np
 
 from dpbilevel.errors import InvalidArgument
 from dpbilevel.foundation.structure import passing
+from dpbilevel.privacy.bundles import unit_shape
 from dpbilevel.privacy.clipping import ROUNDING, clipped
 from dpbilevel.privacy.grid import Grid, integers
 from dpbilevel.privacy.memory import CHUNK
@@ -124,8 +125,7 @@ class SecondMoments(Release):
     ) -> jax.Array:
         arrays, present = records
         row = at_point(part.per_record, point, precise)
-        one = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), arrays_of(arrays))
-        shape = jax.eval_shape(lambda record: dense(row(record)), one).shape
+        shape = jax.eval_shape(lambda record: dense(row(record)), unit_shape(arrays_of(arrays))).shape
         own = total(shape[0] if len(shape) == 2 else 0)
         return own.value(source_of(arrays).fold(lambda record: dense(row(record)), own, present))
 

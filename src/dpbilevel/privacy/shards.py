@@ -18,7 +18,7 @@ the bound on rounding counts (`clipping.ROUNDING`).
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +30,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from dpbilevel.errors import InvalidArgument
 from dpbilevel.foundation.arguments import count
+from dpbilevel.privacy.bundles import contents
 from dpbilevel.privacy.memory import Memory
 from dpbilevel.privacy.sums import Source, Sum, Tree, Vector
 
@@ -143,6 +144,10 @@ class Shards:
     def as_numpy(self, number: int) -> Tree:
         """The records, of which there are so many, as NumPy's arrays."""
         return jax.tree.map(lambda leaf: gathered(leaf)[:number], self.memory.arrays)
+
+    def contents(self, number: int) -> Iterator[npt.NDArray[Any]]:
+        """All that is held of the records, for a seal."""
+        return contents(self.as_numpy(number), number)
 
     def fold(self, vector: Vector, total: Sum, present: jax.Array) -> Any:
         """Fold a sum over the records of each device, and merge the sums of all of them on every device."""

@@ -55,12 +55,16 @@ class Storage:
             )
         return cls(Path(folder))
 
-    def zeros(self, size: int) -> npt.NDArray[np.uint8]:
-        """So many bytes; their file goes with the last array that uses them."""
+    def zeros(self, size: int, used: int | None = None) -> npt.NDArray[np.uint8]:
+        """So many bytes; their file goes with the last array that uses them.
+
+        Space is taken for all of them, or for the first ``used``: the others will not be written.
+        """
         try:
             handle = self._nameless()
             try:
-                allocated(handle, max(1, size))
+                allocated(handle, max(1, size if used is None else used))
+                os.truncate(handle, max(1, size))
                 return np.frombuffer(mmap.mmap(handle, max(1, size)), np.uint8, size)
             finally:
                 os.close(handle)

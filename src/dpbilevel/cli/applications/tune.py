@@ -53,8 +53,6 @@ class Tune(FitCommand):
             memory_limit(self.memory)
         if self.groups not in _GROUPS:
             raise InvalidArgument(f"--groups {self.groups}: must be one of {', '.join(_GROUPS)}")
-        if self.unit is not None and self.weight is not None:
-            raise InvalidArgument("--weight: is not supported together with --unit yet; leave one of them out")
 
     def declared(self, schema: "Schema", encoder: "BoundedEncoder") -> dict[str, Any]:
         """The group of each encoded column, smoothness, and the largest weight."""
