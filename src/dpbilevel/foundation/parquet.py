@@ -6,7 +6,7 @@ the rule and the remedy.
 
 import contextlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -59,16 +59,18 @@ def batches(path: Path, columns: Sequence[str], within: slice | None = None) -> 
                 if groups:
                     read = file.iter_batches(batch_size=rows, row_groups=list(groups), columns=list(columns))
                     start = next(iter(groups.values()))
-                    yield from _within(read, begin - start, end - start)
+                    yield from rows_within(read, begin - start, end - start)
 
 
-def _within(read: Iterator[Any], begin: float, end: float) -> Iterator[Any]:
-    """The rows of batches from one to another."""
+def rows_within(read: Iterable[Any], begin: float, end: float) -> Iterator[Any]:
+    """The rows of batches from one place to another; those after it are not read."""
     for batch in read:
-        low, high = int(max(0, begin)), int(max(0, min(batch.num_rows, end)))
+        low, high = int(max(0, begin)), int(min(batch.num_rows, end))
         begin, end = begin - batch.num_rows, end - batch.num_rows
         if low < high:
             yield batch.slice(low, high - low)
+        if end <= 0:
+            return
 
 
 @contextlib.contextmanager

@@ -26,6 +26,8 @@ T = TypeVar("T")
 
 PATIENCE = 1800.0  # seconds that a process waits for another one that lives; JAX notices one that has ended
 _POLLING = 1000  # milliseconds between which signals are handled
+_LEAVING = 5000  # milliseconds that processes wait for each other at their end
+_END = "dpbilevel/end"
 _LEAST = 2**12  # bytes of a broadcast: few lengths make few programs
 
 
@@ -114,6 +116,12 @@ class Job:
             done = [action()] if self.is_first else []
         return done[0] if done else follow()
 
+    def first(self, place: str, action: Callable[[], str]) -> str:
+        """The public text that ``action`` returns to the first process, which alone calls it."""
+        with self.telling():
+            text = action() if self.is_first else ""
+        return self.exchange(place, text)[0]
+
     def broadcast(self, content: bytes) -> bytes:
         """The bytes of the first process, which may be secret; those of the others are ignored."""
         if not self.is_several:
@@ -132,15 +140,34 @@ class Job:
         with ending(), jax.transfer_guard("allow"):
             return jax.tree.map(lambda array: _of_first(np.asarray(array), self.is_first), arrays)
 
+    def knows(self, error: BaseException) -> bool:
+        """Whether all processes know of an error, or will where they next wait for this one."""
+        return error is self._known
+
+    def leave(self, code: int) -> int:
+        """The exit code of the first process, which is that of all; one that does not come is not waited for."""
+        if not self.is_several:
+            return code
+        with contextlib.suppress(TimeoutError, JobFailed), ending():
+            if not self.is_first:
+                code = int(_service().blocking_key_value_get(_END, _LEAVING))
+                _service().key_value_set(f"{_END}/{self.index}", "seen")
+                return code
+            _service().key_value_set(_END, str(code))
+            for other in range(1, self.count):  # its service ends with it
+                _service().blocking_key_value_get(f"{_END}/{other}", _LEAVING)
+        return code
+
     def _tell(self, error: BaseException) -> None:
         """Send an error in place of the next message, unless all know of it. Does not wait for anyone."""
-        if not self.is_several or error is self._known:
+        if not self.is_several or self.knows(error):
             return
-        self._known, name = error, type(error).__name__
+        name = type(error).__name__
         text = f"processes: {self.index} ended with {name}; what it said is withheld, because it may depend on records"
         told = [name, str(error)] if isinstance(error, DPBilevelError) else ["JobFailed", text]
         with contextlib.suppress(JobFailed):  # the others are gone
             self._send({"error": told})
+            self._known = error
 
     def _error(self, name: str, text: str) -> DPBilevelError:
         kind = getattr(errors, name, JobFailed)
