@@ -8,6 +8,7 @@ The first process speaks for all: the output of the others is left out, except f
 This module does not import JAX.
 """
 
+import contextlib
 import json
 import os
 import signal
@@ -16,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import IO, Any
 
@@ -26,6 +27,7 @@ from dpbilevel.cli.signals import INTERRUPTED
 from dpbilevel.errors import InvalidArgument
 
 MEMBER = "DPBILEVEL_MEMBER"  # the environment variable that tells a child which process of which job it is
+LOST = signal.SIGUSR1  # tells the other processes that one was killed
 GRACE = 20.0  # seconds that processes have to end by themselves, once one has ended
 LAST = 10.0  # and that they have to end when they are told to
 _POLLING = 0.02
@@ -94,59 +96,68 @@ def launch(command: Sequence[str], processes: int | None, coordinator: str | Non
         raise InvalidArgument(f"launch {command[0]}: must be one of {', '.join(COMMANDS)}, with its options after it")
     if coordinator is not None:
         count, index = _place(processes, process, os.environ)
-        return watched([Child.start(coordinator, count, index, command, is_local=False)], command)
+        return run([index], lambda index: Child.start(coordinator, count, index, command, is_local=False), command)
     if process is not None:
         raise InvalidArgument("--process: is for several machines; give --coordinator too, or leave it out")
     if processes is None or processes < 1:
-        raise InvalidArgument(
-            "--processes: must be 1 or more, or this machine one of several (--coordinator HOST:PORT)"
-        )
+        raise InvalidArgument("--processes: must be 1 or more (or name this machine's --coordinator HOST:PORT)")
     with socket.socket() as reserved:
         # Bound until the end, so that no other program gets it; it never listens.
         reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         reserved.bind(("127.0.0.1", 0))
-        where = f"127.0.0.1:{reserved.getsockname()[1]}"
-        children: list[Child] = []
+        where, count = f"127.0.0.1:{reserved.getsockname()[1]}", processes
+        return run(range(count), lambda index: Child.start(where, count, index, command, is_local=True), command)
+
+
+def run(indices: Iterable[int], start: Callable[[int], Child], command: Sequence[str]) -> int:
+    """Start processes, wait until all have ended, and see to it that they do; returns the exit code of the job."""
+    children: list[Child] = []
+    with _signals_for(children) as received:
         try:
-            for index in range(processes):
-                children.append(Child.start(where, processes, index, command, is_local=True))
+            for index in indices:
+                children.append(start(index))
         except OSError as error:
-            for child in children:
-                child.process.kill()
-            raise InvalidArgument(f"--processes {processes}: they cannot be started ({error.strerror})") from None
-        return watched(children, command)
+            _send(children, signal.SIGKILL)
+            raise InvalidArgument(f"--processes: they cannot be started ({error.strerror})") from None
+        _wait(children)
+    return _reported(children, command, bool(received))
 
 
-def watched(children: Sequence[Child], command: Sequence[str]) -> int:
-    """Wait until all have ended, and see to it that they do; returns the exit code of the job."""
+@contextlib.contextmanager
+def _signals_for(children: Sequence[Child]) -> Iterator[list[int]]:
+    """Pass Ctrl-C and SIGTERM on to all processes. Those that start ignore the signal that one is lost."""
     received: list[int] = []
 
     def pass_on(number: int, *_: object) -> None:
         received.append(number)
-        _signal(children, number)
+        _send(children, number)
 
-    before = {number: signal.signal(number, pass_on) for number in (signal.SIGINT, signal.SIGTERM)}
+    own = {number: pass_on for number in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(number) != signal.SIG_IGN}
+    before = {number: signal.signal(number, handler) for number, handler in (own | {LOST: signal.SIG_IGN}).items()}
     try:
-        _wait(children)
+        yield received
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    return _reported(children, command, bool(received))
 
 
 def _wait(children: Sequence[Child]) -> None:
+    told = False
     while True:
-        ends = [child.ended for child in children if child.has_ended() and child.ended is not None]
-        if len(ends) == len(children):
+        ended = [child for child in children if child.has_ended()]
+        if len(ended) == len(children):
             return
-        since = time.monotonic() - min(ends) if ends else 0.0
+        if not told and any(child.process.returncode < 0 for child in ended):
+            told = True
+            _send(children, LOST)
+        since = time.monotonic() - min(child.ended or 0.0 for child in ended) if ended else 0.0
         if since > GRACE:
-            _signal(children, signal.SIGKILL if since > GRACE + LAST else signal.SIGTERM)
+            _send(children, signal.SIGKILL if since > GRACE + LAST else signal.SIGTERM)
             time.sleep(1.0)
         time.sleep(_POLLING)
 
 
-def _signal(children: Sequence[Child], number: int) -> None:
+def _send(children: Sequence[Child], number: int) -> None:
     for child in children:
         if not child.has_ended():
             child.process.send_signal(number)

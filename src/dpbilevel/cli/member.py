@@ -2,11 +2,13 @@
 
 import json
 import os
+import signal
 import sys
 from collections.abc import Callable
 from typing import NoReturn
 
 from dpbilevel.cli.ending import FAILED, exit_code_of
+from dpbilevel.cli.launch import LOST
 from dpbilevel.cli.signals import SIGNALS
 
 
@@ -21,7 +23,9 @@ def take_part(member: str, command: Callable[[], object]) -> NoReturn:
     if described["process"]:
         SIGNALS.ending = lambda: "The first process says whether anything was spent."
     from dpbilevel.foundation.joining import join
-    from dpbilevel.foundation.processes import current
+    from dpbilevel.foundation.processes import current, lose
+
+    signal.signal(LOST, lambda *_: lose())
 
     def run() -> None:
         join(**described)

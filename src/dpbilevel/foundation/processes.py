@@ -26,8 +26,10 @@ T = TypeVar("T")
 
 PATIENCE = 1800.0  # seconds that a process waits for another one that lives; JAX notices one that has ended
 _POLLING = 1000  # milliseconds between which signals are handled
-_LEAVING = 5000  # milliseconds that processes wait for each other at their end
+_LEAVING = 3000  # milliseconds that processes wait for each other at their end
 _END = "dpbilevel/end"
+_ENDED = "processes: another process of the job has ended, or cannot be reached; see what it said, and start all again"
+_LOST: list[bool] = []  # whether this process was told that another one was killed
 _LEAST = 2**12  # bytes of a broadcast: few lengths make few programs
 
 
@@ -182,6 +184,8 @@ class Job:
     def _received(self, index: int, place: str) -> dict[str, Any]:
         until = time.monotonic() + PATIENCE
         while time.monotonic() < until:
+            if _LOST:
+                raise self._error("JobFailed", _ENDED)
             with contextlib.suppress(TimeoutError), ending():
                 return dict(json.loads(_service().blocking_key_value_get(_key(self._sent, index), _POLLING)))
         raise self._error(
@@ -216,9 +220,12 @@ def ending() -> Iterator[None]:
         return
     if late:
         raise TimeoutError
-    raise JobFailed(
-        "processes: another process of the job has ended, or cannot be reached; see what it said, and start all again"
-    )
+    raise JobFailed(_ENDED)
+
+
+def lose() -> None:
+    """Another process was killed: do not wait for it, which JAX would do for a while."""
+    _LOST.append(True)
 
 
 def _of_first(array: npt.NDArray[Any], is_first: bool) -> npt.NDArray[Any]:
