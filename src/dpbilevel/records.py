@@ -5,12 +5,11 @@ this module, keyed by the object. `Records` cannot be passed to jit or grad, pic
 ``vars(records)`` show no values. The public facts about records are `RecordShapes` (`privacy/record_shapes.py`).
 """
 
-import contextlib
 import functools
 import hmac
 import json
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 import jax
@@ -24,8 +23,8 @@ from dpbilevel.errors import InvalidArgument, InvalidRecords
 from dpbilevel.execution.means import mean_over_records
 from dpbilevel.execution.program import Answer, Call, Means, Program, Randomness, Stage, State
 from dpbilevel.foundation.arguments import one_of
-from dpbilevel.foundation.precision import in_user_precision, is_double
-from dpbilevel.foundation.processes import ending
+from dpbilevel.foundation.precision import in_user_precision, is_double, isolated_jax_config
+from dpbilevel.foundation.processes import reached
 from dpbilevel.foundation.tracing import without_addresses
 from dpbilevel.privacy.accounting import ROLES
 from dpbilevel.privacy.arrays import check_leading_axis, drop_unusable, narrowed, shape_of, usable_dtype
@@ -37,7 +36,7 @@ from dpbilevel.privacy.parts import Part, job_of, own_range, own_records
 from dpbilevel.privacy.record_shapes import RecordShapes
 from dpbilevel.privacy.release import Release
 from dpbilevel.privacy.roles import check_roles
-from dpbilevel.privacy.shards import Shards, checked_mesh, gathered
+from dpbilevel.privacy.shards import Shards, checked_mesh, gathered, local_devices
 from dpbilevel.privacy.storage import Storage
 from dpbilevel.privacy.units import Selection, selections
 
@@ -71,7 +70,8 @@ class Records:
             are refused. By default records are on JAX's first device. Each process is given the same arrays, on a disk
             for example, and copies its own part of them.
         storage: a folder on a disk, for records that need not fit into memory: `np.load(..., mmap_mode="r")`, for
-            example. They are copied to private files there, which have no name and end with the process.
+            example. They are copied to private files there, which have no name and end with the process. With a mesh
+            each process must have one device.
 
     The role of each record is public. It must depend on the index of the record (of a unit: on its id), never on its
     content: not on a stratified split, and not on sorted data. Caveats of `EncodedRows` become caveats of every result.
@@ -108,8 +108,8 @@ class Records:
         given = {role: tree for role, tree in roles.items() if tree is not None}
         mesh = None if mesh is None else checked_mesh(mesh)
         job = job_of(mesh)
-        if mesh is not None and storage is not None:
-            raise InvalidArgument("storage: must be left out with a mesh, whose devices hold the records")
+        if mesh is not None and storage is not None and len(local_devices(mesh)) > 1:
+            raise InvalidArgument("storage: must be left out with several devices of a process, which hold the records")
         if job.is_several and unit is not None:
             raise InvalidArgument("unit: is not supported with devices of several processes yet; use those of one")
         with job.together("records"):
@@ -142,7 +142,7 @@ class Records:
                 errors on private rows are withheld.
             columns: names of the columns to read; None for all.
             storage, invalid: as in `Records`. A missing cell is NaN in a floating-point column, and refused elsewhere.
-            mesh: as in `Records`, with ``storage=None``. Each process of a job reads its own rows.
+            mesh: as in `Records`. Each process of a job reads its own rows.
             roles: a Parquet file, or a folder of them, for each role: ``upper=``, ``lower=``, ``both=``, ``heldout=``.
 
         >>> import os, tempfile, pyarrow, numpy as np
@@ -191,10 +191,10 @@ class Records:
         for done in range(0, rounds, program.capacity):
             number = min(program.capacity, rounds - done)
             randomness = program.randomness(schedule, first + done * program.keys_per_round, number, job)
-            with isolated_jax_config(), ending() if job.is_several else contextlib.nullcontext():
-                state, rows = _execute(program, precise, _VAULT[self], state, randomness, np.int32(number))
-                # By NumPy: JAX would compile a slice for every number of rounds.
-                history.append(jax.tree.map(lambda leaf, number=number: np.asarray(leaf)[:number], rows))
+            run = functools.partial(_executed, program, precise, _VAULT[self], state, randomness, number)
+            with isolated_jax_config():
+                state, rows = reached(run) if job.is_several else run()
+            history.append(rows)
         return state, jax.tree.map(lambda *parts: np.concatenate(parts), *history)
 
     def seal(self, key: bytes) -> bytes:
@@ -226,6 +226,14 @@ class Records:
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("Records cannot be pickled or copied: private values would leave the accounting")
+
+
+def _executed(
+    program: Program, precise: bool, arrays: Mapping[str, Any], state: State, randomness: Randomness, number: int
+) -> tuple[State, Tree]:
+    state, rows = _execute(program, precise, arrays, state, randomness, np.int32(number))
+    # By NumPy: JAX would compile a slice for every number of rounds.
+    return jax.block_until_ready(state), jax.tree.map(lambda leaf: np.asarray(leaf)[:number], rows)
 
 
 @functools.partial(jax.jit, static_argnames=("precise",))
@@ -340,23 +348,6 @@ def _shapes(sizes: RecordShapes) -> dict[str, tuple[Memory | Shards, Any]]:
     }
 
 
-@contextlib.contextmanager
-def isolated_jax_config() -> Iterator[None]:
-    """The JAX settings under which programs run: float64 for noise and sums, and no debugging that inspects values.
-
-    ``jax_debug_nans`` would turn a record's value into an exception, and ``jax_disable_jit`` would show values to the
-    losses. Settings that could fail a run after its charge are off too: strict type promotion and transfer guards.
-    """
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(jax.enable_x64(True))
-        stack.enter_context(jax.debug_nans(False))
-        stack.enter_context(jax.debug_infs(False))
-        stack.enter_context(jax.disable_jit(False))
-        stack.enter_context(jax.numpy_dtype_promotion("standard"))
-        stack.enter_context(jax.transfer_guard("allow"))
-        yield
-
-
 def _prepared(
     role: str, tree: Tree, invalid: str, selection: Selection | None, mesh: Mesh | None, storage: Storage | None
 ) -> tuple[Memory | Shards, jax.Array, int]:
@@ -384,7 +375,7 @@ def _prepared(
     with isolated_jax_config():
         if mesh is not None:
             number = jax.tree.leaves(whole)[0].shape[0] if several else len(valid)  # of units, if there are
-            return *Shards.stored(arrays, valid, mesh, number), number
+            return *Shards.stored(arrays, valid, mesh, number, storage), number
         return Memory.stored(arrays, valid, storage), jnp.array(valid), len(valid)
 
 

@@ -24,6 +24,8 @@ ORDER = (
     "foundation.precision",
     "foundation.structure",
     "foundation.tracing",
+    "foundation.processes",
+    "foundation.joining",
     "constraints",
     "constants",
     "theory",
@@ -54,6 +56,7 @@ ORDER = (
     "solution.outcome",
     "checkpoint.file",
     "checkpoint.fingerprint",
+    "checkpoint.agreement",
     "checkpoint.checkpoint",
     "execution.running",
     "solving",
@@ -113,7 +116,7 @@ HEAVY = {
 }
 # Their classes are scikit-learn's own kind, made by inheritance: who uses them has it. Nothing else imports them early.
 MAY_IMPORT_SKLEARN = {"dpbilevel.encoding.encoder", "dpbilevel.estimators"}
-MAY_IMPORT_TYPER = {"dpbilevel.cli.app"}
+MAY_IMPORT_TYPER = {"dpbilevel.cli.app", "dpbilevel.cli.registration"}
 # What they do is to talk to databases; `Ledger.open` imports them late.
 MAY_IMPORT_SQLALCHEMY = {f"dpbilevel.privacy.stores.{name}" for name in ("database", "postgresql", "sqlite", "tables")}
 VAGUE = {"utils", "util", "helpers", "common", "misc", "tools"}
@@ -356,7 +359,11 @@ KEPT = [
     (draws_randomness, "dpbilevel.privacy.discrete", "def f():\n    import opendp.prelude as dp"),
     (opens_the_vault, "dpbilevel.records", "_VAULT = {}"),
     (takes_keys, "dpbilevel.checkpoint.checkpoint", "def f(records, key):\n    return records.seal(key)"),
-    (takes_keys, "dpbilevel.solving", "from dpbilevel.records import isolated_jax_config\nrestored = kept.restored()"),
+    (
+        takes_keys,
+        "dpbilevel.solving",
+        "from dpbilevel.foundation.precision import isolated_jax_config\nrestored = kept.restored()",
+    ),
     (runs_past_the_loop, "dpbilevel.execution.running", "ledger.charge(records.execute)"),
     (runs_past_the_loop, "dpbilevel.privacy.stores.sqlite", "connection.execute('PRAGMA synchronous = FULL')"),
     (runs_past_the_loop, "dpbilevel.solving", "from dpbilevel.execution.running import charge\nreceipt = charge()"),

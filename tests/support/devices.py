@@ -272,9 +272,9 @@ def noise_of_every_shard(true):
 
 
 def padding_that_counts(true):
-    def divided(array, length, mesh):
+    def divided(array, length, mesh, storage):
         padding = np.ones((length * mesh.size - len(array), *array.shape[1:]), bool)
-        return true(np.concatenate([array, padding]) if array.dtype == bool else array, length, mesh)
+        return true(np.concatenate([array, padding]) if array.dtype == bool else array, length, mesh, storage)
 
     return divided
 

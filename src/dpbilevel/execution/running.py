@@ -16,13 +16,14 @@ from dpbilevel.checkpoint.checkpoint import Checkpoint
 from dpbilevel.errors import InvalidArgument
 from dpbilevel.execution.program import Program
 from dpbilevel.execution.progress import set_display, show_progress
+from dpbilevel.foundation.precision import isolated_jax_config
 from dpbilevel.foundation.processes import ALONE, Job
 from dpbilevel.privacy.accounting import Chargeable
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.ledger import Ledger, Receipt
 from dpbilevel.privacy.noise import KeySchedule
 from dpbilevel.privacy.parts import job_of
-from dpbilevel.records import Records, isolated_jax_config
+from dpbilevel.records import Records
 
 Tree = Any
 

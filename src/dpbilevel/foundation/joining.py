@@ -9,7 +9,6 @@ import contextlib
 import json
 import os
 import socket
-import sys
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -64,7 +63,6 @@ def join(coordinator: str, processes: int, process: int, *, is_local: bool = Fal
 @contextlib.contextmanager
 def _silence() -> Iterator[None]:
     """Without the standard output of this process, that of libraries in C++ too."""
-    sys.stdout.flush()
     kept, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
     try:
@@ -99,8 +97,8 @@ def _wait(coordinator: str, place: tuple[str, int], hello: dict[str, Any], until
         server = socket.create_server(place, family=socket.AF_INET6 if ":" in place[0] else socket.AF_INET)
     except OSError as error:
         raise JobFailed(
-            f"coordinator {coordinator}: process 0 cannot listen there ({error.strerror}); it must be a free port, at "
-            "an address of its machine"
+            f"coordinator {coordinator}: process 0 cannot listen there ({os.strerror(error.errno or 0)}); it must be a "
+            "free port, at an address of its machine"
         ) from None
     came, connections, problem = {0}, [], None
     with contextlib.ExitStack() as stack:

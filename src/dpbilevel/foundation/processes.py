@@ -28,7 +28,10 @@ PATIENCE = 1800.0  # seconds that a process waits for another one that lives; JA
 _POLLING = 1000  # milliseconds between which signals are handled
 _LEAVING = 3000  # milliseconds that processes wait for each other at their end
 _END = "dpbilevel/end"
-_ENDED = "processes: another process of the job has ended, or cannot be reached; see what it said, and start all again"
+_ENDED = (
+    "processes: JAX failed, most likely because another process of the job has ended or cannot be reached; see what "
+    "that one said, and start all again"
+)
 _LOST: list[bool] = []  # whether this process was told that another one was killed
 _LEAST = 2**12  # bytes of a broadcast: few lengths make few programs
 
@@ -139,8 +142,8 @@ class Job:
         if not self.is_several:
             return arrays
         self.exchange("a broadcast")  # JAX would wait for the last of them for a limited time
-        with ending(), jax.transfer_guard("allow"):
-            return jax.tree.map(lambda array: _of_first(np.asarray(array), self.is_first), arrays)
+        with jax.transfer_guard("allow"):
+            return reached(lambda: jax.tree.map(lambda array: _of_first(np.asarray(array), self.is_first), arrays))
 
     def knows(self, error: BaseException) -> bool:
         """Whether all processes know of an error, or will where they next wait for this one."""
@@ -150,14 +153,18 @@ class Job:
         """The exit code of the first process, which is that of all; one that does not come is not waited for."""
         if not self.is_several:
             return code
-        with contextlib.suppress(TimeoutError, JobFailed), ending():
-            if not self.is_first:
-                code = int(_service().blocking_key_value_get(_END, _LEAVING))
-                _service().key_value_set(f"{_END}/{self.index}", "seen")
-                return code
-            _service().key_value_set(_END, str(code))
-            for other in range(1, self.count):  # its service ends with it
-                _service().blocking_key_value_get(f"{_END}/{other}", _LEAVING)
+        with contextlib.suppress(TimeoutError, JobFailed):
+            return reached(lambda: self._leave(code))
+        return code
+
+    def _leave(self, code: int) -> int:
+        if not self.is_first:
+            code = int(_service().blocking_key_value_get(_END, _LEAVING))
+            _service().key_value_set(f"{_END}/{self.index}", "seen")
+            return code
+        _service().key_value_set(_END, str(code))
+        for other in range(1, self.count):  # the service ends with this process
+            _service().blocking_key_value_get(f"{_END}/{other}", _LEAVING)
         return code
 
     def _tell(self, error: BaseException) -> None:
@@ -178,16 +185,17 @@ class Job:
 
     def _send(self, message: dict[str, Any]) -> None:
         self._sent += 1
-        with ending():
-            _service().key_value_set(_key(self._sent, self.index), json.dumps(message))
+        key, text = _key(self._sent, self.index), json.dumps(message)
+        reached(lambda: _service().key_value_set(key, text))
 
     def _received(self, index: int, place: str) -> dict[str, Any]:
         until = time.monotonic() + PATIENCE
         while time.monotonic() < until:
             if _LOST:
                 raise self._error("JobFailed", _ENDED)
-            with contextlib.suppress(TimeoutError), ending():
-                return dict(json.loads(_service().blocking_key_value_get(_key(self._sent, index), _POLLING)))
+            with contextlib.suppress(TimeoutError):
+                key = _key(self._sent, index)
+                return dict(json.loads(reached(lambda: _service().blocking_key_value_get(key, _POLLING))))  # noqa: B023
         raise self._error(
             "JobFailed",
             f"processes: {index} did not get to {place!r} within {PATIENCE:g} s of {self.index}; end all of them, and "
@@ -207,17 +215,15 @@ def current() -> Job:
     return _JOBS.setdefault(id(state.client), Job(state.num_processes, state.process_id))
 
 
-@contextlib.contextmanager
-def ending() -> Iterator[None]:
-    """Around what needs the other processes: JAX's errors become one of the library. Its texts are not passed on."""
+def reached(action: Callable[[], T]) -> T:
+    """What an action returns that needs the other processes; JAX's errors become one of the library, without a text."""
+    late = False
     try:
-        yield
+        return action()
     except DPBilevelError:
         raise
     except Exception as error:
         late = "DEADLINE_EXCEEDED" in str(error)
-    else:
-        return
     if late:
         raise TimeoutError
     raise JobFailed(_ENDED)

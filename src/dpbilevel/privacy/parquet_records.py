@@ -65,11 +65,11 @@ def _read(
     leaves, structure = jax.tree.flatten(described)
     if any(len(leaf) != _MADE_UP for leaf in leaves):
         raise InvalidArgument("record: must return arrays with one line for each row of the block")
-    own = own_range(rows, mesh)
+    own, several = own_range(rows, mesh), job_of(mesh).is_several
     number = own.stop - own.start
     stored = [_reserved(role, number, leaf, storage) for leaf in leaves]
     first = 0
-    for batch in batches(path, list(kinds), own):
+    for batch in batches(path, list(kinds), own if several else None):
         block = {name: _cells(name, batch.column(at), kind) for at, (name, kind) in enumerate(kinds.items())}
         made = _made(record, block, batch.num_rows, leaves, structure)
         if made is None:
@@ -84,7 +84,7 @@ def _read(
                 array[first : first + batch.num_rows] = leaf
         first += batch.num_rows
     _check_length(path, first == number)
-    parts = [Part(array, rows) for array in stored] if job_of(mesh).is_several else stored
+    parts = [Part(array, rows) for array in stored] if several else stored
     return jax.tree.unflatten(structure, parts)
 
 

@@ -31,7 +31,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from dpbilevel.errors import InvalidArgument
 from dpbilevel.foundation.arguments import count
-from dpbilevel.privacy.memory import Memory
+from dpbilevel.privacy.memory import Memory, reserved
+from dpbilevel.privacy.storage import Storage
 from dpbilevel.privacy.sums import Source, Sum, Tree, Vector
 
 _AXIS = "records"
@@ -136,7 +137,12 @@ class Shards:
 
     @classmethod
     def stored(
-        cls, arrays: Tree, valid: npt.NDArray[np.bool_], mesh: Mesh, number: int | None = None
+        cls,
+        arrays: Tree,
+        valid: npt.NDArray[np.bool_],
+        mesh: Mesh,
+        number: int | None = None,
+        storage: Storage | None = None,
     ) -> tuple["Shards", jax.Array]:
         """NumPy's arrays as `Memory.stored` stores them, on the devices, and which of their records are valid.
 
@@ -144,7 +150,9 @@ class Shards:
         """
         number = len(valid) if number is None else number
         length = shard_of(number, mesh.size)
-        parts = jax.tree.map(lambda leaf: _divided(leaf, length, mesh), (Memory.filled(arrays, valid), valid))
+        parts = jax.tree.map(
+            lambda leaf: _divided(leaf, length, mesh, storage), (Memory.filled(arrays, valid, storage), valid)
+        )
         return cls(parts[0], mesh, piece_of(number) // 2), parts[1]
 
     @classmethod
@@ -208,7 +216,7 @@ def gathered(array: jax.Array) -> npt.NDArray[Any]:
     return np.concatenate([np.asarray(shard.data) for shard in shards])
 
 
-def _divided(array: npt.NDArray[Any], length: int, mesh: Mesh) -> jax.Array:
+def _divided(array: npt.NDArray[Any], length: int, mesh: Mesh, storage: Storage | None) -> jax.Array:
     """A process's part of an array on its devices, with zeros up to shards of equal length.
 
     Processors use it without a copy.
@@ -218,9 +226,9 @@ def _divided(array: npt.NDArray[Any], length: int, mesh: Mesh) -> jax.Array:
         own = array[place * length : (place + 1) * length]
         if len(own) == length:
             return own
-        padded = np.zeros((length, *array.shape[1:]), array.dtype)
+        padded = reserved(length, array.shape[1:], array.dtype, storage)
         padded[: len(own)] = own
-        return padded
+        return np.asarray(padded)
 
     places = enumerate(local_devices(mesh))
     parts = [jax.device_put(shard(place), device, may_alias=True) for place, device in places]
