@@ -48,7 +48,7 @@ _SHOWN = 15  # maximum number of hyperparameters in the terminal; the report has
 @contextlib.contextmanager
 def _console(as_json: bool, quiet: bool) -> Iterator[Console]:
     show_warnings_as_lines()
-    with set_display("none" if quiet else "lines"):
+    with set_display("none" if quiet or not current().is_first else "lines"):
         yield Console(as_json, quiet)
 
 

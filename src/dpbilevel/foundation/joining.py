@@ -25,8 +25,8 @@ from dpbilevel.errors import InvalidArgument, JobFailed
 from dpbilevel.foundation.about import version
 from dpbilevel.foundation.processes import current
 
-JOINING = 60.0  # seconds within which all processes must have come
-SILENCE = 30  # seconds without a sign of life of a process after which JAX ends the others
+JOINING = 300.0  # seconds within which all processes must have come
+SILENCE = 60  # seconds without a sign of life of a process after which JAX ends the others
 _PAUSE = 0.1  # seconds between two tries to connect
 _PATIENCE = 5.0  # seconds that the first process listens to one that says nothing
 _LONGEST = 2**12  # bytes of a message
