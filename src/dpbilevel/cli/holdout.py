@@ -176,8 +176,8 @@ def _at(rows: Rows, positions: Positions, storage: Storage | None = None) -> Row
     features = rows.features
     if features.held is not None:
         here, held = features.held.chosen(positions)
-        chosen = EncodedRows(np.asarray(features)[here], data_norm=features.data_norm, caveats=features.caveats)
-        chosen.terms, chosen.held = features.terms, held
+        chosen = chosen_rows(features, np.flatnonzero(here), storage)
+        chosen.held = held
     elif storage is None:
         chosen = EncodedRows(np.asarray(features)[positions], data_norm=features.data_norm, caveats=features.caveats)
         chosen.terms = features.terms

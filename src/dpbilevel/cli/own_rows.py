@@ -16,22 +16,32 @@ from dpbilevel.errors import InvalidArgument
 from dpbilevel.estimators.split import Positions, split
 from dpbilevel.privacy.parts import own_range
 from dpbilevel.privacy.shards import mesh_of
+from dpbilevel.privacy.storage import Storage
 
 
-def read_own_rows(job: Job) -> tuple[Rows, Rows | None]:
+def read_own_rows(job: Job, storage: Storage | None) -> tuple[Rows, Rows | None]:
     """The rows of the files that this process holds, as all rows of a table of which others hold the rest."""
     asked = job.asked
-    for name, given in {"unit": asked.unit, "memory": asked.memory}.items():
-        if given is not None:
-            raise InvalidArgument(f"--{name}: is not supported with several processes yet; leave it, or launch, out")
+    if asked.unit is not None:
+        raise InvalidArgument("--unit: is not supported with several processes yet; leave it, or launch, out")
+    if storage is not None:
+        job.estimator.set_params(storage=storage.folder)
     apart = job.validation is not None
-    rows = _read(job, job.table, is_split=not apart, holdout=None if apart else asked.holdout)
+    rows = _read(job, job.table, storage, is_split=not apart, holdout=None if apart else asked.holdout)
     if job.validation is None:
         return rows, None
-    return rows, _read(job, job.validation, is_split=False, holdout=asked.holdout, is_validation=True)
+    return rows, _read(job, job.validation, storage, is_split=False, holdout=asked.holdout, is_validation=True)
 
 
-def _read(job: Job, table: TableFile, *, is_split: bool, holdout: float | None, is_validation: bool = False) -> Rows:
+def _read(
+    job: Job,
+    table: TableFile,
+    storage: Storage | None,
+    *,
+    is_split: bool,
+    holdout: float | None,
+    is_validation: bool = False,
+) -> Rows:
     asked, number = job.asked, table.count_rows()
     job.check_rows(number)
     roles = _roles(number, holdout, job.estimator.validation_fraction if is_split else None, job.estimator.split_seed)
@@ -39,7 +49,7 @@ def _read(job: Job, table: TableFile, *, is_split: bool, holdout: float | None, 
     own = np.sort(np.concatenate([role[own_range(len(role), mesh)] for role in roles]))
     known = job.encoder, job.schema, asked.target
     weight, places = (None, {}) if is_validation else (asked.weight, asked.place_columns())
-    return read_stored_rows(table, *known, number, None, weight, places, Held(own, number))
+    return read_stored_rows(table, *known, number, storage, weight, places, Held(own, number))
 
 
 def _roles(rows: int, holdout: float | None, validation_fraction: float | None, split_seed: int) -> list[Positions]:

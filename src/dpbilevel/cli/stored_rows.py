@@ -77,8 +77,8 @@ def _first_word(rows: int, schema: Schema, name: str) -> Any:
     return np.full(rows, schema.columns[name].values[0], object)
 
 
-def chosen_rows(features: EncodedRows, positions: Any, storage: Storage) -> EncodedRows:
-    """Some of the rows, in order, as a copy on the disk."""
+def chosen_rows(features: EncodedRows, positions: Any, storage: Storage | None) -> EncodedRows:
+    """Some of the rows, in order, as a copy; on the disk if ``storage`` is given."""
     copied = reserved(len(positions), features.shape[1:], np.float32, storage)
     np.take(np.asarray(features), positions, axis=0, out=copied, mode="clip")
     chosen = EncodedRows(copied, data_norm=features.data_norm, caveats=features.caveats)

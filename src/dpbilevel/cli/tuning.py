@@ -127,7 +127,7 @@ def _fit(model: Any, prepared: Prepared, checkpoint: Path | None) -> None:
 def _read(job: Job, storage: Storage | None) -> tuple[Rows, Rows | None]:
     asked = job.asked
     if current().is_several:
-        return read_own_rows(job)
+        return read_own_rows(job, storage)
     if storage is not None and job.rows is not None:
         job.estimator.set_params(storage=storage.folder)
         known = job.encoder, job.schema, asked.target
