@@ -9,7 +9,7 @@ import time
 import pytest
 
 from dpbilevel.errors import InvalidArgument, JobFailed
-from dpbilevel.foundation import joining
+from dpbilevel.foundation import joining, processes
 from dpbilevel.foundation.joining import meet
 
 
@@ -62,6 +62,15 @@ def test_a_process_that_does_not_come_is_named_to_all(address):
 def test_a_process_without_a_first_one_says_so(address):
     (found,) = met(address, (2, 1), seconds=0.3)
     assert f"coordinator {address}: process 1 could not reach process 0" in found
+
+
+def test_a_process_that_was_killed_is_not_waited_for(address, monkeypatch):
+    monkeypatch.setattr(processes, "_LOST", [])
+    threading.Timer(0.2, processes.lose).start()
+    found = met(address, (3, 0), (3, 1), seconds=60.0)
+    assert all("process 2 of 3 ended before it came" in text for text in found)
+    (found,) = met(address, (2, 1), seconds=60.0)
+    assert "another process has ended before all came" in found
 
 
 def test_two_processes_of_one_number_are_refused(address):

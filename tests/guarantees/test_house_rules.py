@@ -119,6 +119,8 @@ MAY_IMPORT_SKLEARN = {"dpbilevel.encoding.encoder", "dpbilevel.estimators"}
 MAY_IMPORT_TYPER = {"dpbilevel.cli.app", "dpbilevel.cli.registration"}
 # What they do is to talk to databases; `Ledger.open` imports them late.
 MAY_IMPORT_SQLALCHEMY = {f"dpbilevel.privacy.stores.{name}" for name in ("database", "postgresql", "sqlite", "tables")}
+# What has no public interface may change with any version of JAX.
+MAY_USE_INTERNALS = {"dpbilevel.foundation.processes", "dpbilevel.foundation.joining"}
 VAGUE = {"utils", "util", "helpers", "common", "misc", "tools"}
 LONGEST = 400
 
@@ -169,6 +171,13 @@ def hashes(tree: ast.AST, module: str) -> list[str]:
     forbidden -= {"hmac"} if module in MAY_HASH_WITH_A_KEY else set()
     named = [*(name for name, _ in imports(tree, module)), *dotted_uses(tree, module)]
     return sorted({f"{module} uses {name}" for name in named if within(name, forbidden)})
+
+
+def uses_internals(tree: ast.AST, module: str) -> list[str]:
+    if module in MAY_USE_INTERNALS:
+        return []
+    named = [*(name for name, _ in imports(tree, module)), *dotted_uses(tree, module)]
+    return sorted({f"{module} uses {name}" for name in named if within(name, {"jax._src"})})
 
 
 def prints(tree: ast.AST, module: str) -> list[str]:
@@ -262,6 +271,7 @@ RULES: list[Rule] = [
     takes_keys,
     runs_past_the_loop,
     hashes,
+    uses_internals,
     prints,
     imports_forward,
     heavy_at_module_level,
@@ -315,6 +325,8 @@ BROKEN = [
     (hashes, "dpbilevel.report.html", "from hashlib import sha256"),
     (hashes, "dpbilevel.report.html", "import hmac"),
     (hashes, "dpbilevel.cli.app", "import zlib as z\nx = z.crc32(b'')"),
+    (uses_internals, "dpbilevel.solving", "from jax._src import distributed"),
+    (uses_internals, "dpbilevel.solving", "import jax\nstate = jax._src.distributed.global_state"),
     (prints, "dpbilevel.solving", "def f(x):\n    print(x)"),
     (prints, "dpbilevel.solving", "import sys\nsys.stdout.write('x')"),
     (prints, "dpbilevel.solving", "import jax\njax.debug.print('{}', 1)"),
@@ -369,6 +381,8 @@ KEPT = [
     (runs_past_the_loop, "dpbilevel.solving", "from dpbilevel.execution.running import charge\nreceipt = charge()"),
     (hashes, "dpbilevel.records", "import hmac"),
     (hashes, "dpbilevel.privacy.stores.chain", "import hashlib"),
+    (uses_internals, "dpbilevel.foundation.processes", "from jax._src import distributed"),
+    (uses_internals, "dpbilevel.solving", "from jax.extend import core"),
     (prints, "dpbilevel.cli", "print('hello')"),
     (prints, "dpbilevel.report.markdown", "print('hello')"),
     (imports_forward, "dpbilevel.planning", "from dpbilevel.records import RecordShapes\nfrom dpbilevel import errors"),

@@ -68,10 +68,10 @@ def _resumed_here(folder):
 
 def main():
     address, processes, index, folder = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4])
-    from dpbilevel.foundation.joining import join
+    from dpbilevel.foundation.joining import join_job
     from dpbilevel.foundation.processes import current
 
-    join(address, processes, index)
+    join_job(address, processes, index)
     experiments = Experiments(current(), folder)
     found = experiments.all()
     if index == 0:

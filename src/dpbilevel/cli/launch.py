@@ -30,7 +30,7 @@ MEMBER = "DPBILEVEL_MEMBER"  # the environment variable that tells a child which
 LOST = signal.SIGUSR1  # tells the other processes that one was killed
 GRACE = 20.0  # seconds that processes have to end by themselves, once one has ended
 LAST = 10.0  # and that they have to end when they are told to
-_POLLING = 0.02
+_POLLING, _REPEATED = 0.02, 0.5
 # Number of processes, and which of them this is, by what started it.
 _STARTERS = (
     ("SLURM_NTASKS", "SLURM_PROCID"),
@@ -142,18 +142,19 @@ def _signals_for(children: Sequence[Child]) -> Iterator[list[int]]:
 
 
 def _wait(children: Sequence[Child]) -> None:
-    told = False
+    spoken = 0.0
     while True:
         ended = [child for child in children if child.has_ended()]
         if len(ended) == len(children):
             return
-        if not told and any(child.process.returncode < 0 for child in ended):
-            told = True
-            _send(children, LOST)
-        since = time.monotonic() - min(child.ended or 0.0 for child in ended) if ended else 0.0
-        if since > GRACE:
-            _send(children, signal.SIGKILL if since > GRACE + LAST else signal.SIGTERM)
-            time.sleep(1.0)
+        now = time.monotonic()
+        since = now - min(child.ended or 0.0 for child in ended) if ended else 0.0
+        if now - spoken > _REPEATED:  # a process that is still starting does not listen
+            spoken = now
+            if since > GRACE:
+                _send(children, signal.SIGKILL if since > GRACE + LAST else signal.SIGTERM)
+            elif any(child.process.returncode < 0 for child in ended):
+                _send(children, LOST)
         time.sleep(_POLLING)
 
 

@@ -16,19 +16,19 @@ def take_part(member: str, command: Callable[[], object]) -> NoReturn:
     """Run a command as one process of a job; ends with the exit code of the first one.
 
     Args:
-        member: arguments of `join`, as JSON.
+        member: arguments of `join_job`, as JSON.
         command: the command.
     """
     described = json.loads(member)
     if described["process"]:
         SIGNALS.ending = lambda: "The first process says whether anything was spent."
-    from dpbilevel.foundation.joining import join
+    from dpbilevel.foundation.joining import join_job
     from dpbilevel.foundation.processes import current, lose
 
     signal.signal(LOST, lambda *_: lose())
 
     def run() -> None:
-        join(**described)
+        join_job(**described)
         try:
             command()
         except Exception as error:

@@ -23,24 +23,35 @@ from jax.extend.backend import register_backend_factory
 
 from dpbilevel.errors import InvalidArgument, JobFailed
 from dpbilevel.foundation.about import version
-from dpbilevel.foundation.processes import current
+from dpbilevel.foundation.processes import current, has_lost
 
 JOINING = 300.0  # seconds within which all processes must have come
 SILENCE = 60  # seconds without a sign of life of a process after which JAX ends the others
-_PAUSE = 0.1  # seconds between two tries to connect
+_PAUSE = 0.1  # seconds between two tries to connect, or to accept
 _PATIENCE = 5.0  # seconds that the first process listens to one that says nothing
 _LONGEST = 2**12  # bytes of a message
 _FAILED = "the job did not start, and nothing was charged"
 
 
-def join(coordinator: str, processes: int, process: int, *, is_local: bool = False) -> None:
-    """Make this process one of a job; before JAX computes anything.
+def join_job(coordinator: str, processes: int, process: int, *, is_local: bool = False) -> None:
+    """Make this process one of a job of several, before JAX computes anything.
+
+    All processes then run the same code: ``jax.devices()`` are the devices of all, and `Records` are divided among a
+    mesh of them. What travels between processes is neither encrypted nor authenticated: the address must be on a
+    network whose members are all trusted with the records. All sockets are bound to that network.
+
+    `jax.distributed.initialize` is another way to join; JAX then listens on all networks unless it is told not to.
 
     Args:
-        coordinator: HOST:PORT, where the first process listens.
+        coordinator: HOST:PORT, at which process 0 listens, such as "127.0.0.1:5678" if all are on one machine.
         processes: how many there are.
         process: which of them this is, from 0 on.
         is_local: whether all are on this machine: each then has the accelerator of its number, if there are any.
+
+    >>> join_job("somewhere", processes=2, process=0)
+    Traceback (most recent call last):
+        ...
+    dpbilevel.errors.InvalidArgument: coordinator='somewhere': must be HOST:PORT, ...
     """
     own = meet(coordinator, processes, process)
     jax.config.update("jax_enable_preemption_service", False)  # it would take SIGTERM
@@ -103,19 +114,20 @@ def _wait(coordinator: str, place: tuple[str, int], hello: dict[str, Any], until
     came, connections, problem = {0}, [], None
     with contextlib.ExitStack() as stack:
         own = str(stack.enter_context(server).getsockname()[0])
+        server.settimeout(_PAUSE)
         while problem is None and len(came) < hello["processes"]:
-            server.settimeout(max(0.01, until - time.monotonic()))
-            try:
-                connection = stack.enter_context(server.accept()[0])
-            except TimeoutError:
-                missing = [str(other) for other in range(hello["processes"]) if other not in came]
-                problem = f"process {', '.join(missing)} of {hello['processes']} did not come in time"
+            missing = [str(other) for other in range(hello["processes"]) if other not in came]
+            if has_lost() or time.monotonic() > until:
+                how = "ended before it came" if has_lost() else "did not come in time"
+                problem = f"process {', '.join(missing)} of {hello['processes']} {how}"
                 break
-            other = _read(connection, _PATIENCE)
-            if other is not None and isinstance(other.get("process"), int):  # else it is none of ours
-                problem = _difference(hello, other, came)
-                connections.append(connection)
-                came.add(other["process"])
+            with contextlib.suppress(TimeoutError):
+                connection = stack.enter_context(server.accept()[0])
+                other = _read(connection, _PATIENCE)
+                if other is not None and isinstance(other.get("process"), int):  # else it is none of ours
+                    problem = _difference(hello, other, came)
+                    connections.append(connection)
+                    came.add(other["process"])
         for connection in connections:
             with contextlib.suppress(OSError):
                 connection.sendall(json.dumps({"problem": problem}).encode() + b"\n")
@@ -127,7 +139,7 @@ def _wait(coordinator: str, place: tuple[str, int], hello: dict[str, Any], until
 def _go(coordinator: str, place: tuple[str, int], hello: dict[str, Any], until: float) -> str:
     """As another process."""
     reason = "no answer"
-    while (left := until - time.monotonic()) > 0:
+    while (left := until - time.monotonic()) > 0 and not has_lost():
         try:
             with socket.create_connection(place, timeout=left) as connection:
                 connection.sendall(json.dumps(hello).encode() + b"\n")
@@ -142,9 +154,11 @@ def _go(coordinator: str, place: tuple[str, int], hello: dict[str, Any], until: 
         if answer["problem"] is not None:
             raise JobFailed(f"coordinator {coordinator}: {answer['problem']}; {_FAILED}")
         return own
+    if has_lost():
+        raise JobFailed(f"coordinator {coordinator}: another process has ended before all came; {_FAILED}")
     raise JobFailed(
-        f"coordinator {coordinator}: process {hello['process']} could not reach process 0 within {JOINING:g} s "
-        f"({reason}); {_FAILED}. Check the address, and that process 0 was started"
+        f"coordinator {coordinator}: process {hello['process']} could not reach process 0 in time ({reason}); "
+        f"{_FAILED}. Check the address, and that process 0 was started"
     )
 
 

@@ -191,7 +191,7 @@ class Job:
     def _received(self, index: int, place: str) -> dict[str, Any]:
         until = time.monotonic() + PATIENCE
         while time.monotonic() < until:
-            if _LOST:
+            if has_lost():
                 raise self._error("JobFailed", _ENDED)
             with contextlib.suppress(TimeoutError):
                 key = _key(self._sent, index)
@@ -232,6 +232,11 @@ def reached(action: Callable[[], T]) -> T:
 def lose() -> None:
     """Another process was killed: do not wait for it, which JAX would do for a while."""
     _LOST.append(True)
+
+
+def has_lost() -> bool:
+    """Whether another process was killed."""
+    return bool(_LOST)
 
 
 def _of_first(array: npt.NDArray[Any], is_first: bool) -> npt.NDArray[Any]:
