@@ -68,7 +68,7 @@ def test_a_process_that_is_killed_is_named_and_the_others_are_told(ended, tmp_pa
 def test_a_first_process_that_is_killed_leaves_advice(ended):
     code, said, _ = ended("kill -9 $$", "exit 4")
     assert code == 4
-    assert "process 0 of 2 was killed (signal 9), and with it the job. If the run had been charged" in said
+    assert "process 0 of 2 was killed (signal 9), and with it the job. If the run has a folder, its epsilon" in said
     assert "dpbilevel launch --processes 2 tune --resume RUN" in said
 
 

@@ -160,6 +160,19 @@ def test_a_run_resumes_on_as_many_processes_only(found, alone):
     assert "was created with another set of devices" in found["resumed elsewhere"]
 
 
+@pytest.mark.slow
+def test_what_is_not_supported_is_refused_by_all(found):
+    for search, units in found["unsupported"]:
+        assert search[0] == units[0] == "InvalidArgument"
+        assert "each would draw a number of runs of its own" in search[1]
+        assert "not supported with devices of several processes" in units[1]
+
+
+@pytest.mark.slow
+def test_a_plan_says_how_many_processes_there_are(found):
+    assert found["planned"] == [[found["devices"], found["processes"]]] * found["processes"]
+
+
 # ---- in one process
 
 

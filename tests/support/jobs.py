@@ -115,6 +115,7 @@ class Experiments:
         found["unlike"] = {name: self.each(self.unlike(name)) for name in self.UNLIKE}
         found["invalid"] = self.each(self.invalid())
         found["resumed"] = self.each(self.resumed())
+        found["unsupported"], found["planned"] = self.each(self.unsupported()), self.each(self.planned())
         return found
 
     def _of_first(self, true):
@@ -336,6 +337,25 @@ class Experiments:
         rows, targets = (array.copy() for array in self.devices.ROWS)
         targets[-1] = np.nan
         return self.raised(lambda: self.records((rows, targets)))
+
+    def unsupported(self):
+        """What is raised for units, and for a search whose number of runs is secret."""
+        from dpbilevel.baselines import PrivateRandomSearch
+
+        search = PrivateRandomSearch(candidates=[0.0, 1.0], score_range=(0.0, 1.0))
+        start = 0.0, np.zeros(self.devices.COLUMNS)
+        run = lambda: search.solve(self.devices.PROBLEM, self.records(), self.devices.BUDGET, start=start)  # noqa: E731
+        units = {"unit": np.arange(NUMBER) // 2, "rows_per_unit": 2}
+        return [self.raised(run), self.raised(lambda: self.records(**units))]
+
+    def planned(self):
+        """What a plan says of devices and processes."""
+        import dpbilevel as dpb
+
+        start, method = (0.0, np.zeros(self.devices.COLUMNS)), dpb.Refit(steps=6)
+        sizes = self.records().sizes
+        planned = dpb.plan(self.devices.PROBLEM, sizes, self.devices.BUDGET, start=start, method=method)
+        return [planned.parameters[name][0] for name in ("devices", "processes")]
 
     def resumed(self):
         """A run that is interrupted, resumed, and without an interruption; only the first process has a folder."""

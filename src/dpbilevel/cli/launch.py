@@ -27,7 +27,7 @@ from dpbilevel.cli.signals import INTERRUPTED
 from dpbilevel.errors import InvalidArgument
 
 MEMBER = "DPBILEVEL_MEMBER"  # the environment variable that tells a child which process of which job it is
-LOST = signal.SIGUSR1  # tells the other processes that one was killed
+LOST = getattr(signal, "SIGUSR1", signal.SIGTERM)  # tells the other processes that one was killed
 GRACE = 20.0  # seconds that processes have to end by themselves, once one has ended
 LAST = 10.0  # and that they have to end when they are told to
 _POLLING, _REPEATED = 0.02, 0.5
@@ -92,6 +92,8 @@ class Child:
 
 def launch(command: Sequence[str], processes: int | None, coordinator: str | None, process: int | None) -> int:
     """Run a command as several processes; returns the exit code."""
+    if os.name != "posix":
+        raise InvalidArgument("launch: is for Linux and macOS; start processes that call dpb.join_job instead")
     if command[0] not in COMMANDS:
         raise InvalidArgument(f"launch {command[0]}: must be one of {', '.join(COMMANDS)}, with its options after it")
     if coordinator is not None:
@@ -189,7 +191,7 @@ def _advice(spoken: Child, command: Sequence[str]) -> str:
     if spoken.process.returncode >= 0:  # it has said what was spent
         return ""
     return (
-        ". If the run had been charged, its run.json says that it is running: resume it, at no further cost, with: "
+        ". If the run has a folder, its epsilon counts as spent; resume it, at no further cost, with: "
         f"dpbilevel launch --processes {spoken.count} {command[0]} --resume RUN"
     )
 
