@@ -112,7 +112,7 @@ class Records:
             raise InvalidArgument("storage: must be left out with several devices of a process, which hold the records")
         if job.is_several and unit is not None:
             raise InvalidArgument("unit: is not supported with devices of several processes yet; use those of one")
-        with job.together("records"):
+        with job.barrier("records"):
             chosen, disk = selections(given, unit, rows_per_unit, mean_rows, unit_ids), Storage.of(storage)
             where = mesh, disk
             stored = {role: _prepared(role, tree, invalid, chosen.get(role), *where) for role, tree in given.items()}

@@ -32,7 +32,7 @@ def be(monkeypatch, index):
     part = lambda number, mesh: slice(number * index // COUNT, number * (index + 1) // COUNT)  # noqa: E731
     monkeypatch.setattr(own_rows, "own_range", part)
     monkeypatch.setattr(scaled_rows, "own_range", part)
-    job = SimpleNamespace(is_several=index >= 0, together=lambda place: contextlib.nullcontext())
+    job = SimpleNamespace(is_several=index >= 0, barrier=lambda place: contextlib.nullcontext())
     monkeypatch.setattr(scaled_rows, "job_of", lambda mesh: job)
 
 

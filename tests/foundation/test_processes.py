@@ -74,7 +74,7 @@ def test_alone_a_process_talks_to_itself():
     assert ALONE.broadcast_arrays({"a": np.ones(2)})["a"].tolist() == [1, 1]
     assert ALONE.leave(3) == 3
     ALONE.agree({"names": "a"})
-    with pytest.raises(KeyError), ALONE.together("here"):
+    with pytest.raises(KeyError), ALONE.barrier("here"):
         raise KeyError("own")
 
 
@@ -108,7 +108,7 @@ def test_the_first_alone_acts_and_the_others_wait_for_it(service):
 @pytest.mark.parametrize("place", [0, 2])
 def test_what_one_raises_all_raise(service, place):
     def action(job):
-        with job.together("records"):
+        with job.barrier("records"):
             if job.index == place:
                 raise BudgetExceeded("needs more")
         return "went on"
@@ -144,7 +144,7 @@ def test_what_other_errors_say_is_not_sent(service):
 
 def test_a_job_goes_on_after_an_error_that_all_raised(service):
     def action(job):
-        with contextlib.suppress(BudgetExceeded), job.telling(), job.together("charge"):
+        with contextlib.suppress(BudgetExceeded), job.telling(), job.barrier("charge"):
             if job.is_first:
                 raise BudgetExceeded("too much")
             return "went on"
@@ -156,7 +156,7 @@ def test_a_job_goes_on_after_an_error_that_all_raised(service):
 
 def test_an_error_is_told_once_however_many_sections_it_leaves(service):
     def action(job):
-        with pytest.raises(BudgetExceeded) as found, job.telling(), job.telling(), job.together("inner"):
+        with pytest.raises(BudgetExceeded) as found, job.telling(), job.telling(), job.barrier("inner"):
             raise BudgetExceeded("of all")
         return job.knows(found.value), job.exchange("after", "here")
 

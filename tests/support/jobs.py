@@ -174,7 +174,7 @@ class Experiments:
         from dpbilevel.privacy import parquet_records
 
         path, read = self.folder / "made.parquet", []
-        with self.job.together("a file"):
+        with self.job.barrier("a file"):
             if self.job.is_first:
                 table = {"a": np.arange(MADE, dtype=np.float32), "b": np.arange(MADE)}
                 parquet.write_table(pyarrow.table(table), path, row_group_size=MADE // 4)

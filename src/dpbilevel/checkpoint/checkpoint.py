@@ -137,18 +137,18 @@ class Checkpoint:
         process: the charge is entered into the new ledger once, whether or not the run is finished, so that later runs
         on this ledger account for it.
         """
-        sealed = functools.cache(lambda: records.seal(self._saved.key).hex())
+        seal = functools.cache(lambda: records.seal(self._saved.key).hex())
         if self._job.is_several:
-            sealed()
+            seal()
         return self._job.by_first(
             "charge",
-            lambda: self._charge(ledger, records.sizes, description, sealed),
+            lambda: self._charge(ledger, records.sizes, description, seal),
             lambda: ledger.follow(self._planned.releases),
         )
 
-    def _charge(self, ledger: Ledger, sizes: RecordShapes, description: str, sealed: Callable[[], str]) -> Receipt:
+    def _charge(self, ledger: Ledger, sizes: RecordShapes, description: str, seal: Callable[[], str]) -> Receipt:
         saved, planned = self._saved, self._planned
-        if saved.records is not None and not hmac.compare_digest(sealed(), saved.records):
+        if saved.records is not None and not hmac.compare_digest(seal(), saved.records):
             raise CheckpointRefused(
                 f"records: are not those that {self._name()} was created with; the same noise on other records would "
                 "cancel in the difference of the results, which is an exact leak. Resume with the very same records "
@@ -169,7 +169,7 @@ class Checkpoint:
                 self._path.unlink()  # nothing was charged: the path is free for a run within the budget
             raise
         if saved.records is None:
-            self._write(replace(saved, records=sealed()))
+            self._write(replace(saved, records=seal()))
         return receipt
 
     def restore(self, index: int, part: Program, start: State) -> tuple[State, int]:
@@ -206,7 +206,7 @@ class Checkpoint:
         )
         # Without this save, the run can be resumed from the one before it: the seal of the records is in both.
         refused = () if self._required else (CheckpointRefused,)
-        with self._job.together("checkpoint"), contextlib.suppress(*refused):
+        with self._job.barrier("checkpoint"), contextlib.suppress(*refused):
             if self._job.is_first:
                 self._write(saved)
 
@@ -252,7 +252,7 @@ def opened(
     _check_types(parts, planned.start)
     found = None
     with contextlib.ExitStack() as stack:
-        with job.together("checkpoint"):
+        with job.barrier("checkpoint"):
             if job.is_first:
                 stack.enter_context(checkpoint_file.exclusive(target))
                 found = _found(target, planned, schedule, chunks, facts)

@@ -6,7 +6,6 @@ Commands that fit a model are defined in `dpbilevel.cli.applications`, one per m
 
 import importlib
 import inspect
-import os
 import pkgutil
 import shlex
 import sys
@@ -20,7 +19,7 @@ from typer.core import TyperCommand
 from dpbilevel.cli import applications
 from dpbilevel.cli import fit_command as shared
 from dpbilevel.cli.fit_command import COMMANDS, FitCommand, Positional
-from dpbilevel.cli.launch import MEMBER
+from dpbilevel.cli.launch import member
 from dpbilevel.cli.registration import Launching, Resumable, add
 
 app = typer.Typer(
@@ -367,10 +366,10 @@ def main() -> None:
         SIGNALS.install()
     )  # True if called from Python; for the command, `dpbilevel.cli.entry` has installed them for the whole process
     try:
-        if (member := os.environ.pop(MEMBER, None)) is not None:
+        if (described := member()) is not None:
             from dpbilevel.cli.member import take_part
 
-            take_part(member, app)
+            take_part(described, app)
         code = exit_code_of(app)
         SIGNALS.answer()  # a signal that arrived in a protected section which then failed
     finally:

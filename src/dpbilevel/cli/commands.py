@@ -65,7 +65,7 @@ def fit(asked: FitCommand, command: str, stored: StoredRun | None = None) -> Non
 
     Of the processes of a job, the first has the ledger and the folder, and speaks.
     """
-    with current().together("end of the run"):
+    with current().barrier("end of the run"):
         _fit(asked, command, stored, is_first=current().is_first)
 
 

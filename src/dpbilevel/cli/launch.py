@@ -90,6 +90,11 @@ class Child:
         return [line for line in lines if line.startswith("dpbilevel: ") and not line.startswith("dpbilevel: interr")]
 
 
+def member() -> str | None:
+    """Which process of which job this is, as JSON; None outside of a job. Said once: children of it are none."""
+    return os.environ.pop(MEMBER, None)
+
+
 def launch(command: Sequence[str], processes: int | None, coordinator: str | None, process: int | None) -> int:
     """Run a command as several processes; returns the exit code."""
     if os.name != "posix":

@@ -156,7 +156,7 @@ class PrivateEstimator(CountedCopies):
         records = Records(**prepared.records, **prepared.units, invalid=self.invalid, **where)
         job = job_of(mesh)
         # Warnings come before the charge: if a filter turns one into an error, nothing has been spent.
-        with job.together("warnings"):
+        with job.barrier("warnings"):
             if job.is_first:
                 for caveat in prepared.caveats:
                     warnings.warn(caveat, PrivacyLeakWarning, stacklevel=3)

@@ -73,7 +73,7 @@ class ScaledRows:
             part_of[here], place[here] = number, np.arange(len(here))
             parts.append(reserved(len(here), (columns,), self.dtype, self.storage))
         job = job_of(self.mesh)
-        with job.together("rows"):
+        with job.barrier("rows"):
             for chosen, chunk in self.scaling.chunks(self.table, refuse=self.refuse, wanted=part_of >= 0):
                 own = chunk if self.basis is None else in_basis(chunk, self.basis).astype(self.dtype)
                 scaled = with_intercept(own) if self.intercept else own

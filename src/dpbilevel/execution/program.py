@@ -236,7 +236,7 @@ class Program:
             raise NotCharged("schedule: is that of one process, and every process of a job must add the same noise")
         if not self.is_exact:
             return _filled(self.keys(schedule, first, rounds), self.randomness_shapes())
-        with job.together("exact noise"):
+        with job.barrier("exact noise"):
             drawn = self.draws(rounds if job.is_first else 0)
         return job.broadcast_arrays(jax.tree.map(_filled, drawn, self.randomness_shapes()))
 

@@ -109,7 +109,7 @@ class Job:
             raise
 
     @contextlib.contextmanager
-    def together(self, place: str) -> Iterator[None]:
+    def barrier(self, place: str) -> Iterator[None]:
         """What each process does for itself: none goes on before all have done it, and all raise what one raises."""
         with self.telling():
             yield
@@ -117,7 +117,7 @@ class Job:
 
     def by_first(self, place: str, action: Callable[[], T], follow: Callable[[], T]) -> T:
         """What ``action`` returns, to the first process; once that is done, what ``follow`` returns, to all others."""
-        with self.together(place):
+        with self.barrier(place):
             done = [action()] if self.is_first else []
         return done[0] if done else follow()
 
@@ -142,7 +142,7 @@ class Job:
         if not self.is_several:
             return arrays
         self.exchange("a broadcast")  # JAX would wait for the last of them for a limited time
-        with jax.transfer_guard("allow"):
+        with jax.transfer_guard("allow"), jax.disable_jit(False):
             return reached(lambda: jax.tree.map(lambda array: _of_first(np.asarray(array), self.is_first), arrays))
 
     def knows(self, error: BaseException) -> bool:
