@@ -118,7 +118,7 @@ bench-smoothness: $(READY)  ## penalties of smoothness, tuned and not, on simula
 bench-speed: $(READY) .venv-speed/.ready  ## speed and memory beside plain JAX, jaxopt, jax_privacy and Opacus (an hour)
 	$(PY) benchmarks/speed.py --peer .venv-speed/bin/python $(ARGS)
 
-trust: $(READY)  ## kill runs, send signals, fill disks, race for budgets, try bad inputs (an hour; ARGS=--quick: minutes)
+trust: $(READY)  ## kill runs and processes, send signals, fill disks, race for budgets, try bad inputs (two hours; ARGS=--quick: minutes)
 	@$(PIP_INSTALL) atheris || echo "No atheris here: inputs that coverage chooses are left out."
 	$(PY) benchmarks/trust.py $(ARGS)
 

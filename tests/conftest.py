@@ -26,6 +26,7 @@ LONG = (
     *("guarantees/test_mutations.py", "guarantees/test_sampling_truth.py", "baselines/test_embedded_training.py"),
     *("execution/test_numbers.py", "execution/test_notices.py", "checkpoint/test_estimator_checkpoints.py"),
     *("privacy/test_ledger_postgresql.py", "privacy/test_shards.py", "pages/test_extending.py", "test_package.py"),
+    *("privacy/test_parts.py", "guarantees/test_killed_jobs.py", "cli/test_launch.py"),
 )
 QUICK_FLAGS = ("xla_cpu_use_fusion_emitters=false", "xla_backend_optimization_level")
 # No compiled program contains code of these, nor of Python's own library.

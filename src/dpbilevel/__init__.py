@@ -45,6 +45,7 @@ _HOMES = {
     "Solution": "solution.solution",
     "solve": "solving",
     "Evaluation": "evaluation.result",
+    "join_job": "foundation.joining",
     "evaluate": "evaluation.evaluating",
     "UnitSizes": "evaluation.unit_sizes",
     "unit_sizes": "evaluation.unit_sizes",
@@ -54,6 +55,7 @@ _HOMES = {
     "InvalidArgument": "errors",
     "InvalidProblem": "errors",
     "InvalidRecords": "errors",
+    "JobFailed": "errors",
     "LedgerCorrupt": "errors",
     "LedgerUnavailable": "errors",
     "MissingExtra": "errors",
@@ -96,6 +98,7 @@ if TYPE_CHECKING:
         InvalidArgument,
         InvalidProblem,
         InvalidRecords,
+        JobFailed,
         LedgerCorrupt,
         LedgerUnavailable,
         MissingExtra,
@@ -107,6 +110,7 @@ if TYPE_CHECKING:
     from dpbilevel.evaluation.evaluating import evaluate
     from dpbilevel.evaluation.result import Evaluation
     from dpbilevel.evaluation.unit_sizes import UnitSizes, unit_sizes
+    from dpbilevel.foundation.joining import join_job
     from dpbilevel.inner.black_box import BlackBox
     from dpbilevel.inner.loc_gd import DPLocGD, DPLocSGD
     from dpbilevel.inner.solver import InnerSolver

@@ -27,6 +27,7 @@ from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.bundles import is_packed
 from dpbilevel.privacy.calibration import for_exact_noise
 from dpbilevel.privacy.declared import DeclaredRelease
+from dpbilevel.privacy.parts import job_of
 from dpbilevel.privacy.record_shapes import RecordShapes
 from dpbilevel.privacy.release import Release
 from dpbilevel.privacy.sampling import Sampling
@@ -289,7 +290,12 @@ def _exact_parameters(*programs: Program | None) -> dict[str, tuple[Any, str]]:
 def _devices(sizes: RecordShapes) -> dict[str, tuple[Any, str]]:
     if sizes.mesh is None:
         return {}
-    return {"devices": (sizes.mesh.size, "records are divided among them, and clipped sums are merged once per pass")}
+    found: dict[str, tuple[Any, str]] = {
+        "devices": (sizes.mesh.size, "records are divided among them, and clipped sums are merged once per pass")
+    }
+    if (processes := job_of(sizes.mesh).count) > 1:
+        found["processes"] = (processes, "each has its part of the devices and of the records")
+    return found
 
 
 def _programs(

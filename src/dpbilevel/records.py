@@ -5,12 +5,11 @@ this module, keyed by the object. `Records` cannot be passed to jit or grad, pic
 ``vars(records)`` show no values. The public facts about records are `RecordShapes` (`privacy/record_shapes.py`).
 """
 
-import contextlib
 import functools
 import hmac
 import json
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 import jax
@@ -25,19 +24,21 @@ from dpbilevel.execution.means import mean_over_records
 from dpbilevel.execution.program import Answer, Call, Means, Program, Randomness, Stage, State
 from dpbilevel.foundation.arguments import one_of
 from dpbilevel.foundation.compilation import Compiled
-from dpbilevel.foundation.precision import in_user_precision, is_double
+from dpbilevel.foundation.precision import in_user_precision, is_double, isolated_jax_config
+from dpbilevel.foundation.processes import reached
 from dpbilevel.foundation.tracing import without_addresses
 from dpbilevel.privacy.accounting import ROLES
-from dpbilevel.privacy.arrays import check_leading_axis, drop_unusable, narrowed, usable_dtype
+from dpbilevel.privacy.arrays import check_leading_axis, drop_unusable, narrowed, shape_of, usable_dtype
 from dpbilevel.privacy.bundles import is_packed, packed_shapes
 from dpbilevel.privacy.ledger import Receipt
 from dpbilevel.privacy.memory import Memory
 from dpbilevel.privacy.noise import KeySchedule
 from dpbilevel.privacy.parquet_records import read_parquet
+from dpbilevel.privacy.parts import Part, job_of, own_range, own_records
 from dpbilevel.privacy.record_shapes import RecordShapes
 from dpbilevel.privacy.release import Release
 from dpbilevel.privacy.roles import check_roles
-from dpbilevel.privacy.shards import Shards, checked_mesh, gathered
+from dpbilevel.privacy.shards import Shards, checked_mesh, gathered, local_devices
 from dpbilevel.privacy.storage import Storage
 from dpbilevel.privacy.units import Selection, selections
 
@@ -66,11 +67,13 @@ class Records:
         unit_ids: a public list of all ids that may be in the data (by role if there are two), not read off the rows.
             With it, an id without rows is a unit that contributes zero, and the guarantee also hides whether a unit has
             rows at all. Without it, each unit has at least one row.
-        mesh: the devices that records are divided among, a `jax.sharding.Mesh` of equal devices of this process. Only
-            clipped sums travel between them; sampling, black boxes and an infinite epsilon are refused. By default
-            records are on JAX's first device.
+        mesh: the devices that records are divided among, a `jax.sharding.Mesh` of equal devices of this process, or of
+            all processes of a job. Only clipped sums travel between them; sampling, black boxes and an infinite epsilon
+            are refused. By default records are on JAX's first device. Each process is given the same arrays, on a disk
+            for example, and copies its own part of them.
         storage: a folder on a disk, for records that need not fit into memory: `np.load(..., mmap_mode="r")`, for
-            example. They are copied to private files there, which have no name and end with the process.
+            example. They are copied to private files there, which have no name and end with the process. With a mesh
+            each process must have one device.
 
     The role of each record is public. It must depend on the index of the record (of a unit: on its id), never on its
     content: not on a stratified split, and not on sorted data. Caveats of `EncodedRows` become caveats of every result.
@@ -106,18 +109,32 @@ class Records:
         roles = {"upper": upper, "lower": lower, "both": both, "heldout": heldout}
         given = {role: tree for role, tree in roles.items() if tree is not None}
         mesh = None if mesh is None else checked_mesh(mesh)
-        if mesh is not None and storage is not None:
-            raise InvalidArgument("storage: must be left out with a mesh, whose devices hold the records")
-        chosen, disk = selections(given, unit, rows_per_unit, mean_rows, unit_ids), Storage.of(storage)
-        stored = {role: _prepared(role, tree, invalid, chosen.get(role), mesh, disk) for role, tree in given.items()}
+        job = job_of(mesh)
+        if mesh is not None and storage is not None and len(local_devices(mesh)) > 1:
+            raise InvalidArgument("storage: must be left out with several devices of a process, which hold the records")
+        if job.is_several and unit is not None:
+            raise InvalidArgument("unit: is not supported with devices of several processes yet; use those of one")
+        with job.barrier("records"):
+            chosen, disk = selections(given, unit, rows_per_unit, mean_rows, unit_ids), Storage.of(storage)
+            where = mesh, disk
+            stored = {role: _prepared(role, tree, invalid, chosen.get(role), *where) for role, tree in given.items()}
         shapes = {role: source.records(number) for role, (source, _, number) in stored.items()}
+        described = jax.tree.map(lambda leaf: f"{leaf.shape} {leaf.dtype}", shapes)
+        job.agree({"numbers, shapes or types of records": without_addresses(str(described))})
         self._sizes = RecordShapes(**shapes, rows_per_unit=rows_per_unit, mean_rows=mean_rows, mesh=mesh)
         self._caveats, self._is_on_disk = _caveats(given), disk is not None
         _VAULT[self] = {role: (source, present) for role, (source, present, _) in stored.items()}
 
     @classmethod
     def from_parquet(
-        cls, *, record: Any, columns: Any = None, storage: Any = ".", invalid: str = "refuse", **roles: Any
+        cls,
+        *,
+        record: Any,
+        columns: Any = None,
+        storage: Any = ".",
+        invalid: str = "refuse",
+        mesh: Mesh | None = None,
+        **roles: Any,
     ) -> "Records":
         """Records made of the rows of Parquet files, on disk; memory holds one batch of rows.
 
@@ -127,6 +144,7 @@ class Records:
                 errors on private rows are withheld.
             columns: names of the columns to read; None for all.
             storage, invalid: as in `Records`. A missing cell is NaN in a floating-point column, and refused elsewhere.
+            mesh: as in `Records`. Each process of a job reads its own rows.
             roles: a Parquet file, or a folder of them, for each role: ``upper=``, ``lower=``, ``both=``, ``heldout=``.
 
         >>> import os, tempfile, pyarrow, numpy as np
@@ -141,7 +159,10 @@ class Records:
         check_roles(*(roles.get(role) for role in ROLES))
         if not set(roles) <= set(ROLES):
             raise InvalidArgument(f"roles: must be paths of Parquet files for some of {', '.join(ROLES)}")
-        return cls(**read_parquet(roles, record, columns, Storage.of(storage)), storage=storage, invalid=invalid)
+        mesh = None if mesh is None else checked_mesh(mesh)
+        with job_of(mesh).telling():
+            read = read_parquet(roles, record, columns, Storage.of(storage), mesh)
+            return cls(**read, storage=storage, invalid=invalid, mesh=mesh)
 
     @property
     def sizes(self) -> RecordShapes:
@@ -168,26 +189,28 @@ class Records:
         first, precise = program.take(receipt, schedule, rounds), is_double()
         if not program.is_compiled:
             return _execute_with_calls(program, precise, _VAULT[self], state, program.keys(schedule, first, rounds))
-        history = []
+        history, job = [], job_of(self._sizes.mesh)
         for done in range(0, rounds, program.capacity):
             number = min(program.capacity, rounds - done)
-            randomness = program.randomness(schedule, first + done * program.keys_per_round, number)
+            randomness = program.randomness(schedule, first + done * program.keys_per_round, number, job)
+            run = functools.partial(_executed, program, precise, _VAULT[self], state, randomness, number)
             with isolated_jax_config():
-                state, rows = _execute(program, precise, _VAULT[self], state, randomness, np.int32(number))
-                # By NumPy: JAX would compile a slice for every number of rounds.
-                history.append(jax.tree.map(lambda leaf, number=number: np.asarray(leaf)[:number], rows))
+                state, rows = reached(run) if job.is_several else run()
+            history.append(rows)
         return state, jax.tree.map(lambda *parts: np.concatenate(parts), *history)
 
     def seal(self, key: bytes) -> bytes:
         """HMAC-SHA256 of all arrays, with which the holder of the key can check that records are the same.
 
-        The key must be secret, because anyone who has it can test guesses of the records; a short key is refused.
+        The key must be secret, because anyone who has it can test guesses of the records; a short key is refused. All
+        processes of a job call this: each seals its own records, and the seal is that of their seals, in order.
         """
         if not isinstance(key, bytes) or len(key) < 32:
             raise InvalidArgument("key: must be at least 32 secret bytes; a seal that others can compute leaks records")
-        mac = hmac.new(key, b"dpbilevel records", "sha256")
+        mac, job = hmac.new(key, b"dpbilevel records", "sha256"), job_of(self._sizes.mesh)
         for role, (source, present) in _VAULT[self].items():
-            number = self._sizes.count(role)
+            own = own_range(self._sizes.count(role), self._sizes.mesh)
+            number = own.stop - own.start
             with isolated_jax_config():
                 valid = gathered(present)[:number]
                 leaves, structure = jax.tree.flatten((source.records(number), valid))
@@ -195,13 +218,24 @@ class Records:
                 mac.update(json.dumps([role, without_addresses(str(structure)), shapes]).encode())
                 for array in (*source.contents(number), valid):
                     mac.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
-        return mac.digest()
+        if not job.is_several:
+            return mac.digest()
+        seals = job.exchange("seal of records", mac.hexdigest())
+        return hmac.new(key, f"dpbilevel records of processes {' '.join(seals)}".encode(), "sha256").digest()
 
     def __repr__(self) -> str:
         return f"Records({self._sizes.counts()}{self._sizes.where()}; values hidden)"
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("Records cannot be pickled or copied: private values would leave the accounting")
+
+
+def _executed(
+    program: Program, precise: bool, arrays: Mapping[str, Any], state: State, randomness: Randomness, number: int
+) -> tuple[State, Tree]:
+    state, rows = _execute(program, precise, arrays, state, randomness, np.int32(number))
+    # By NumPy: JAX would compile a slice for every number of rounds.
+    return jax.block_until_ready(state), jax.tree.map(lambda leaf: np.asarray(leaf)[:number], rows)
 
 
 @functools.partial(Compiled, static_argnames=("precise",))
@@ -318,31 +352,17 @@ def _shapes(sizes: RecordShapes) -> dict[str, tuple[Memory | Shards, Any]]:
     }
 
 
-@contextlib.contextmanager
-def isolated_jax_config() -> Iterator[None]:
-    """The JAX settings under which programs run: float64 for noise and sums, and no debugging that inspects values.
-
-    ``jax_debug_nans`` would turn a record's value into an exception, and ``jax_disable_jit`` would show values to the
-    losses. Settings that could fail a run after its charge are off too: strict type promotion and transfer guards.
-    """
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(jax.enable_x64(True))
-        stack.enter_context(jax.debug_nans(False))
-        stack.enter_context(jax.debug_infs(False))
-        stack.enter_context(jax.disable_jit(False))
-        stack.enter_context(jax.numpy_dtype_promotion("standard"))
-        stack.enter_context(jax.transfer_guard("allow"))
-        yield
-
-
 def _prepared(
     role: str, tree: Tree, invalid: str, selection: Selection | None, mesh: Mesh | None, storage: Storage | None
 ) -> tuple[Memory | Shards, jax.Array, int]:
     """Arrays in the form that the compiled loop needs, a mask of valid records, and the number of records."""
+    whole, several = jax.tree.map(lambda leaf: shape_of(role, leaf), tree), job_of(mesh).is_several
+    check_leading_axis(role, whole)
+    if several:
+        tree = jax.tree.map(lambda leaf: own_records(leaf, mesh), tree)
     with np.errstate(over="ignore"):  # a float64 too large for float32 becomes infinite, hence invalid
         # In two steps, because NumPy's error quotes an integer that does not fit the requested dtype.
         arrays = jax.tree.map(lambda leaf: narrowed(leaf, usable_dtype(role, leaf), storage), tree)
-    check_leading_axis(role, arrays)
     leaves = jax.tree.leaves(arrays)
     valid = np.ones(leaves[0].shape[0], dtype=bool)
     for leaf, given in zip(leaves, jax.tree.leaves(tree), strict=True):
@@ -362,11 +382,13 @@ def _prepared(
     # jax_debug_nans even a copy to the device raises on a record's value.
     with isolated_jax_config():
         if mesh is not None:
-            return *Shards.stored(arrays, valid, mesh), len(valid)
+            number = jax.tree.leaves(whole)[0].shape[0] if several else len(valid)  # of units, if there are
+            return *Shards.stored(arrays, valid, mesh, number, storage), number
         return Memory.stored(arrays, valid, storage), jnp.array(valid), len(valid)
 
 
 def _caveats(tree: Tree) -> tuple[str, ...]:
     """The caveats of all encoded rows in a tree, each once."""
-    arrays = (leaf for leaf in jax.tree.leaves(tree) if isinstance(leaf, np.ndarray))
+    leaves = (leaf.own if isinstance(leaf, Part) else leaf for leaf in jax.tree.leaves(tree))
+    arrays = (leaf for leaf in leaves if isinstance(leaf, np.ndarray))
     return tuple(dict.fromkeys(caveat for array in arrays for caveat in getattr(array, "caveats", ())))

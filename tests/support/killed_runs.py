@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -124,7 +124,15 @@ def _forgetful(draws: random.Random) -> None:
 MUTATIONS = {"uncharged": _uncharged, "forgetful": _in_the_loop}
 
 
-def _child(folder: Path, number: int, phase: str, draws: random.Random, *arguments: str) -> None:
+def _child(
+    folder: Path,
+    number: int,
+    phase: str,
+    draws: random.Random,
+    *arguments: str,
+    command: tuple[str, ...] = TUNE,
+    phases: Mapping[str, Callable[[random.Random], None]] = PHASES | MUTATIONS,
+) -> None:
     """A whole run, as `dpbilevel` starts it; never returns."""
     from dpbilevel.cli import app
     from dpbilevel.privacy import noise
@@ -145,11 +153,11 @@ def _child(folder: Path, number: int, phase: str, draws: random.Random, *argumen
         # Names of runs differ, as they do among processes; the ledger knows runs by them.
         draw = noise.secrets.token_bytes
         noise.secrets.token_bytes = lambda size: SECRET if size == len(SECRET) else draw(size)
-        (PHASES | MUTATIONS)[phase](draws)
+        phases[phase](draws)
     elif phase == "forgetful":
         _forgetful(draws)
     new = ("--epsilon", str(EPSILON), "--ledger", "people.db", "--dataset", DATASET, "--out", f"run-{number}")
-    sys.argv = ["dpbilevel", *(arguments or (*TUNE, *new))]
+    sys.argv = ["dpbilevel", *(arguments or (*command, *new))]
     try:
         app.main()
     except SystemExit as ended:
@@ -267,7 +275,7 @@ def happened(folder: Path, kills: int, phases: tuple[str, ...] = tuple(PHASES)) 
     return found
 
 
-def prepare(folder: Path) -> None:
+def prepare(folder: Path, rows: int = 200) -> None:
     """Rows and a ledger for runs in that folder, and all imports of a run, once for all children."""
     import dp_accounting.pld  # noqa: F401
     import jax._src.xla_bridge
@@ -280,7 +288,7 @@ def prepare(folder: Path) -> None:
     from dpbilevel.privacy.ledger import Ledger
     from dpbilevel.report import html, pictures  # noqa: F401
 
-    write_people(folder, rows=200)
+    write_people(folder, rows=rows)
     Ledger.open(f"sqlite:///{folder}/people.db", dataset=DATASET, total=Budget(1e3, 0.5), composition="basic")
     assert not jax._src.xla_bridge._backends, "JAX has started, and what has started cannot be forked"
 

@@ -42,6 +42,7 @@ from dpbilevel.errors import InvalidArgument, InvalidProblem, TrainerFailed
 from dpbilevel.execution.program import Call, Program, State
 from dpbilevel.foundation.arguments import positive
 from dpbilevel.foundation.compilation import Compiled
+from dpbilevel.foundation.precision import isolated_jax_config
 from dpbilevel.linear_loss import LinearBounds
 from dpbilevel.methods.context import PublicContext
 from dpbilevel.methods.noiseless.noiseless import noiseless_training
@@ -53,7 +54,6 @@ from dpbilevel.privacy.declared import ApproximateDP, DeclaredRelease
 from dpbilevel.privacy.noise import standard_normal
 from dpbilevel.privacy.objective import MOST_ROWS, ObjectiveNoise, smallest_ridge
 from dpbilevel.problem import BilevelProblem
-from dpbilevel.records import isolated_jax_config
 
 Tree = Any
 Floats = npt.NDArray[np.float64]

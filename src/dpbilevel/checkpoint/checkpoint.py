@@ -23,13 +23,18 @@ file.
 noise comes from the key and the seal of what is scored (`following_schedule`): whoever resumes the run releases the
 same bits, and other records have noise of their own. So a copy of the file suffices to remove the noise of scores.
 
+**Several processes.** The file is the first one's, which sends its content to the others as it sends noise. All of them
+then know the state and seal their own records; the first one alone charges and saves.
+
 **Copies.** The file holds the noise secret from its creation on, before any records are sealed. An early copy can run
 the same noise on any records, and a copy from any time before the last chunk can subtract the noise from the released
 values. Neither can be detected or undone. The file, and every copy of it, is as secret as the records.
 """
 
 import contextlib
+import functools
 import hmac
+import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -43,9 +48,12 @@ from dpbilevel.checkpoint import file as checkpoint_file
 from dpbilevel.checkpoint.fingerprint import code, fingerprint
 from dpbilevel.errors import BudgetExceeded, CheckpointRefused, InvalidArgument
 from dpbilevel.execution.program import Program, State
+from dpbilevel.foundation.processes import Job
 from dpbilevel.planning import Plan
 from dpbilevel.privacy.ledger import Ledger, Receipt
 from dpbilevel.privacy.noise import KeySchedule, fresh_key, fresh_name
+from dpbilevel.privacy.parts import job_of
+from dpbilevel.privacy.record_shapes import RecordShapes
 from dpbilevel.records import Records
 
 Tree = Any
@@ -116,19 +124,31 @@ class Checkpoint:
         self, path: Path, planned: Plan, saved: Saved, schedule: KeySchedule, *, new: bool, required: bool = True
     ) -> None:
         self._path, self._planned, self._saved, self._new, self._required = path, planned, saved, new, required
+        self._job = job_of(planned.sizes.mesh)
         self.schedule = schedule
 
     def charge(self, ledger: Ledger, records: Records, description: str) -> Receipt:
         """The receipt of the run, which is charged unless it has been. Records are sealed after the first charge.
 
-        Other records are refused before anything is charged.
+        Other records are refused before anything is charged. Processes of a job seal before it, because they do so
+        together, and the first of them charges.
 
         A ledger in a database must hold the charge of a run whose records are sealed. A ledger in memory ends with its
         process: the charge is entered into the new ledger once, whether or not the run is finished, so that later runs
         on this ledger account for it.
         """
+        seal = functools.cache(lambda: records.seal(self._saved.key).hex())
+        if self._job.is_several:
+            seal()
+        return self._job.by_first(
+            "charge",
+            lambda: self._charge(ledger, records.sizes, description, seal),
+            lambda: ledger.follow(self._planned.releases),
+        )
+
+    def _charge(self, ledger: Ledger, sizes: RecordShapes, description: str, seal: Callable[[], str]) -> Receipt:
         saved, planned = self._saved, self._planned
-        if saved.records is not None and not hmac.compare_digest(self._seal(records), saved.records):
+        if saved.records is not None and not hmac.compare_digest(seal(), saved.records):
             raise CheckpointRefused(
                 f"records: are not those that {self._name()} was created with; the same noise on other records would "
                 "cancel in the difference of the results, which is an exact leak. Resume with the very same records "
@@ -142,14 +162,14 @@ class Checkpoint:
             )
         try:
             receipt = ledger.charge(
-                planned.releases, planned.budget, named, once=True, rows_per_unit=records.sizes.rows_per_unit
+                planned.releases, planned.budget, named, once=True, rows_per_unit=sizes.rows_per_unit
             )
         except (BudgetExceeded, InvalidArgument):
             if self._new:
                 self._path.unlink()  # nothing was charged: the path is free for a run within the budget
             raise
         if saved.records is None:
-            self._write(replace(saved, records=self._seal(records)))
+            self._write(replace(saved, records=seal()))
         return receipt
 
     def restore(self, index: int, part: Program, start: State) -> tuple[State, int]:
@@ -185,11 +205,10 @@ class Checkpoint:
             history=tuple(jax.tree.leaves(observed)),
         )
         # Without this save, the run can be resumed from the one before it: the seal of the records is in both.
-        with contextlib.nullcontext() if self._required else contextlib.suppress(CheckpointRefused):
-            self._write(saved)
-
-    def _seal(self, records: Records) -> str:
-        return records.seal(self._saved.key).hex()
+        refused = () if self._required else (CheckpointRefused,)
+        with self._job.barrier("checkpoint"), contextlib.suppress(*refused):
+            if self._job.is_first:
+                self._write(saved)
 
     def _write(self, saved: Saved) -> None:
         checkpoint_file.write(self._path, saved.to_json())
@@ -218,8 +237,8 @@ def opened(
         facts: facts that were read with the records, as text.
         required: whether a run stops if a chunk cannot be saved.
     """
-    target = checkpoint_file.checked_path(path)
-    parts, start = planned.parts, planned.start
+    job, parts = job_of(planned.sizes.mesh), planned.parts
+    target = checkpoint_file.checked_path(path) if job.is_first else Path(path)
     if not all(part.is_compiled for part in parts):
         raise InvalidArgument(
             "checkpoint: a black box draws its own randomness, so that its calls cannot be repeated with the same "
@@ -230,24 +249,41 @@ def opened(
             "checkpoint: exact noise comes from a generator that cannot be reset, so that rounds cannot be repeated "
             'with the same bits; leave checkpoint out, or use noise="float"'
         )
-    _check_types(parts, start)
-    with checkpoint_file.exclusive(target):
-        content = checkpoint_file.read(target)
-        if content is None:
-            key = fresh_key()
-            secret = None if schedule.reproducible else schedule.reveal_secret()
-            saved = Saved(fresh_name(), key, secret, code(), fingerprint(key, planned, schedule, chunks, facts))
-            checkpoint_file.write(target, saved.to_json())
-        else:
-            saved = _parsed(target, content)
-            _check_same(target, saved, lambda: fingerprint(saved.key, planned, schedule, chunks, facts))
-            if not _fits(saved, parts, start):
-                raise checkpoint_file.damaged(target)
-            if saved.secret is not None:
-                schedule = KeySchedule.restore(saved.secret)
-            elif not (schedule.reproducible or _is_finished(planned, saved.part, saved.rounds)):
-                raise checkpoint_file.damaged(target)
-        yield Checkpoint(target, planned, saved, schedule, new=content is None, required=required)
+    _check_types(parts, planned.start)
+    found = None
+    with contextlib.ExitStack() as stack:
+        with job.barrier("checkpoint"):
+            if job.is_first:
+                stack.enter_context(checkpoint_file.exclusive(target))
+                found = _found(target, planned, schedule, chunks, facts)
+        saved, new = _shared(job, found)
+        if saved.secret is not None:
+            schedule = KeySchedule.restore(saved.secret)
+        yield Checkpoint(target, planned, saved, schedule.shared(job), new=new, required=required)
+
+
+def _found(target: Path, planned: Plan, schedule: KeySchedule, chunks: Sequence[int], facts: str) -> tuple[Saved, bool]:
+    """What is in the file, which is created if there is none, and whether it was."""
+    content = checkpoint_file.read(target)
+    if content is None:
+        key = fresh_key()
+        secret = None if schedule.reproducible else schedule.reveal_secret()
+        saved = Saved(fresh_name(), key, secret, code(), fingerprint(key, planned, schedule, chunks, facts))
+        checkpoint_file.write(target, saved.to_json())
+        return saved, True
+    saved = _parsed(target, content)
+    _check_same(target, saved, lambda: fingerprint(saved.key, planned, schedule, chunks, facts))
+    is_over = schedule.reproducible or _is_finished(planned, saved.part, saved.rounds)
+    if not _fits(saved, planned.parts, planned.start) or (saved.secret is None and not is_over):
+        raise checkpoint_file.damaged(target)
+    return saved, False
+
+
+def _shared(job: Job, found: tuple[Saved, bool] | None) -> tuple[Saved, bool]:
+    """What the first process has found, on all processes of a job."""
+    text = b"" if found is None else json.dumps([found[0].to_json(), found[1]]).encode()
+    content, new = json.loads(job.broadcast(text))
+    return found or (Saved.from_json(content), new)
 
 
 def following_schedule(path: Path, records: Records) -> KeySchedule:
@@ -255,13 +291,14 @@ def following_schedule(path: Path, records: Records) -> KeySchedule:
 
     A run without a checkpoint, or with one that cannot be read, cannot be resumed; its keys are new ones.
     """
-    content = None
-    with contextlib.suppress(CheckpointRefused):
-        content = checkpoint_file.read(path)
-    if content is None:
-        return KeySchedule()
-    key = hmac.new(bytes.fromhex(content["key"]), b"dpbilevel release after a run", "sha256").digest()
-    return KeySchedule.restore(records.seal(key))
+    content, key, job = None, b"", job_of(records.sizes.mesh)
+    if job.is_first:
+        with contextlib.suppress(CheckpointRefused):
+            content = checkpoint_file.read(path)
+    if content is not None:
+        key = hmac.new(bytes.fromhex(content["key"]), b"dpbilevel release after a run", "sha256").digest()
+    key = job.broadcast(key)
+    return (KeySchedule.restore(records.seal(key)) if key else KeySchedule()).shared(job)
 
 
 def _parsed(path: Path, content: dict[str, Any]) -> Saved:

@@ -20,7 +20,7 @@ import numpy as np
 from dpbilevel.cli.rows import Rows
 from dpbilevel.cli.schema import Column
 from dpbilevel.cli.stored_rows import chosen_rows
-from dpbilevel.encoding.encoded_rows import EncodedRows
+from dpbilevel.encoding.encoded_rows import EncodedRows, Held
 from dpbilevel.errors import InvalidArgument
 from dpbilevel.estimators.codes import Codes
 from dpbilevel.estimators.split import Positions, split, split_by_hash, validation_rows
@@ -32,13 +32,15 @@ from dpbilevel.evaluation.scoring import Declared, chosen_metrics, scored
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.ledger import Receipt
 from dpbilevel.privacy.noise import KeySchedule
+from dpbilevel.privacy.parts import Part
+from dpbilevel.privacy.shards import mesh_of
 from dpbilevel.privacy.storage import Storage
 from dpbilevel.privacy.units import Selection, listed_ids, read_ids, read_units
 from dpbilevel.records import Records
 from dpbilevel.solution.solution import Solution
 
 ROLE = "heldout"
-_SEED = 0  # of the public permutation
+SEED = 0  # of the public permutation
 
 
 def check_holdout(holdout: float | None) -> None:
@@ -80,7 +82,7 @@ def set_aside(rows: Rows, holdout: float, storage: Storage | None = None) -> tup
     """
     if rows.units is None:
         _check_three(len(rows.target), "rows")
-        held, remaining = split(len(rows.target), holdout, _SEED)
+        held, remaining = split(len(rows.target), holdout, SEED)
         return _at(rows, np.sort(remaining), storage), _at(rows, np.sort(held), storage)
     ids = read_ids(rows.units, len(rows.target))
     listed = listed_ids(rows.listed, ids)
@@ -88,7 +90,7 @@ def set_aside(rows: Rows, holdout: float, storage: Storage | None = None) -> tup
     unit = np.searchsorted(names, ids)
     _check_three(len(names), "units")
     is_held = np.zeros(len(names), bool)
-    is_held[split_by_hash(names, holdout, _SEED)[0]] = True
+    is_held[split_by_hash(names, holdout, SEED)[0]] = True
     run, scores = (_at(rows, np.flatnonzero(mine[unit])) for mine in (~is_held, is_held))
     if listed is None:
         return run, scores
@@ -109,6 +111,7 @@ class HeldOut:
     plan: ScorePlan
     classes: Any
     selection: Selection | None  # of the rows of units; None if rows are protected
+    held: Held | None = None  # of a job of several processes: which rows these are
 
     def score(self, model: Any, receipt: Receipt, schedule_for: Callable[[Records], KeySchedule]) -> Evaluation:
         """Release the scores of a trained model; the charge of the run has paid for them.
@@ -117,11 +120,16 @@ class HeldOut:
         """
         with jax.enable_x64(True):
             rows, targets = in_places(self.selection, self.features, self.targets)
-            stored, bundles = of_records(
-                self.selection, scored(self.plan.metrics, model, rows, targets, self.classes, None)
-            )
+            made = scored(self.plan.metrics, model, rows, targets, self.classes, None)
+            stored, bundles = of_records(self.selection, made)
+            if self.held is not None:
+                here, number = len(self.held.places), self.held.number
+                stored = jax.tree.map(lambda leaf: Part(leaf[:here], number), stored)
+                bundles = {"mesh": mesh_of(None)}
             hidden = Records(heldout=stored, **bundles)
-        return self.plan.release_scores(hidden, schedule_for(hidden), self.features.caveats, receipt=receipt)
+        return self.plan.release_scores(
+            hidden, schedule_for(hidden), getattr(self.features, "caveats", ()), receipt=receipt
+        )
 
 
 def planned_scores(
@@ -144,12 +152,17 @@ def planned_scores(
     planned = plan_scores(metrics, number, budget, noise, ROLE)
     warn_if_noisy(planned, stacklevel=3, kind="rows" if rows.units is None else "units")
     target = rows.target.words() if isinstance(rows.target, Codes) else rows.target
-    _, targets = checked_pair((rows.features, target))
+    features, held = rows.features[:], rows.features.held
+    if held is not None:
+        target = target[held.places]
+        if not len(target):  # a made-up row, which is left out of what is stored
+            features = EncodedRows(np.zeros((1, features.shape[1]), features.dtype), caveats=features.caveats)
+            target = np.array([column.values[0]])
+    _, targets = checked_pair((features, target))
     if classes is not None:
         check_same_kind(targets, classes)
-    return HeldOut(
-        rows.features, targets, planned, classes, selected(rows.units, rows_per_unit, len(targets), rows.listed)
-    )
+    units = selected(rows.units, rows_per_unit, len(targets), rows.listed)
+    return HeldOut(features, targets, planned, classes, units, held)
 
 
 def default_metrics(kind: str, labels: int) -> tuple[str, ...]:
@@ -169,7 +182,11 @@ def with_scores(solution: Solution, evaluation: Evaluation) -> Solution:
 
 def _at(rows: Rows, positions: Positions, storage: Storage | None = None) -> Rows:
     features = rows.features
-    if storage is None:
+    if features.held is not None:
+        here, held = features.held.chosen(positions)
+        chosen = chosen_rows(features, np.flatnonzero(here), storage)
+        chosen.held = held
+    elif storage is None:
         chosen = EncodedRows(np.asarray(features)[positions], data_norm=features.data_norm, caveats=features.caveats)
         chosen.terms = features.terms
     else:

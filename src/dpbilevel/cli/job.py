@@ -3,6 +3,7 @@
 No row is read here. Errors in names and declarations are found here, and a dry run goes no further.
 """
 
+import json
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy.typing as npt
 from dpbilevel.cli.fit_command import FitCommand
 from dpbilevel.cli.holdout import held_out_rows
 from dpbilevel.cli.layout import layout
+from dpbilevel.cli.resuming import comparable
 from dpbilevel.cli.rows import fitted_encoder
 from dpbilevel.cli.schema import Schema, check_columns, read_schema
 from dpbilevel.cli.table_file import TableFile, open_table
@@ -44,6 +46,16 @@ class Job:
     def width(self) -> int:
         """The number of columns of an encoded row."""
         return len(self.encoder.group_of_column_)
+
+    def facts_of_all(self) -> dict[str, str]:
+        """What all processes of a job must have alike, by its name in the plural. Where files are may differ."""
+        tables = [self.table, *([] if self.validation is None else [self.validation])]
+        return {
+            "options": json.dumps(comparable(self.asked)),
+            "schemas": json.dumps(self.schema.to_json(), default=str),
+            "columns of files": repr([(table.names, table.kinds) for table in tables]),
+            "numbers of rows": repr([table.rows for table in tables]),
+        }
 
     def check_rows(self, rows: int) -> None:
         """Raise for fewer rows than a run needs; their number is public."""

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from dpbilevel.cli.fit_command import FitCommand
 from dpbilevel.errors import InvalidArgument
+from dpbilevel.foundation.processes import current
 from dpbilevel.privacy.storage import Storage
 
 _UNITS = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
@@ -41,8 +42,8 @@ def storage_for(asked: FitCommand, rows: int, width: int, *, has_number: bool) -
         return None
     numbers = has_number + (asked.weight is not None)
     limit, least = memory_limit(asked.memory), _FIXED + rows * (_PER_ROW + numbers * _PER_NUMBER)
-    # In memory they are held up to four times: in blocks, joined, set aside, and by role.
-    if least + 4 * rows * (width + 1) * _CELL <= limit:
+    # In memory they are held up to four times: in blocks, joined, set aside, and by role. A process has its part.
+    if least + 4 * -(-rows // current().count) * (width + 1) * _CELL <= limit:
         return None
     if math.isinf(asked.epsilon):
         raise InvalidArgument(

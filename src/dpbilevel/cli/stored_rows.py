@@ -1,8 +1,10 @@
 """Reads the rows of a file onto a disk: encoded as by `read_rows`, but memory holds one block of them.
 
-What is kept in memory are a few bytes for every row: its label or number, and its weight.
+What is kept in memory are a few bytes for every row: its label or number, and its weight. In a job of several
+processes, each keeps its own rows alone.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -11,7 +13,8 @@ from dpbilevel.cli.cells import numbers
 from dpbilevel.cli.rows import Rows, cells_of, listed_cells
 from dpbilevel.cli.schema import Schema
 from dpbilevel.cli.table_file import TableFile
-from dpbilevel.encoding.encoded_rows import EncodedRows
+from dpbilevel.encoding.columns import as_slice
+from dpbilevel.encoding.encoded_rows import EncodedRows, Held
 from dpbilevel.encoding.encoder import BoundedEncoder
 from dpbilevel.errors import InvalidRecords
 from dpbilevel.estimators.codes import Codes
@@ -25,43 +28,57 @@ def read_stored_rows(
     schema: Schema,
     target: str,
     rows: int,
-    storage: Storage,
+    storage: Storage | None,
     weight: str | None = None,
+    places: Mapping[str, str] | None = None,
+    held: Held | None = None,
 ) -> Rows:
-    """Read an entire file, which has so many rows; the other arguments are those of `read_rows`."""
+    """Read a file, which has so many rows, or those of them that are ``held`` here; otherwise as `read_rows`."""
     import pyarrow
 
-    width, decimal = len(encoder.group_of_column_), table.layout.decimal
-    encoded, values = reserved(rows, (width,), np.float32, storage), schema.columns[target].values
+    width, decimal, places = len(encoder.group_of_column_), table.layout.decimal, places or {}
+    # A process without any rows reads one, for what rows have in common.
+    here = np.arange(rows) if held is None else held.places
+    within = slice(int(here[0]), int(here[-1]) + 1) if len(here) else slice(0, 1)
+    encoded, values = reserved(len(here), (width,), np.float32, storage), schema.columns[target].values
     targets: Any = np.zeros(rows)
     if schema.columns[target].kind != "range":
         targets = Codes(values, np.zeros(rows, np.int32))
-    weights = {} if weight is None else {"sample_weight": np.zeros(rows)}
-    first, part = 0, None
-    for block in table.blocks(list(dict.fromkeys([*encoder.feature_names_in_, target, *([weight] if weight else [])]))):
+    others: dict[str, Any] = {f"{place}s": _first_word(rows, schema, name) for place, name in places.items()}
+    others |= {} if weight is None else {"sample_weight": np.zeros(rows)}
+    first, part = within.start, None
+    columns = [*encoder.feature_names_in_, target, *places.values(), *([weight] if weight else [])]
+    for block in table.blocks(list(dict.fromkeys(columns)), within=None if held is None else within):
         part = encoder.transform(cells_of(block, schema, encoder, decimal))
         chosen = slice(first, first + len(part))
-        if chosen.stop > rows:
+        if chosen.stop > within.stop:
             break
-        encoded[chosen] = part
+        low, high = np.searchsorted(here, [first, chosen.stop])
+        encoded[low:high] = np.asarray(part)[as_slice(here[low:high] - first)] if low < high else 0
         labels = listed_cells(target, schema, block, decimal)
         if isinstance(targets, Codes):
             targets.write(first, labels.tolist())
         else:
             targets[chosen] = labels
+        for place, name in places.items():
+            others[f"{place}s"][chosen] = listed_cells(name, schema, block, decimal)
         if weight is not None:
-            weights["sample_weight"][chosen] = numbers(weight, block[weight], decimal)
+            others["sample_weight"][chosen] = numbers(weight, block[weight], decimal)
         first = chosen.stop
-    if part is None or first != rows:
+    if part is None or first != within.stop:
         raise InvalidRecords(f"{table.path}: has another number of rows than when it was counted; it must not change")
     pyarrow.default_memory_pool().release_unused()
     features = EncodedRows(encoded, data_norm=part.data_norm, caveats=part.caveats)
-    features.terms = part.terms
-    return Rows(features, targets, weights)
+    features.terms, features.held = part.terms, held
+    return Rows(features, targets, others)
 
 
-def chosen_rows(features: EncodedRows, positions: Any, storage: Storage) -> EncodedRows:
-    """Some of the rows, in order, as a copy on the disk."""
+def _first_word(rows: int, schema: Schema, name: str) -> Any:
+    return np.full(rows, schema.columns[name].values[0], object)
+
+
+def chosen_rows(features: EncodedRows, positions: Any, storage: Storage | None) -> EncodedRows:
+    """Some of the rows, in order, as a copy; on the disk if ``storage`` is given."""
     copied = reserved(len(positions), features.shape[1:], np.float32, storage)
     np.take(np.asarray(features), positions, axis=0, out=copied, mode="clip")
     chosen = EncodedRows(copied, data_norm=features.data_norm, caveats=features.caveats)

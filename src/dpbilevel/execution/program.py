@@ -18,7 +18,8 @@ import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 
-from dpbilevel.errors import InvalidArgument, InvalidProblem
+from dpbilevel.errors import InvalidArgument, InvalidProblem, NotCharged
+from dpbilevel.foundation.processes import ALONE, Job
 from dpbilevel.foundation.structure import function, register
 from dpbilevel.privacy.accounting import Chargeable
 from dpbilevel.privacy.declared import DeclaredRelease
@@ -225,13 +226,19 @@ class Program:
             return self.keys_per_round
         return max(_KEYS, 2 ** math.ceil(math.log2(max(1, self.keys_per_round))))
 
-    def randomness(self, schedule: KeySchedule, first: int, rounds: int) -> Randomness:
+    def randomness(self, schedule: KeySchedule, first: int, rounds: int, job: Job = ALONE) -> Randomness:
         """The randomness of some rounds, from a first use on: exact noise, or keys from which noise is generated.
 
-        It has the shapes of `randomness_shapes`: what no round and no use reads is zero.
+        It has the shapes of `randomness_shapes`: what no round and no use reads is zero. It is the same on all
+        processes of a job: the first of them draws exact noise, and keys are those of its schedule.
         """
-        drawn = self.draws(rounds) if self.is_exact else self.keys(schedule, first, rounds)
-        return jax.tree.map(_filled, drawn, self.randomness_shapes())
+        if job.is_several and not (self.is_exact or schedule.is_common):
+            raise NotCharged("schedule: is that of one process, and every process of a job must add the same noise")
+        if not self.is_exact:
+            return _filled(self.keys(schedule, first, rounds), self.randomness_shapes())
+        with job.barrier("exact noise"):
+            drawn = self.draws(rounds if job.is_first else 0)
+        return job.broadcast_arrays(jax.tree.map(_filled, drawn, self.randomness_shapes()))
 
     def randomness_shapes(self) -> Any:
         """Shapes and dtype of the randomness of one call of the compiled loop."""

@@ -16,11 +16,14 @@ from dpbilevel.checkpoint.checkpoint import Checkpoint
 from dpbilevel.errors import InvalidArgument
 from dpbilevel.execution.program import Program
 from dpbilevel.execution.progress import set_display, show_progress
+from dpbilevel.foundation.precision import isolated_jax_config
+from dpbilevel.foundation.processes import ALONE, Job
 from dpbilevel.privacy.accounting import Chargeable
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.ledger import Ledger, Receipt
 from dpbilevel.privacy.noise import KeySchedule
-from dpbilevel.records import Records, isolated_jax_config
+from dpbilevel.privacy.parts import job_of
+from dpbilevel.records import Records
 
 Tree = Any
 
@@ -74,18 +77,19 @@ def run(
     """
     # The charge precedes any access to a record. Whatever happens after it, it is not refunded.
     history: list[Tree] = []
+    job = job_of(records.sizes.mesh)
     if receipt is not None:
         if checkpoint is not None:
             raise InvalidArgument("receipt: must be left out with a checkpoint, which charges")
     elif checkpoint is None:
         releases = [release for part in parts for release in part.releases]
-        receipt = charge(releases, budget, ledger, description, records.sizes.rows_per_unit)
+        receipt = charge(releases, budget, ledger, description, records.sizes.rows_per_unit, job)
     else:
         schedule = checkpoint.schedule
         receipt = checkpoint.charge(ledger or Ledger(budget), records, description)
         history = checkpoint.history(parts[0], start)
     with contextlib.ExitStack() as stack:
-        if not progress:
+        if not (progress and job.is_first):
             stack.enter_context(set_display("none"))
         advance = stack.enter_context(show_progress(description, sum(part.rounds for part in parts)))
         values, trained = start, _NOTHING
@@ -118,9 +122,18 @@ def charge(
     ledger: Ledger | None,
     description: str,
     rows_per_unit: int | None = None,
+    job: Job = ALONE,
 ) -> Receipt:
-    """Charge releases to a ledger, or to one of their own if there is none; the receipt allows each of them once."""
-    return (ledger or Ledger(budget)).charge(releases, budget, description, rows_per_unit=rows_per_unit)
+    """Charge releases to a ledger, or to one of their own if there is none; the receipt allows each of them once.
+
+    The first process of a job charges, and the others have their receipts once it has.
+    """
+    charged = ledger or Ledger(budget)
+    return job.by_first(
+        "charge",
+        lambda: charged.charge(releases, budget, description, rows_per_unit=rows_per_unit),
+        lambda: charged.follow(releases),
+    )
 
 
 def check_ledger(ledger: Any) -> None:
