@@ -59,6 +59,7 @@ _HOMES = {
     "MissingExtra": "errors",
     "NotPrivateWarning": "errors",
     "PrivacyLeakWarning": "errors",
+    "StorageFailed": "errors",
     "TrainerFailed": "errors",
     "UtilityWarning": "errors",
 }
@@ -101,6 +102,7 @@ if TYPE_CHECKING:
         MissingExtra,
         NotPrivateWarning,
         PrivacyLeakWarning,
+        StorageFailed,
         TrainerFailed,
         UtilityWarning,
     )

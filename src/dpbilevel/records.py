@@ -22,7 +22,10 @@ from jax.sharding import Mesh
 
 from dpbilevel.errors import InvalidArgument, InvalidRecords
 from dpbilevel.execution.means import mean_over_records
+from dpbilevel.execution.parts import Opened, is_divided, opened, run_in_memory, run_part
 from dpbilevel.execution.program import Answer, Call, Means, Program, Randomness, Stage, State
+from dpbilevel.execution.progress import Advance
+from dpbilevel.execution.segments import run_on_disk
 from dpbilevel.foundation.arguments import one_of
 from dpbilevel.foundation.precision import in_user_precision, is_double
 from dpbilevel.foundation.tracing import without_addresses
@@ -41,7 +44,8 @@ from dpbilevel.privacy.units import Selection, selections
 
 Tree = Any
 
-_VAULT: "weakref.WeakKeyDictionary[Records, dict[str, tuple[Memory | Shards, jax.Array]]]" = weakref.WeakKeyDictionary()
+# The mask of records on disk is NumPy's array, as all of their arrays are.
+_VAULT: "weakref.WeakKeyDictionary[Records, dict[str, tuple[Any, Any]]]" = weakref.WeakKeyDictionary()
 
 
 class Records:
@@ -157,23 +161,36 @@ class Records:
         return self._is_on_disk
 
     def execute(
-        self, program: Program, receipt: Receipt, schedule: KeySchedule, state: State, rounds: int
+        self,
+        program: Program,
+        receipt: Receipt,
+        schedule: KeySchedule,
+        state: State,
+        rounds: int,
+        advance: Advance = lambda uses: None,
     ) -> tuple[State, Tree]:
         """Run the next rounds of a program whose releases a ledger has charged; the only access to the arrays.
 
-        Compiled code gets noise and clips from the very releases that are redeemed on the receipt.
+        Compiled code gets noise and clips from the very releases that are redeemed on the receipt. ``advance`` is told
+        how often releases were used, a public number, whenever some were.
         """
-        first, precise = program.take(receipt, schedule, rounds), is_double()
+        first, precise, held = program.take(receipt, schedule, rounds), is_double(), _VAULT[self]
         if not program.is_compiled:
-            return _execute_with_calls(program, precise, _VAULT[self], state, program.keys(schedule, first, rounds))
+            keys = program.keys(schedule, first, rounds)
+            return _execute_with_calls(program, precise, held, state, keys, advance)
+        if self._is_on_disk and not program.has_stages_only:
+            held = jax.device_put(held, may_alias=True)  # exact means: processors read the mapped files
         history = []
         for done in range(0, rounds, program.capacity):
             number = min(program.capacity, rounds - done)
             randomness = program.randomness(schedule, first + done * program.keys_per_round, number)
             with isolated_jax_config():
-                state, rows = _execute(program, precise, _VAULT[self], state, randomness, np.int32(number))
-                # By NumPy: JAX would compile a slice for every number of rounds.
-                history.append(jax.tree.map(lambda leaf, number=number: np.asarray(leaf)[:number], rows))
+                if self._is_on_disk and program.has_stages_only:
+                    state, rows = run_on_disk(program, precise, held, state, randomness, number, advance)
+                else:
+                    call = functools.partial(_execute, program, precise, held)
+                    state, rows = run_in_memory(program, precise, call, state, randomness, number, advance)
+            history.append(rows)
         return state, jax.tree.map(lambda *parts: np.concatenate(parts), *history)
 
     def seal(self, key: bytes) -> bytes:
@@ -187,7 +204,8 @@ class Records:
         for role, (source, present) in _VAULT[self].items():
             number = self._sizes.count(role)
             with isolated_jax_config():
-                leaves, structure = jax.tree.flatten((source.as_numpy(number), gathered(present)[:number]))
+                mask = present if self._is_on_disk else gathered(present)
+                leaves, structure = jax.tree.flatten((source.as_numpy(number), mask[:number]))
                 arrays = [np.ascontiguousarray(leaf) for leaf in leaves]
             shapes = [[array.dtype.str, list(array.shape)] for array in arrays]
             mac.update(json.dumps([role, without_addresses(str(structure)), shapes]).encode())
@@ -209,6 +227,8 @@ def _execute(
     # Losses are traced in the user's precision, noise and sums in float64.
     with jax.enable_x64(precise):
         own = in_user_precision(program)
+        if isinstance(state, Opened):
+            return run_part(own, _answering(arrays), state, randomness, rounds)
         return own.loop(_answering(arrays), state, randomness, rounds, _means(arrays))
 
 
@@ -238,7 +258,12 @@ def _means(arrays: Mapping[str, Any]) -> Means:
 
 
 def _execute_with_calls(
-    program: Program, precise: bool, arrays: Mapping[str, Any], state: State, keys: npt.NDArray[np.uint32]
+    program: Program,
+    precise: bool,
+    arrays: Mapping[str, Any],
+    state: State,
+    keys: npt.NDArray[np.uint32],
+    advance: Advance,
 ) -> tuple[State, Tree]:
     """Run round by round, because a black box runs outside compiled code. It receives invalid records as zeros."""
     readable = {role: memory.as_numpy(len(valid)) for role, (memory, valid) in arrays.items()}
@@ -254,6 +279,7 @@ def _execute_with_calls(
                 with isolated_jax_config():
                     state = _execute_stage(stage, precise, arrays, state, own)
         history.append(jax.tree.map(np.asarray, program.observe(state)))
+        advance(program.uses_per_round)
     return state, jax.tree.map(lambda *rows: np.stack(rows), *history)
 
 
@@ -277,8 +303,11 @@ def check_traceable(program: Program, sizes: RecordShapes, state: State) -> None
 def traced(program: Program, sizes: RecordShapes, state: State) -> ClosedJaxpr:
     """The jaxpr of the compiled loop of a program, traced on shapes. Numbers are its inputs, not part of it."""
     arrays, precise, rounds = _shapes(sizes), is_double(), jax.ShapeDtypeStruct((), jnp.int32)
+    state = _strong(state)
+    if is_divided(program):
+        state, rounds = _strong(opened(program, state)), jax.ShapeDtypeStruct((2,), jnp.int32)
     with isolated_jax_config():
-        return _execute.trace(program, precise, arrays, _strong(state), program.randomness_shapes(), rounds).jaxpr
+        return _execute.trace(program, precise, arrays, state, program.randomness_shapes(), rounds).jaxpr
 
 
 def _strong(state: State) -> State:
@@ -333,7 +362,7 @@ def isolated_jax_config() -> Iterator[None]:
 
 def _prepared(
     role: str, tree: Tree, invalid: str, selection: Selection | None, mesh: Mesh | None, storage: Storage | None
-) -> tuple[Memory | Shards, jax.Array, int]:
+) -> tuple[Memory | Shards, Any, int]:
     """Arrays in the form that the compiled loop needs, a mask of valid records, and the number of records."""
     with np.errstate(over="ignore"):  # a float64 too large for float32 becomes infinite, hence invalid
         # In two steps, because NumPy's error quotes an integer that does not fit the requested dtype.
@@ -355,7 +384,9 @@ def _prepared(
     with isolated_jax_config():
         if mesh is not None:
             return *Shards.stored(arrays, valid, mesh), len(valid)
-        return Memory.stored(arrays, valid, storage), jnp.array(valid), len(valid)
+        if storage is not None:
+            return Memory.filled(arrays, valid, storage), valid, len(valid)
+        return Memory.stored(arrays, valid), jnp.array(valid), len(valid)
 
 
 def _caveats(tree: Tree) -> tuple[str, ...]:

@@ -87,7 +87,8 @@ def run(
     with contextlib.ExitStack() as stack:
         if not progress:
             stack.enter_context(set_display("none"))
-        advance = stack.enter_context(show_progress(description, sum(part.rounds for part in parts)))
+        uses = sum(part.rounds * part.uses_per_round for part in parts)
+        advance = stack.enter_context(show_progress(description, uses))
         values, trained = start, _NOTHING
         for index, part in enumerate(parts):
             state, done = part.start(values[0], start[1]), 0
@@ -95,16 +96,15 @@ def run(
                 state, done = checkpoint.restore(index, part, state)
             if done:
                 part.take(receipt, schedule, done)
-                advance(done)
+                advance(done * part.uses_per_round)
             chunk = chunk_length(part.rounds)
             for first in range(done, part.rounds, chunk):
                 number = min(chunk, part.rounds - first)
-                state, observed = records.execute(part, receipt, schedule, _plain(state), number)
+                state, observed = records.execute(part, receipt, schedule, _plain(state), number, advance)
                 if index == 0:
                     history.append(jax.tree.map(np.asarray, observed))
                 if checkpoint is not None:
                     checkpoint.save(index, first + number, state, history)
-                advance(number)
             values = part.finish(_plain(state))
             # Of the state that a checkpoint keeps, so that a resumed run has it too.
             trained = jax.tree.map(np.asarray, part.observe(_plain(state))) if index else _NOTHING

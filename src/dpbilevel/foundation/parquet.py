@@ -11,6 +11,7 @@ from typing import Any
 
 from dpbilevel.errors import InvalidArgument, InvalidRecords
 from dpbilevel.foundation.extras import needing
+from dpbilevel.foundation.reading_ahead import reading_ahead
 
 SUFFIXES = (".parquet", ".pq")
 # A batch has at most so many rows, and so many cells if it has more than a few rows.
@@ -39,7 +40,11 @@ def footers(path: Path) -> tuple[list[Any], int]:
 
 
 def batches(path: Path, columns: Sequence[str]) -> Iterator[Any]:
-    """The columns of all rows, in order."""
+    """The columns of all rows, in order; while one batch is used, the next is decoded."""
+    return reading_ahead(_batches(path, columns))
+
+
+def _batches(path: Path, columns: Sequence[str]) -> Iterator[Any]:
     from pyarrow import parquet
 
     rows = min(_ROWS, max(_FEW, _CELLS // max(1, len(columns))))

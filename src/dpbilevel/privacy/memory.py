@@ -53,17 +53,17 @@ class Memory(NamedTuple):
     norms: tuple[Any, ...] | None = None
 
     @classmethod
-    def stored(cls, arrays: Tree, valid: npt.NDArray[np.bool_], storage: Storage | None = None) -> "Memory":
-        """Copies of NumPy's arrays, with the norms of rows, on disk if ``storage`` is given.
+    def stored(cls, arrays: Tree, valid: npt.NDArray[np.bool_]) -> "Memory":
+        """Copies of NumPy's arrays, with the norms of rows, on JAX's device.
 
         Records that are not valid become zeros, so that rows are finite: a coefficient of zero does not remove NaN from
         a matrix product. What was `reserved` is not copied.
         """
-        return jax.device_put(cls.filled(arrays, valid, storage), may_alias=True)
+        return jax.device_put(cls.filled(arrays, valid), may_alias=True)
 
     @classmethod
     def filled(cls, arrays: Tree, valid: npt.NDArray[np.bool_], storage: Storage | None = None) -> "Memory":
-        """What is `stored`, as NumPy's arrays."""
+        """What is `stored`, as NumPy's arrays, on disk if ``storage`` is given."""
         filled = jax.tree.map(lambda leaf: _filled(leaf, valid, storage), arrays)
         norms = tuple(_norms(leaf, storage) if _is_matrix(leaf) else None for leaf in jax.tree.leaves(filled))
         return cls(filled, norms)

@@ -1,0 +1,184 @@
+"""Passes over records on a disk: one segment of them after another, the next of which is read while one is summed.
+
+A use of a release is a sum over records, and the sums of segments add up. So memory holds two segments of records,
+however many there are. A program is executed step by step, from outside of compiled code: what is compiled is the sum
+of a segment, and what follows a pass. Segments have one length, so that all of them run the same code; the last one is
+padded with absent records. Lengths and order follow from public sizes. A random batch is drawn first, and then only its
+records are read.
+
+**Rounding.** Sums of segments are merged in float64 with compensation, as those of devices are, which the bound on
+rounding counts (`clipping.ROUNDING`); with exact noise they are integers. Where all records fit into one segment, the
+answer has the bits that it has in memory. Otherwise its last bits differ, because sums are grouped in another way.
+"""
+
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+import numpy.typing as npt
+
+from dpbilevel.execution.program import Program, Randomness, Stage, State
+from dpbilevel.foundation.precision import in_user_precision
+from dpbilevel.foundation.reading_ahead import reading_ahead
+from dpbilevel.privacy.memory import Memory, reserved, room
+from dpbilevel.privacy.release import Release
+from dpbilevel.privacy.storage import read_rows
+
+Tree = Any
+Held = Mapping[str, tuple[Memory, npt.NDArray[np.bool_]]]  # by role: records on disk, and which of them are valid
+
+_SEGMENT = 2**25  # bytes
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Segments:
+    """Records of a role, in the order in which they are summed.
+
+    Args:
+        memory: the arrays, which may be on disk.
+        present: which records are summed.
+        places: positions of the records of a batch, in its order; None for all records.
+    """
+
+    memory: Memory
+    present: npt.NDArray[np.bool_]
+    places: npt.NDArray[np.integer[Any]] | None = None
+
+    @property
+    def length(self) -> int:
+        """Records of a segment, by public sizes: those of one segment only need not be a whole number of chunks."""
+        one = sum(leaf.dtype.itemsize * leaf[:1].size for leaf in jax.tree.leaves(self.memory))
+        segments = -(-len(self.present) * one // _SEGMENT)
+        return room(-(-len(self.present) // max(1, segments)))
+
+    def __iter__(self) -> Iterator[tuple[Memory, npt.NDArray[np.bool_]]]:
+        """The segments, each with a mask of its records; a segment is overwritten by the second one after it."""
+        number, length = len(self.present), self.length
+        leaves, structure = jax.tree.flatten(self.memory)
+        # Aligned, so that processors use them without a copy.
+        rooms = [[reserved(length, leaf.shape[1:], leaf.dtype)[:] for leaf in leaves] for _ in range(2)]
+
+        def read(place: int) -> tuple[Memory, npt.NDArray[np.bool_]]:
+            first, own = place * length, rooms[place % 2]
+            for leaf, out in zip(leaves, own, strict=True):
+                self._read(leaf, first, out)
+            mask = np.zeros(min(number, length), bool)
+            taken = self.present[first : first + length]
+            mask[: len(taken)] = taken
+            return jax.tree.unflatten(structure, own), mask
+
+        return reading_ahead(map(read, range(-(-number // length))))
+
+    def _read(self, leaf: npt.NDArray[Any], first: int, out: npt.NDArray[Any]) -> None:
+        if self.places is None:
+            number = min(len(out), len(leaf) - first)
+            read_rows(leaf, first, out[:number])
+        else:
+            places = self.places[first : first + len(out)]
+            number = len(places)
+            np.take(leaf, places, axis=0, out=out[:number], mode="clip")
+        out[number:] = 0
+
+
+def run_on_disk(
+    program: Program,
+    precise: bool,
+    held: Held,
+    state: State,
+    randomness: Randomness,
+    rounds: int,
+    advance: Callable[[int], None],
+) -> tuple[State, Tree]:
+    """Run the first rounds for which there is randomness; returns the state and the history, a row for each round."""
+    history = []
+    for index in range(rounds):
+        first = 0
+        for place, stage in enumerate(program.stages):
+            assert isinstance(stage, Stage), "only stages of releases read records segment by segment"
+            own = randomness[place][index] if program.is_exact else randomness[index, first:]
+            state = _run_stage(stage, precise, held, state, own, advance)
+            first += stage.keys_per_round
+        with jax.enable_x64(precise):
+            history.append(jax.tree.map(np.asarray, program.observe(state)))
+    return state, jax.tree.map(lambda *rows: np.stack(rows), *history)
+
+
+def _run_stage(
+    stage: Stage, precise: bool, held: Held, state: State, keys: npt.NDArray[Any], advance: Callable[[int], None]
+) -> State:
+    carry = _begin(stage, precise, state)
+    nobody = {role: (jax.tree.map(lambda leaf: leaf[:0], memory.arrays), None) for role, (memory, _) in held.items()}
+    for use in range(stage.uses_per_round):
+        at, key, total = (state, carry, np.int32(use)), None, None
+        if stage.release is not None:
+            key = keys[use]
+            total = sum(_total(stage, precise, at, role, part) for role, part in _parts(stage.release, held, key))
+        carry = _update(stage, precise, nobody, at, total, key)
+        if stage.release is not None:
+            advance(1)
+    return _end(stage, precise, state, carry)
+
+
+def _parts(release: Release, held: Held, key: npt.NDArray[Any]) -> Iterator[tuple[str, Segments]]:
+    """The records that a use of a release reads, by role."""
+    batches = [None] * len(release.contributions) if release.sampling.is_full_batch else _draw(release, key[1])
+    for role, batch in zip(release.contributions, batches, strict=True):
+        memory, present = held[role]
+        if batch is None:
+            yield role, Segments(memory, present)
+            continue
+        places, taken = map(np.asarray, batch)
+        yield role, Segments(memory, present[places] & taken, places)
+
+
+def _total(stage: Stage, precise: bool, at: tuple[State, Tree, Any], role: str, segments: Segments) -> Any:
+    """The sum over segments: compensated where it is not one of integers, for which nothing is left to compensate."""
+    total: Any = 0
+    excess: Any = 0
+    for memory, mask in segments:
+        # Once the sum is here, its segment is not used any more.
+        part = np.asarray(_sum(stage, role, precise, jax.device_put(memory, may_alias=True), mask, at))
+        addend = part - excess
+        larger = total + addend
+        total, excess = larger, (larger - total) - addend
+    return total
+
+
+@functools.partial(jax.jit, static_argnames=("precise",))
+def _begin(stage: Stage, precise: bool, state: State) -> Tree:
+    with jax.enable_x64(precise):
+        return in_user_precision(stage).begin(state)
+
+
+@jax.jit
+def _draw(release: Release, key: jax.Array) -> Any:
+    with jax.enable_x64(True):
+        return release.sampling.draw(key, [part.count for part in release.contributions.values()])
+
+
+@functools.partial(jax.jit, static_argnames=("role", "precise"))
+def _sum(
+    stage: Stage, role: str, precise: bool, memory: Memory, present: jax.Array, at: tuple[State, Tree, jax.Array]
+) -> jax.Array:
+    with jax.enable_x64(precise):
+        own = in_user_precision(stage)
+        return own.release.total_of(role, memory, present, own.query(*at))
+
+
+@functools.partial(jax.jit, static_argnames=("precise",))
+def _update(stage: Stage, precise: bool, nobody: Any, at: tuple[State, Tree, jax.Array], total: Any, key: Any) -> Tree:
+    with jax.enable_x64(precise):
+        own, noisy = in_user_precision(stage), None
+        if own.release is not None:
+            noisy = own.release.noisy(nobody, own.query(*at), total, key)
+        state, carry, index = at
+        return own.update(state, carry, noisy, index)
+
+
+@functools.partial(jax.jit, static_argnames=("precise",))
+def _end(stage: Stage, precise: bool, state: State, carry: Tree) -> State:
+    with jax.enable_x64(precise):
+        return in_user_precision(stage).end(state, carry)
