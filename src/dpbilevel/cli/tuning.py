@@ -118,7 +118,7 @@ def _read(job: Job, storage: Storage | None) -> tuple[Rows, Rows | None]:
     if storage is not None and job.rows is not None:
         job.estimator.set_params(storage=storage.folder)
         known = job.encoder, job.schema, asked.target
-        return read_stored_rows(job.table, *known, job.rows, storage, asked.weight), None
+        return read_stored_rows(job.table, *known, job.rows, asked.weight), None
     rows = read_rows(job.table, job.encoder, job.schema, asked.target, asked.place_columns(), asked.unit, asked.weight)
     if job.validation is None:
         return rows, None
