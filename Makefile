@@ -73,7 +73,7 @@ bench-multitask: $(READY)  ## a shared representation beside separate models (ha
 bench-units: $(READY)  ## rows, aircraft and groups of rows on real flights (a few minutes)
 	$(PY) benchmarks/units.py $(ARGS)
 
-bench-large: $(READY)  ## tune on a table of 5 GB with about 1 GB of memory (a quarter of an hour, 15 GB of disk)
+bench-large: $(READY)  ## tune on a table of 20 GB with 2 GB of memory (half an hour, 45 GB of disk)
 	$(PY) benchmarks/large.py $(ARGS)
 
 bench-noise-aware: $(READY)  ## loss against penalty, with and without the noise of training (a few minutes)
