@@ -22,9 +22,8 @@ from jax.sharding import Mesh
 
 from dpbilevel.errors import InvalidArgument, InvalidRecords
 from dpbilevel.execution.means import mean_over_records
-from dpbilevel.execution.parts import Opened, is_divided, opened, run_in_memory, run_part
+from dpbilevel.execution.parts import Observer, Opened, is_divided, run_in_memory, run_part
 from dpbilevel.execution.program import Answer, Call, Means, Program, Randomness, Stage, State
-from dpbilevel.execution.progress import Advance
 from dpbilevel.execution.segments import run_on_disk
 from dpbilevel.foundation.arguments import one_of
 from dpbilevel.foundation.precision import in_user_precision, is_double
@@ -167,29 +166,32 @@ class Records:
         schedule: KeySchedule,
         state: State,
         rounds: int,
-        advance: Advance = lambda uses: None,
+        done: int = 0,
+        observer: Observer = Observer(),
     ) -> tuple[State, Tree]:
         """Run the next rounds of a program whose releases a ledger has charged; the only access to the arrays.
 
-        Compiled code gets noise and clips from the very releases that are redeemed on the receipt. ``advance`` is told
-        how often releases were used, a public number, whenever some were.
+        Compiled code gets noise and clips from the very releases that are redeemed on the receipt. If ``done`` steps of
+        the only round are done already, ``state`` is what they have left. The observer is told public numbers, and
+        what was computed of answers.
         """
         first, precise, held = program.take(receipt, schedule, rounds), is_double(), _VAULT[self]
         if not program.is_compiled:
             keys = program.keys(schedule, first, rounds)
-            return _execute_with_calls(program, precise, held, state, keys, advance)
-        if self._is_on_disk and not program.has_stages_only:
-            held = jax.device_put(held, may_alias=True)  # exact means: processors read the mapped files
+            return _execute_with_calls(program, precise, held, state, keys, observer)
+        if self._is_on_disk and program.has_stages_only:
+            run = functools.partial(run_on_disk, program, precise, held)
+        else:
+            resident = jax.device_put(held, may_alias=True) if self._is_on_disk else held  # of exact means
+            run = functools.partial(
+                run_in_memory, program, precise, functools.partial(_execute, program, precise, resident)
+            )
         history = []
-        for done in range(0, rounds, program.capacity):
-            number = min(program.capacity, rounds - done)
-            randomness = program.randomness(schedule, first + done * program.keys_per_round, number)
+        for begin in range(0, rounds, program.capacity):
+            number = min(program.capacity, rounds - begin)
+            randomness = program.randomness(schedule, first + begin * program.keys_per_round, number)
             with isolated_jax_config():
-                if self._is_on_disk and program.has_stages_only:
-                    state, rows = run_on_disk(program, precise, held, state, randomness, number, advance)
-                else:
-                    call = functools.partial(_execute, program, precise, held)
-                    state, rows = run_in_memory(program, precise, call, state, randomness, number, advance)
+                state, rows = run(state, randomness, number, done, observer)
             history.append(rows)
         return state, jax.tree.map(lambda *parts: np.concatenate(parts), *history)
 
@@ -263,7 +265,7 @@ def _execute_with_calls(
     arrays: Mapping[str, Any],
     state: State,
     keys: npt.NDArray[np.uint32],
-    advance: Advance,
+    observer: Observer,
 ) -> tuple[State, Tree]:
     """Run round by round, because a black box runs outside compiled code. It receives invalid records as zeros."""
     readable = {role: memory.as_numpy(len(valid)) for role, (memory, valid) in arrays.items()}
@@ -279,7 +281,7 @@ def _execute_with_calls(
                 with isolated_jax_config():
                     state = _execute_stage(stage, precise, arrays, state, own)
         history.append(jax.tree.map(np.asarray, program.observe(state)))
-        advance(program.uses_per_round)
+        observer.advance(program.uses_per_round)
     return state, jax.tree.map(lambda *rows: np.stack(rows), *history)
 
 
@@ -305,7 +307,7 @@ def traced(program: Program, sizes: RecordShapes, state: State) -> ClosedJaxpr:
     arrays, precise, rounds = _shapes(sizes), is_double(), jax.ShapeDtypeStruct((), jnp.int32)
     state = _strong(state)
     if is_divided(program):
-        state, rounds = _strong(opened(program, state)), jax.ShapeDtypeStruct((2,), jnp.int32)
+        state, rounds = _strong(Opened.of(program, state, precise)), jax.ShapeDtypeStruct((2,), jnp.int32)
     with isolated_jax_config():
         return _execute.trace(program, precise, arrays, state, program.randomness_shapes(), rounds).jaxpr
 

@@ -10,7 +10,7 @@ from support.compilations import counted
 
 import dpbilevel as dpb
 from dpbilevel.execution import parts
-from dpbilevel.execution.parts import is_divided, run_part
+from dpbilevel.execution.parts import Observer, is_divided, run_part
 from dpbilevel.execution.program import Program, Stage
 from dpbilevel.foundation.precision import is_double
 from dpbilevel.privacy.ledger import Receipt
@@ -80,9 +80,10 @@ def program(uses=(1, 45, 3), rounds=1):
     return Program(rounds=rounds, stages=stages, start=started, observe=observed, finish=finished)
 
 
-def executed(asked, advance=lambda uses: None):
+def executed(asked, **observed):
     records = Records(lower=ROWS)
-    state, history = records.execute(asked, Receipt(asked.releases), KeySchedule(0), START, asked.rounds, advance)
+    arguments = asked, Receipt(asked.releases), KeySchedule(0), START, asked.rounds, 0, Observer(**observed)
+    state, history = records.execute(*arguments)
     return np.asarray(state), history["state"]
 
 
@@ -109,7 +110,7 @@ def test_parts_are_the_steps_of_one_call(uses):
     asked = program(uses)
     assert is_divided(asked)
     told = []
-    state, history = executed(asked, told.append)
+    state, history = executed(asked, advance=told.append)
     np.testing.assert_allclose(state, at_once(asked), rtol=1e-5)  # another program may round differently
     np.testing.assert_array_equal(history, state[None])
     assert sum(told) == sum(uses)
@@ -121,7 +122,7 @@ def test_any_number_of_parts_gives_the_same_bits(monkeypatch, number):
     expected, _ = executed(program())
     monkeypatch.setattr(parts, "_PARTS", number)
     told = []
-    state, _ = executed(program(), told.append)
+    state, _ = executed(program(), advance=told.append)
     np.testing.assert_array_equal(state, expected)
     assert max(told) <= -(-50 // number)
 

@@ -9,6 +9,7 @@ from support.every_method import BUDGET, METHODS, PROBLEM, START, data, solved
 
 import dpbilevel as dpb
 from dpbilevel.execution import segments
+from dpbilevel.execution.parts import Observer
 from dpbilevel.execution.program import Program, Stage
 from dpbilevel.execution.segments import Segments
 from dpbilevel.privacy import storage
@@ -155,10 +156,10 @@ def program(release):
     )
 
 
-def answers(release, where, advance=lambda uses: None):
+def answers(release, where, **observed):
     records = dpb.Records(lower=ROWS, storage=where)
     asked = program(release)
-    arguments = asked, Receipt(asked.releases), KeySchedule(0), np.zeros(3, np.float32), 2, advance
+    arguments = asked, Receipt(asked.releases), KeySchedule(0), np.zeros(3, np.float32), 2, 0, Observer(**observed)
     return records.execute(*arguments)[1]["state"]
 
 
@@ -197,7 +198,7 @@ def zeros(shape):
 
 def test_progress_is_told_after_every_use(tmp_path):
     told = []
-    answers(asking("full batch"), tmp_path, told.append)
+    answers(asking("full batch"), tmp_path, advance=told.append)
     assert told == [1] * 6
 
 

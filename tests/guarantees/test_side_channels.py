@@ -18,7 +18,7 @@ from support.loop_lengths import steered_loops
 import dpbilevel as dpb
 from dpbilevel import records as records_module
 from dpbilevel.execution import segments
-from dpbilevel.execution.parts import is_divided, opened
+from dpbilevel.execution.parts import Opened, is_divided
 from dpbilevel.execution.program import Call, Program, Stage
 from dpbilevel.foundation.precision import is_double
 from dpbilevel.foundation.tracing import _jaxprs
@@ -55,7 +55,7 @@ def doors_of(program: Program, sizes: dpb.RecordShapes, state) -> list[str]:
         if program.is_compiled:
             keys, rounds = program.randomness_shapes(), jax.ShapeDtypeStruct((), jnp.int32)
             if is_divided(program):
-                state, rounds = opened(program, state), jax.ShapeDtypeStruct((2,), jnp.int32)
+                state, rounds = Opened.of(program, state, is_double()), jax.ShapeDtypeStruct((2,), jnp.int32)
             traced = records_module._execute.trace(program, is_double(), arrays, state, keys, rounds).jaxpr
             return doors(traced, len(jax.tree.leaves(program)), len(jax.tree.leaves((arrays, state, keys))))
         for stage in program.stages:
@@ -72,9 +72,9 @@ def executed(monkeypatch):
     seen = []
     true = Records.execute
 
-    def execute(self, program, receipt, schedule, state, rounds, *advance):
+    def execute(self, program, receipt, schedule, state, rounds, *rest):
         seen.append(SimpleNamespace(program=program, sizes=self.sizes, state=state, rounds=rounds))
-        return true(self, program, receipt, schedule, state, rounds, *advance)
+        return true(self, program, receipt, schedule, state, rounds, *rest)
 
     monkeypatch.setattr(Records, "execute", execute)
     return seen

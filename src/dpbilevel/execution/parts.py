@@ -1,8 +1,8 @@
-"""Rounds in memory, and one round in parts: it may take long, and is executed by several calls of compiled code.
+"""A round in parts: where a program has only one round, it may take long, and is executed by several calls.
 
-Between two calls progress is shown, and signals are handled. All calls run one program: which steps they execute are
-numbers like others. Each step runs once, in order, and computes what it would compute in one call; a stage begins
-before its first step, and ends after its last one.
+Between two calls progress is shown, signals are handled, and a checkpoint is saved. All calls run one compiled program:
+which steps they execute are numbers like others. Each step runs once, in order, and a stage begins before its first
+step and ends after its last one. What is kept between two calls depends on answers alone, as the state between rounds.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpbilevel.execution.program import Answer, Program, Randomness, Stage, State
-from dpbilevel.execution.progress import Advance
 from dpbilevel.foundation.structure import key_of
 
 Tree = Any
@@ -32,45 +31,100 @@ class Opened(NamedTuple):
     state: State
     carries: tuple[Tree, ...]
 
+    @classmethod
+    def of(cls, program: Program, state: State, precise: bool) -> "Opened":
+        """What there is before the first step; ``precise`` is whether the user's precision is float64."""
+        with jax.enable_x64(precise):
+            kinds, _ = _carries(program, state)
+        return cls(state, jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), tuple(kinds)))
+
+
+def nothing(*_: Any) -> None:
+    """What is done where nobody follows a run."""
+
+
+class Observer(NamedTuple):
+    """Who follows a run while it is executed.
+
+    Args:
+        advance: told how many uses of releases were made, whenever some were; a public number.
+        keep: told what a part of a round has left, and how many of its steps are done, for a checkpoint.
+    """
+
+    advance: Callable[[int], None] = nothing
+    keep: Callable[[Opened, int], None] = nothing
+
 
 def is_divided(program: Program) -> bool:
     """Whether a program has one round, of several steps; by structure only."""
-    return program.has_stages_only and program.rounds == 1 < _steps(program)
+    return program.has_stages_only and program.rounds == 1 < steps_of(program)
 
 
-def opened(program: Program, state: State) -> Opened:
-    """What there is before the first step."""
-    kinds, _ = _carries(program, state)
-    return Opened(state, jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), tuple(kinds)))
+def steps_of(program: Program) -> int:
+    """The number of steps of a round, of all stages."""
+    return sum(stage.uses_per_round for stage in program.stages)
+
+
+def run_in_parts(
+    program: Program,
+    precise: bool,
+    call: Callable[[Opened, int, int], tuple[Opened, Tree]],
+    state: State | Opened,
+    done: int,
+    observer: Observer,
+) -> tuple[State, Tree]:
+    """Run the steps that are left after ``done`` of them, by calls that run those from a first one to before a last.
+
+    Returns the state, and the history of one row.
+    """
+    kept, history, steps = state if done else Opened.of(program, state, precise), None, steps_of(program)
+    length = -(-steps // _PARTS)
+    for first in range(done, steps, length):
+        last = min(first + length, steps)
+        kept, history = call(kept, first, last)
+        if last < steps:
+            observer.keep(kept, last)
+    return kept.state, history
 
 
 def run_in_memory(
     program: Program,
     precise: bool,
-    call: Callable[[State | Opened, Randomness, Any], tuple[Any, Tree]],
-    state: State,
+    call: Callable[[Any, Randomness, Any], tuple[Any, Tree]],
+    state: State | Opened,
     randomness: Randomness,
     rounds: int,
-    advance: Advance,
+    done: int,
+    observer: Observer,
 ) -> tuple[State, Tree]:
-    """Run the first rounds for which there is randomness by calls of compiled code, several if a round is divided.
+    """Run the first rounds for which there is randomness, of which so many steps are done, by calls of compiled code.
 
     Returns the state, and the history with a row for each round. ``call`` runs rounds, or a part of one (`run_part`).
     """
-    if not is_divided(program):
-        state, rows = call(state, randomness, np.int32(rounds))
-        # By NumPy: JAX would compile a slice for every number of rounds.
-        history = jax.tree.map(lambda leaf: np.asarray(leaf)[:rounds], rows)
-        advance(rounds * program.uses_per_round)
-        return state, history
-    with jax.enable_x64(precise):
-        kept, rows = opened(program, state), None
-    steps = _steps(program)
-    for first in range(0, steps, length := -(-steps // _PARTS)):
-        last = min(first + length, steps)
-        kept, rows = jax.block_until_ready(call(kept, randomness, np.array([first, last], np.int32)))
-        advance(_uses(program, first, last))
-    return kept.state, jax.tree.map(np.asarray, rows)
+    if is_divided(program):
+
+        def part(kept: Opened, first: int, last: int) -> tuple[Opened, Tree]:
+            kept, row = call(kept, randomness, np.array([first, last], np.int32))
+            history = jax.tree.map(np.asarray, row)
+            observer.advance(uses_in(program, first, last))
+            return kept, history
+
+        return run_in_parts(program, precise, part, state, done, observer)
+    state, rows = call(state, randomness, np.int32(rounds))
+    # By NumPy: JAX would compile a slice for every number of rounds.
+    history = jax.tree.map(lambda leaf: np.asarray(leaf)[:rounds], rows)
+    observer.advance(rounds * program.uses_per_round)
+    return state, history
+
+
+def uses_in(program: Program, first: int, last: int) -> int:
+    """How often steps from the first to before the last one use releases."""
+    found = 0
+    for stage in program.stages:
+        if stage.release is not None:
+            found += max(0, min(last, stage.uses_per_round) - max(first, 0))
+        first, last = first - stage.uses_per_round, last - stage.uses_per_round
+    return found
 
 
 def run_part(
@@ -81,13 +135,12 @@ def run_part(
     Returns what is kept, and the history of one row, which has a meaning after the last step.
     """
     mine = jax.tree.map(lambda leaf: leaf[0], randomness)
-    state, carries = start.state, list(start.carries)
-    _, places = _carries(program, state)
+    state, carries, places = start.state, list(start.carries), places_of_carries(program, start.state)
     begin, stop = steps
     keys: Any = 0
-    for number, stage in enumerate(_stages(program)):
+    for number, (stage, place) in enumerate(zip(stages_of(program), places, strict=True)):
         own = (mine[number], 0) if program.is_exact else (mine, keys)
-        state, carries[places[number]] = _run_stage(stage, answer, (state, carries[places[number]]), own, (begin, stop))
+        state, carries[place] = _run_stage(stage, answer, (state, carries[place]), own, (begin, stop))
         uses = stage.uses_per_round
         keys, begin, stop = keys + stage.keys_per_round, begin - uses, stop - uses
     return Opened(state, tuple(carries)), jax.tree.map(lambda leaf: leaf[None], program.observe(state))
@@ -110,28 +163,19 @@ def _once(wanted: jax.Array, change: Callable[[Tree], Tree], value: Tree) -> Tre
     return jax.lax.fori_loop(0, wanted.astype(jnp.int32), lambda _, value: change(value), value)
 
 
-def _stages(program: Program) -> list[Stage]:
-    """All stages; a program with another kind of them is not divided."""
+def stages_of(program: Program) -> list[Stage]:
+    """All stages of a program that has no others."""
     return [stage for stage in program.stages if isinstance(stage, Stage)]
+
+
+def places_of_carries(program: Program, state: State) -> list[int]:
+    """Where the carry of each stage is."""
+    return _carries(program, state)[1]
 
 
 def _carries(program: Program, state: State) -> tuple[list[Tree], list[int]]:
     """The kinds of carries, as shapes, and the place of each stage's kind."""
-    shapes = [jax.eval_shape(stage.begin, state) for stage in _stages(program)]
-    keys = list(dict.fromkeys(map(key_of, shapes)))
-    places = [keys.index(key_of(shape)) for shape in shapes]
-    return [shapes[places.index(kind)] for kind in range(len(keys))], places
-
-
-def _steps(program: Program) -> int:
-    return sum(stage.uses_per_round for stage in program.stages)
-
-
-def _uses(program: Program, first: int, last: int) -> int:
-    """Uses of releases in these steps."""
-    found = 0
-    for stage in program.stages:
-        if stage.release is not None:
-            found += max(0, min(last, stage.uses_per_round) - max(first, 0))
-        first, last = first - stage.uses_per_round, last - stage.uses_per_round
-    return found
+    shapes = [jax.eval_shape(stage.begin, state) for stage in stages_of(program)]
+    kinds = list(dict.fromkeys(map(key_of, shapes)))
+    places = [kinds.index(key_of(shape)) for shape in shapes]
+    return [shapes[places.index(kind)] for kind in range(len(kinds))], places

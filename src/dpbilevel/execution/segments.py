@@ -12,7 +12,7 @@ answer has the bits that it has in memory. Otherwise its last bits differ, becau
 """
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,15 @@ import jax
 import numpy as np
 import numpy.typing as npt
 
+from dpbilevel.execution.parts import (
+    Observer,
+    Opened,
+    is_divided,
+    places_of_carries,
+    run_in_parts,
+    stages_of,
+    steps_of,
+)
 from dpbilevel.execution.program import Program, Randomness, Stage, State
 from dpbilevel.foundation.precision import in_user_precision
 from dpbilevel.foundation.reading_ahead import reading_ahead
@@ -87,39 +96,74 @@ def run_on_disk(
     program: Program,
     precise: bool,
     held: Held,
-    state: State,
+    state: State | Opened,
     randomness: Randomness,
     rounds: int,
-    advance: Callable[[int], None],
+    done: int,
+    observer: Observer,
 ) -> tuple[State, Tree]:
-    """Run the first rounds for which there is randomness; returns the state and the history, a row for each round."""
+    """Run the first rounds for which there is randomness, of which so many steps are done.
+
+    Returns the state, and the history with a row for each round.
+    """
+
+    def part(kept: Opened, first: int, last: int, index: int = 0) -> tuple[Opened, Tree]:
+        own = jax.tree.map(lambda leaf: leaf[index], randomness)
+        return _run_part(program, precise, held, kept, own, (first, last), observer)
+
+    if is_divided(program):
+        return run_in_parts(program, precise, part, state, done, observer)
     history = []
     for index in range(rounds):
-        first = 0
-        for place, stage in enumerate(program.stages):
-            assert isinstance(stage, Stage), "only stages of releases read records segment by segment"
-            own = randomness[place][index] if program.is_exact else randomness[index, first:]
-            state = _run_stage(stage, precise, held, state, own, advance)
-            first += stage.keys_per_round
-        with jax.enable_x64(precise):
-            history.append(jax.tree.map(np.asarray, program.observe(state)))
-    return state, jax.tree.map(lambda *rows: np.stack(rows), *history)
+        kept, row = part(Opened.of(program, state, precise), 0, steps_of(program), index)
+        state = kept.state
+        history.append(row)
+    return state, jax.tree.map(lambda *rows: np.concatenate(rows), *history)
 
 
-def _run_stage(
-    stage: Stage, precise: bool, held: Held, state: State, keys: npt.NDArray[Any], advance: Callable[[int], None]
-) -> State:
-    carry = _begin(stage, precise, state)
+def _run_part(
+    program: Program,
+    precise: bool,
+    held: Held,
+    start: Opened,
+    randomness: Randomness,
+    steps: tuple[int, int],
+    observer: Observer,
+) -> tuple[Opened, Tree]:
+    """What `run_part` does, with the randomness of the round, step by step from outside of compiled code."""
+    with jax.enable_x64(precise):
+        places = places_of_carries(program, start.state)
+    state, carries, (begin, stop), keys = start.state, list(start.carries), steps, 0
+    for number, (stage, place) in enumerate(zip(stages_of(program), places, strict=True)):
+        own = randomness[number] if program.is_exact else randomness[keys:]
+        uses = stage.uses_per_round
+        if begin <= 0 < stop:
+            carries[place] = _plain(_begin(stage, precise, state))
+        for use in range(max(begin, 0), min(stop, uses)):
+            carries[place] = _plain(_step(stage, precise, held, (state, carries[place], np.int32(use)), own))
+            if stage.release is not None:
+                observer.advance(1)
+        if begin < uses <= stop:
+            state = _plain(_end(stage, precise, state, carries[place]))
+        keys, begin, stop = keys + stage.keys_per_round, begin - uses, stop - uses
+    with jax.enable_x64(precise):
+        row = jax.tree.map(lambda leaf: np.asarray(leaf)[None], program.observe(state))
+    return Opened(state, tuple(carries)), row
+
+
+def _step(stage: Stage, precise: bool, held: Held, at: tuple[State, Tree, Any], keys: npt.NDArray[Any]) -> Tree:
+    """The carry after one step, which ``at`` ends with, given the keys of all steps of the stage."""
+    if stage.release is None:
+        return _update(stage, precise, {}, at, None, None)
+    key = keys[at[2]]
+    total = sum(_total(stage, precise, at, role, part) for role, part in _parts(stage.release, held, key))
     nobody = {role: (jax.tree.map(lambda leaf: leaf[:0], memory.arrays), None) for role, (memory, _) in held.items()}
-    for use in range(stage.uses_per_round):
-        at, key, total = (state, carry, np.int32(use)), None, None
-        if stage.release is not None:
-            key = keys[use]
-            total = sum(_total(stage, precise, at, role, part) for role, part in _parts(stage.release, held, key))
-        carry = _update(stage, precise, nobody, at, total, key)
-        if stage.release is not None:
-            advance(1)
-    return _end(stage, precise, state, carry)
+    return _update(stage, precise, nobody, at, total, key)
+
+
+def _plain(kept: Tree) -> Tree:
+    """Arrays as a checkpoint restores them: JAX's own may be weakly typed, and then computes other bits with them."""
+    return jax.tree.map(np.asarray, kept)
 
 
 def _parts(release: Release, held: Held, key: npt.NDArray[Any]) -> Iterator[tuple[str, Segments]]:
