@@ -17,7 +17,7 @@ import numpy.typing as npt
 from dpbilevel.privacy.buffer import computed_once, stored_once
 from dpbilevel.privacy.outer import Layout, dense, known_norms, layout
 from dpbilevel.privacy.products import Products, finite_rows, row_norms
-from dpbilevel.privacy.storage import Storage
+from dpbilevel.privacy.storage import Storage, copy_in_order
 from dpbilevel.privacy.sums import Sum, Tree, Vector
 
 CHUNK = 128  # records whose contributions are summed in their own precision; the bounds on rounding assume it
@@ -227,7 +227,7 @@ def _filled(leaf: npt.NDArray[Any], valid: npt.NDArray[np.bool_], storage: Stora
     """An array with room for whole chunks, and zeros for records that are not valid."""
     if not isinstance(leaf, Reserved) or leaf.whole is None:
         copied = reserved(leaf.shape[0], leaf.shape[1:], leaf.dtype, storage)
-        copied[...] = leaf
+        copy_in_order(leaf, copied)
         leaf = copied
     assert leaf.whole is not None
     leaf.whole[: len(valid)][~valid] = 0
