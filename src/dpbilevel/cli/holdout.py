@@ -83,7 +83,7 @@ def set_aside(rows: Rows, holdout: float, storage: Storage | None = None) -> tup
         _check_three(len(rows.target), "rows")
         held, remaining = (np.sort(positions) for positions in split(len(rows.target), holdout, _SEED))
         kept = _at(rows, held)
-        if storage is not None:
+        if storage is not None and isinstance(kept.features, StreamedRows):
             kept = replace(kept, features=on_disk(kept.features, storage))
         return _at(rows, remaining), kept
     names, unit = np.unique(read_ids(rows.units, len(rows.target)), return_inverse=True)

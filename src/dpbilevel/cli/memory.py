@@ -13,6 +13,7 @@ _UNITS = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _FIXED = 75 * 10**7
 _PER_ROW = 24  # bytes: roles, labels and masks
 _PER_NUMBER = 32  # bytes: for each row, a target that is a number, or a weight, with the copies on their way
+_PER_NAME = 12  # bytes: for each row, the name of its source
 _CELL = 4  # bytes of a number of an encoded row
 
 
@@ -39,8 +40,9 @@ def storage_for(asked: FitCommand, rows: int, width: int, *, has_number: bool) -
     """
     if asked.memory is None:
         return None
-    numbers = has_number + (asked.weight is not None)
-    limit, least = memory_limit(asked.memory), _FIXED + rows * (_PER_ROW + numbers * _PER_NUMBER)
+    numbers, names = has_number + (asked.weight is not None), len(asked.place_columns())
+    per_row = _PER_ROW + numbers * _PER_NUMBER + names * _PER_NAME
+    limit, least = memory_limit(asked.memory), _FIXED + rows * per_row
     # In memory they are held up to four times: in blocks, joined, set aside, and by role.
     if least + 4 * rows * (width + 1) * _CELL <= limit:
         return None

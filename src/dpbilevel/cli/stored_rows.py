@@ -1,9 +1,9 @@
 """Rows of a file that stay in the file: encoded as by `read_rows`, but only when an estimator reads them.
 
-Labels or numbers, and weights, are read before, in a pass over their columns: they take a few bytes for every row.
+Labels or numbers, sources and weights are read before, in a pass over their columns: a few bytes for every row.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -22,30 +22,36 @@ from dpbilevel.privacy.storage import Storage
 
 
 def read_stored_rows(
-    table: TableFile, encoder: BoundedEncoder, schema: Schema, target: str, rows: int, weight: str | None = None
+    table: TableFile,
+    encoder: BoundedEncoder,
+    schema: Schema,
+    target: str,
+    rows: int,
+    places: Mapping[str, str],
+    weight: str | None = None,
 ) -> Rows:
     """The rows of a file, which has so many; the other arguments are those of `read_rows`."""
-    decimal = table.layout.decimal
-    targets: Any = np.zeros(rows)
-    if schema.columns[target].kind != "range":
-        targets = Codes(schema.columns[target].values, np.zeros(rows, np.int32))
-    weights = {} if weight is None else {"sample_weight": np.zeros(rows)}
+    decimal, listed = table.layout.decimal, [target, *places.values()]
+    kept: dict[str, Any] = {name: np.zeros(rows) for name in (*listed, *([] if weight is None else [weight]))}
+    for name in listed:
+        if schema.columns[name].kind != "range":
+            kept[name] = Codes(schema.columns[name].values, np.zeros(rows, np.int32))
     first = 0
-    for block in table.blocks([target, *([] if weight is None else [weight])], "Reading the target of"):
-        labels = listed_cells(target, schema, block, decimal)
-        chosen = slice(first, first + len(labels))
-        if chosen.stop > rows:
+    for block in table.blocks(list(kept), "Reading the target of"):
+        stop = first + len(block[target])
+        if stop > rows:
             break
-        if isinstance(targets, Codes):
-            targets.write(first, labels.tolist())
-        else:
-            targets[chosen] = labels
-        if weight is not None:
-            weights["sample_weight"][chosen] = numbers(weight, block[weight], decimal)
-        first = chosen.stop
+        for name, cells in kept.items():
+            if isinstance(cells, Codes):
+                cells.write(first, listed_cells(name, schema, block, decimal).tolist())
+            else:
+                cells[first:stop] = numbers(name, block[name], decimal)
+        first = stop
     else:
         if first == rows:
-            return Rows(StreamedRows(rows, encoder, lambda: _encoded(table, encoder, schema)), targets, weights)
+            more = {f"{place}s": kept[name] for place, name in places.items()}
+            more |= {} if weight is None else {"sample_weight": kept[weight]}
+            return Rows(StreamedRows(rows, encoder, lambda: _encoded(table, encoder, schema)), kept[target], more)
     raise InvalidRecords(f"{table.path}: has another number of rows than when it was counted; it must not change")
 
 

@@ -115,11 +115,12 @@ def _fit(model: Any, prepared: Prepared, checkpoint: Path | None) -> None:
 
 def _read(job: Job, storage: Storage | None) -> tuple[Rows, Rows | None]:
     asked = job.asked
+    known, places = (job.table, job.encoder, job.schema, asked.target), asked.place_columns()
     if storage is not None and job.rows is not None:
         job.estimator.set_params(storage=storage.folder)
-        known = job.encoder, job.schema, asked.target
-        return read_stored_rows(job.table, *known, job.rows, asked.weight), None
-    rows = read_rows(job.table, job.encoder, job.schema, asked.target, asked.place_columns(), asked.unit, asked.weight)
+        rows = read_stored_rows(*known, job.rows, places, asked.weight)
+    else:
+        rows = read_rows(*known, places, asked.unit, asked.weight)
     if job.validation is None:
         return rows, None
     return rows, read_rows(job.validation, job.encoder, job.schema, asked.target, {}, asked.unit)
