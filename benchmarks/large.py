@@ -274,7 +274,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=50_000_000)
     parser.add_argument("--columns", type=int, default=100)
     parser.add_argument("--memory", default="2GB")
-    parser.add_argument("--epsilon", type=float, default=0.01)
+    parser.add_argument("--epsilon", type=float, default=0.001)
     parser.add_argument("--part", choices=["decode", "tune"], help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.part is not None:
