@@ -171,7 +171,7 @@ def anonymous(process):
 
 @pytest.mark.heavy
 def test_a_table_larger_than_the_limit_is_tuned_within_it(tmp_path):
-    """3,000,000 rows of 100 numbers: 1.2 GB, of which two copies are made."""
+    """3,000,000 rows of 100 numbers: 1.2 GB."""
     names, draws = [f"x{at}" for at in range(100)], np.random.default_rng(0)
     declared = "".join(f'[columns.{name}]\nrange = [-1, 1]\nknots = "none"\n' for name in names)
     text = f'format = "dpbilevel.schema/2"\n{declared}[columns.y]\nclasses = ["no", "yes"]\n'
