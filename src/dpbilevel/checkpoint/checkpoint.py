@@ -3,11 +3,12 @@
 **Content.** A checkpoint holds keys and released values. The state of a program between rounds, and what a part of a
 round leaves, depend only on its public start and on noisy answers. This holds by construction for every method: `Stage`
 and `Program` pass no record to the functions of a method, only answers of charged releases, and the accountant assumes
-that every answer is published. In detail: DP Bilevel keeps iterates and their step lengths; tracking keeps answers, iterates, averages and the state of
-its step rules; the final training keeps the model, Adam's moments and a clip that follows a released fraction; grid
-search and screening keep models and released scores. Three exceptions: private random search takes no checkpoint,
-because its guarantee requires that unfinished runs stay unseen; a loss that closes over data, which has a caveat, puts
-the data into the state as it does into the solution; and with an infinite epsilon nothing has noise.
+that every answer is published. In detail: DP Bilevel keeps iterates and their step lengths; tracking keeps answers,
+iterates, averages and the state of its step rules; the final training keeps the model, its preconditioner or Adam's
+moments, and a clip that follows a released fraction; grid search and screening keep models and released scores. Three
+exceptions: private random search takes no checkpoint, because its guarantee requires that unfinished runs stay unseen;
+a loss that closes over data, which has a caveat, puts the data into the state as it does into the solution; and with an
+infinite epsilon nothing has noise.
 
 **Why resuming is not a second release.** Keys are fixed before anything else. A chunk of rounds whose result was lost
 is recomputed from the same state with the same noise on the same records, and gives the same bits. With *other*
