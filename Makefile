@@ -76,7 +76,7 @@ bench-units: $(READY)  ## rows, aircraft and groups of rows on real flights (a f
 bench-unit-memory: $(READY)  ## memory and time of units with few of k rows (ten minutes)
 	$(PY) benchmarks/unit_memory.py $(ARGS)
 
-bench-large: $(READY)  ## tune on a table of 5 GB with about 1 GB of memory (a quarter of an hour, 15 GB of disk)
+bench-large: $(READY)  ## tune on a table of 20 GB with 2 GB of memory (half an hour, 45 GB of disk)
 	$(PY) benchmarks/large.py $(ARGS)
 
 bench-noise-aware: $(READY)  ## loss against penalty, with and without the noise of training (a few minutes)

@@ -30,6 +30,7 @@ from dpbilevel.estimators import DPLogisticRegressionCV
 from dpbilevel.foundation.tables import markdown_table
 from dpbilevel.methods.derivatives import gradient_in_y
 from dpbilevel.methods.unit_losses import UnitLoss
+from dpbilevel.privacy import preparing
 from dpbilevel.privacy.clipping import clipped_sum
 from dpbilevel.privacy.memory import Memory
 from dpbilevel.privacy.units import Selection
@@ -77,7 +78,7 @@ def sizes(people: int, most: int, mean: float) -> np.ndarray:
 def fit(way: str, people: int) -> dict[str, float]:
     """The peak of a fit, in MiB, and its number of rows."""
     if way == WAYS[2]:
-        records_module.is_packed = lambda *_: False
+        records_module.is_packed = preparing.is_packed = lambda *_: False
     ids = np.repeat(np.arange(people), sizes(people, MOST, MEAN))
     draws, X = np.random.default_rng(1), np.empty((len(ids), COLUMNS), np.float32)
     for first in range(0, len(ids), 2**16):

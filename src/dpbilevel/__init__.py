@@ -61,6 +61,7 @@ _HOMES = {
     "MissingExtra": "errors",
     "NotPrivateWarning": "errors",
     "PrivacyLeakWarning": "errors",
+    "StorageFailed": "errors",
     "TrainerFailed": "errors",
     "UtilityWarning": "errors",
 }
@@ -104,6 +105,7 @@ if TYPE_CHECKING:
         MissingExtra,
         NotPrivateWarning,
         PrivacyLeakWarning,
+        StorageFailed,
         TrainerFailed,
         UtilityWarning,
     )

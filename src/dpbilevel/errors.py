@@ -49,6 +49,10 @@ class MissingExtra(DPBilevelError, ImportError):
     """An optional dependency is not installed; the message names the extra that installs it."""
 
 
+class StorageFailed(DPBilevelError):
+    """A disk that holds records cannot be read any more. The charge stands."""
+
+
 class TrainerFailed(DPBilevelError):
     """A black-box trainer raised, or returned something that is not a model. The charge stands."""
 

@@ -16,7 +16,7 @@ from support.memory import largest_intermediate
 import dpbilevel as dpb
 from dpbilevel import records as records_module
 from dpbilevel.estimators import DPLogisticRegressionCV
-from dpbilevel.privacy import bundles, memory
+from dpbilevel.privacy import bundles, memory, preparing
 from dpbilevel.privacy.bundles import Bundle, Packed, packed_shapes, place_dtype, units_from
 from dpbilevel.privacy.clipping import clipped_sum
 from dpbilevel.privacy.grid import Grid
@@ -165,6 +165,11 @@ def without_noise():
     return dpb.solve(problem, records, dpb.Budget(float("inf")), progress=False)
 
 
+def with_k_places_each(monkeypatch):
+    for module in (records_module, preparing):
+        monkeypatch.setattr(module, "is_packed", lambda *_: False)
+
+
 RUNS = {
     "tuning on Poisson batches": lambda: solved("Tracking, Poisson", units.records(), seed=1),
     "batches of fixed size": lambda: solved("DPBilevel, without replacement", units.records(), seed=1),
@@ -177,7 +182,7 @@ RUNS = {
 @pytest.mark.parametrize("name", RUNS)
 def test_packed_units_release_the_bits_of_units_with_k_places_each(name, monkeypatch):
     one = RUNS[name]()
-    monkeypatch.setattr(records_module, "is_packed", lambda *_: False)
+    with_k_places_each(monkeypatch)
     other = RUNS[name]()
     check_same((one.x, one.y, one.history), (other.x, other.y, other.history))
 
@@ -210,7 +215,7 @@ def test_the_seal_is_that_of_the_rows_however_they_lie(monkeypatch):
     given = {"lower": rows_of(ids), "rows_per_unit": MOST}
     one, same, other = (dpb.Records(**given, unit=own).seal(KEY) for own in (ids, ids + 5, ids[::-1]))
     assert one == same != other
-    monkeypatch.setattr(records_module, "is_packed", lambda *_: False)
+    with_k_places_each(monkeypatch)
     assert dpb.Records(**given, unit=ids).seal(KEY) == one
 
 

@@ -1,13 +1,14 @@
 """Checkpoints: an interrupted run resumes and gives the same bits, is charged once, and reuses no noise on other data.
 
-**Content.** A checkpoint holds keys and released values. The state of a program between rounds depends only on its
-public start and on noisy answers. This holds by construction for every method: `Stage` and `Program` pass no record to
-the functions of a method, only answers of charged releases, and the accountant assumes that every answer is published.
-In detail: DP Bilevel keeps iterates and their step lengths; tracking keeps answers, iterates, averages and the state of
-its step rules; the final training keeps the model, Adam's moments and a clip that follows a released fraction; grid
-search and screening keep models and released scores. Three exceptions: private random search takes no checkpoint,
-because its guarantee requires that unfinished runs stay unseen; a loss that closes over data, which has a caveat, puts
-the data into the state as it does into the solution; and with an infinite epsilon nothing has noise.
+**Content.** A checkpoint holds keys and released values. The state of a program between rounds, and what a part of a
+round leaves, depend only on its public start and on noisy answers. This holds by construction for every method: `Stage`
+and `Program` pass no record to the functions of a method, only answers of charged releases, and the accountant assumes
+that every answer is published. In detail: DP Bilevel keeps iterates and their step lengths; tracking keeps answers,
+iterates, averages and the state of its step rules; the final training keeps the model, its preconditioner or Adam's
+moments, and a clip that follows a released fraction; grid search and screening keep models and released scores. Three
+exceptions: private random search takes no checkpoint, because its guarantee requires that unfinished runs stay unseen;
+a loss that closes over data, which has a caveat, puts the data into the state as it does into the solution; and with an
+infinite epsilon nothing has noise.
 
 **Why resuming is not a second release.** Keys are fixed before anything else. A chunk of rounds whose result was lost
 is recomputed from the same state with the same noise on the same records, and gives the same bits. With *other*
@@ -47,7 +48,9 @@ import numpy as np
 from dpbilevel.checkpoint import file as checkpoint_file
 from dpbilevel.checkpoint.fingerprint import code, fingerprint
 from dpbilevel.errors import BudgetExceeded, CheckpointRefused, InvalidArgument
+from dpbilevel.execution.parts import Opened, is_divided, steps_of
 from dpbilevel.execution.program import Program, State
+from dpbilevel.foundation.precision import is_double
 from dpbilevel.foundation.processes import Job
 from dpbilevel.planning import Plan
 from dpbilevel.privacy.ledger import Ledger, Receipt
@@ -74,7 +77,8 @@ class Saved:
         records: the seal; None before the charge.
         part: the current program, 0 for tuning and 1 for the final training.
         rounds: completed rounds of that part.
-        state: state after these rounds; leaves in JAX's order.
+        steps: completed steps of its only round, if it is executed in parts and not complete.
+        state: state after these rounds, or what these steps have left (`Opened`); leaves in JAX's order.
         history: history of tuning so far, likewise.
     """
 
@@ -86,6 +90,7 @@ class Saved:
     records: str | None = None
     part: int = 0
     rounds: int = 0
+    steps: int = 0
     state: tuple[Any, ...] = ()
     history: tuple[Any, ...] = ()
 
@@ -112,7 +117,7 @@ class Saved:
         ]
         if not all(isinstance(text, str) and text.isascii() for text in texts):
             raise TypeError("a field that must be text is not")
-        if not all(type(values[name]) is int for name in ("part", "rounds")):
+        if not all(type(values[name]) is int for name in ("part", "rounds", "steps")):
             raise TypeError("a field that must be an integer is not")
         return cls(**values)
 
@@ -172,18 +177,19 @@ class Checkpoint:
             self._write(replace(saved, records=seal()))
         return receipt
 
-    def restore(self, index: int, part: Program, start: State) -> tuple[State, int]:
-        """The state of a part and the number of its completed rounds.
+    def restore(self, index: int, part: Program, start: State) -> tuple[State, int, int]:
+        """The state of a part, the number of its completed rounds, and that of the steps of a round that is not.
 
         All rounds of an earlier part are complete. Its state is not needed any more, because the state of the current
         part includes its result.
         """
         saved = self._saved
         if index < saved.part:
-            return start, part.rounds
-        if index > saved.part or not saved.rounds:
-            return start, 0
-        return jax.tree.unflatten(jax.tree.structure(start), saved.state), saved.rounds
+            return start, part.rounds, 0
+        if index > saved.part or not (saved.rounds or saved.steps):
+            return start, 0, 0
+        kept = Opened.of(part, start, is_double()) if saved.steps else start
+        return jax.tree.unflatten(jax.tree.structure(kept), saved.state), saved.rounds, saved.steps
 
     def history(self, tuning: Program, start: tuple[Tree, Tree]) -> list[Tree]:
         """The history so far, as one chunk; empty before the first chunk."""
@@ -192,15 +198,19 @@ class Checkpoint:
         shapes = jax.eval_shape(tuning.observe, jax.eval_shape(tuning.start, *start))
         return [jax.tree.unflatten(jax.tree.structure(shapes), self._saved.history)]
 
-    def save(self, index: int, rounds: int, state: State, history: Sequence[Tree]) -> None:
-        """Save the state after a chunk of a part; the last chunk removes the noise secret."""
-        observed = jax.tree.map(lambda *chunks: np.concatenate(chunks), *history)
+    def save(self, index: int, rounds: int, history: Sequence[Tree], state: State | Opened, steps: int = 0) -> None:
+        """Save the state after a chunk of a part, or after some steps of its only round.
+
+        The last chunk removes the noise secret.
+        """
         finished = _is_finished(self._planned, index, rounds)
+        observed = jax.tree.map(lambda *chunks: np.concatenate(chunks), *history) if history else ()
         saved = replace(
             self._saved,
             secret=None if finished else self._saved.secret,
             part=index,
             rounds=rounds,
+            steps=steps,
             state=tuple(map(np.asarray, jax.tree.leaves(state))),
             history=tuple(jax.tree.leaves(observed)),
         )
@@ -315,13 +325,19 @@ def _fits(saved: Saved, parts: Sequence[Program], start: tuple[Tree, Tree]) -> b
     """Whether the saved state has the shapes and dtypes of the run at that point."""
     if not (0 <= saved.part < len(parts) and 0 <= saved.rounds <= parts[saved.part].rounds):
         return False
-    if not (saved.part or saved.rounds):
+    if not (saved.part or saved.rounds or saved.steps):
         return not (saved.state or saved.history)
     tuning, running = parts[0], parts[saved.part]
+    state = jax.eval_shape(running.start, *start)
+    if saved.steps:
+        if saved.rounds or not (is_divided(running) and 0 < saved.steps < steps_of(running)):
+            return False
+        state = Opened.of(running, state, is_double())
     observed = jax.eval_shape(tuning.observe, jax.eval_shape(tuning.start, *start))
     rounds = tuning.rounds if saved.part else saved.rounds
-    expected = [(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(jax.eval_shape(running.start, *start))]
-    expected += [((rounds, *leaf.shape), leaf.dtype) for leaf in jax.tree.leaves(observed)]
+    expected = [(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(state)]
+    if rounds:
+        expected += [((rounds, *leaf.shape), leaf.dtype) for leaf in jax.tree.leaves(observed)]
     return saved.records is not None and [(a.shape, a.dtype) for a in (*saved.state, *saved.history)] == expected
 
 

@@ -47,6 +47,7 @@ Dataset = Annotated[str | None, "The name of the data set in the ledger."]
 Noise = Annotated[str, "float, or exact for integer noise (requires OpenDP)."]
 Seed = Annotated[int | None, "Fix the noise, for experiments. The run is then NOT private."]
 Force = Annotated[bool, "Replace the files of an earlier run."]
+Memory = Annotated[str | None, "At most so much memory, such as 2GB: rows that do not fit are held on disk."]
 Resume = Annotated[Path | None, "The folder of an interrupted run: finish it, at no further cost."]
 Json = Annotated[bool, "Print JSON."]
 Quiet = Annotated[bool, "Print only warnings and errors."]
@@ -95,10 +96,10 @@ class FitCommand:
     mean_rows: MeanRows = None
     unit_ids: UnitIds = None
     devices: Devices = None
+    memory: Memory = None
     # An option only of applications that give it a help text:
     validation: Path | None = None
     weight: str | None = None
-    memory: str | None = None
 
     command: ClassVar[str]
     example: ClassVar[str]
@@ -112,6 +113,10 @@ class FitCommand:
 
     def check(self) -> None:
         """Raise for invalid options, before a file is opened."""
+        from dpbilevel.cli.memory_limit import memory_limit
+
+        if self.memory is not None:
+            memory_limit(self.memory)
 
     def with_unit(self, schema: "Schema") -> "FitCommand":
         """The same with the unit that the schema declares; raises for options that do not fit it."""

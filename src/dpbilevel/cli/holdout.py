@@ -17,10 +17,12 @@ from typing import Any
 import jax
 import numpy as np
 
+from dpbilevel.cli.held_rows import chosen_rows
 from dpbilevel.cli.rows import Rows
 from dpbilevel.cli.schema import Column
-from dpbilevel.cli.stored_rows import chosen_rows
+from dpbilevel.cli.stored_rows import on_disk
 from dpbilevel.encoding.encoded_rows import EncodedRows, Held
+from dpbilevel.encoding.streamed_rows import StreamedRows
 from dpbilevel.errors import InvalidArgument
 from dpbilevel.estimators.codes import Codes
 from dpbilevel.estimators.split import Positions, split, split_by_hash, validation_rows
@@ -59,7 +61,7 @@ def held_out_rows(rows: int, holdout: float | None) -> int:
 def divide(
     holdout: float | None, rows: Rows, validation: Rows | None, storage: Storage | None = None
 ) -> tuple[Rows, Rows | None, Rows | None]:
-    """Training rows, separate validation rows, and rows that are set aside; on disk if ``storage`` is given.
+    """Training rows, separate validation rows, and rows that are set aside, which are on disk if ``storage`` is given.
 
     They come from the file of validation rows if there is one: those rows are known to be correct. Then no unit may be
     in both files; that no unit of the training rows is set aside, which the estimator cannot see, is checked here.
@@ -82,8 +84,11 @@ def set_aside(rows: Rows, holdout: float, storage: Storage | None = None) -> tup
     """
     if rows.units is None:
         _check_three(len(rows.target), "rows")
-        held, remaining = split(len(rows.target), holdout, SEED)
-        return _at(rows, np.sort(remaining), storage), _at(rows, np.sort(held), storage)
+        held, remaining = (np.sort(positions) for positions in split(len(rows.target), holdout, SEED))
+        kept = _at(rows, held, storage)
+        if storage is not None and isinstance(kept.features, StreamedRows):
+            kept = replace(kept, features=on_disk(kept.features, storage))
+        return _at(rows, remaining, storage), kept
     ids = read_ids(rows.units, len(rows.target))
     listed = listed_ids(rows.listed, ids)
     names = np.unique(ids) if listed is None else listed
@@ -182,14 +187,14 @@ def with_scores(solution: Solution, evaluation: Evaluation) -> Solution:
 
 def _at(rows: Rows, positions: Positions, storage: Storage | None = None) -> Rows:
     features = rows.features
-    if features.held is not None:
+    if isinstance(features, StreamedRows):
+        chosen: Any = features.at(positions)
+    elif features.held is not None:
         here, held = features.held.chosen(positions)
         chosen = chosen_rows(features, np.flatnonzero(here), storage)
         chosen.held = held
-    elif storage is None:
+    else:
         chosen = EncodedRows(np.asarray(features)[positions], data_norm=features.data_norm, caveats=features.caveats)
         chosen.terms = features.terms
-    else:
-        chosen = chosen_rows(features, positions, storage)
     places = {name: cells[positions] for name, cells in rows.places.items()}
     return Rows(chosen, rows.target[positions], places, None if rows.units is None else rows.units[positions])

@@ -6,10 +6,10 @@ holds an unbroken range, in the order of the file, so that it reads about one st
 
 import numpy as np
 
+from dpbilevel.cli.held_rows import read_held_rows
 from dpbilevel.cli.holdout import SEED
 from dpbilevel.cli.job import Job
 from dpbilevel.cli.rows import Rows
-from dpbilevel.cli.stored_rows import read_stored_rows
 from dpbilevel.cli.table_file import TableFile
 from dpbilevel.encoding.encoded_rows import Held
 from dpbilevel.errors import InvalidArgument
@@ -49,7 +49,7 @@ def _read(
     own = np.sort(np.concatenate([role[own_range(len(role), mesh)] for role in roles]))
     known = job.encoder, job.schema, asked.target
     weight, places = (None, {}) if is_validation else (asked.weight, asked.place_columns())
-    return read_stored_rows(table, *known, number, storage, weight, places, Held(own, number))
+    return read_held_rows(table, *known, number, storage, weight, places, Held(own, number))
 
 
 def _roles(rows: int, holdout: float | None, validation_fraction: float | None, split_seed: int) -> list[Positions]:

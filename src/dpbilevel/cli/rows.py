@@ -26,14 +26,14 @@ class Rows:
     """All rows of a file.
 
     Args:
-        features: encoded features.
+        features: encoded features: `EncodedRows`, or `StreamedRows` where they do not fit into memory.
         target: labels as text or as `Codes`, or numbers.
         places: further columns by the name of the argument of `fit`, such as "sources".
         units: the id of the unit of each row; None if rows are protected.
         listed: a public list of all ids that may be in the data; None without one.
     """
 
-    features: EncodedRows
+    features: Any
     target: Any
     places: Mapping[str, Array]
     units: Array | None = None

@@ -128,12 +128,12 @@ def _read(job: Job, storage: Storage | None) -> tuple[Rows, Rows | None]:
     asked = job.asked
     if current().is_several:
         return read_own_rows(job, storage)
+    known, places = (job.table, job.encoder, job.schema, asked.target), asked.place_columns()
     if storage is not None and job.rows is not None:
         job.estimator.set_params(storage=storage.folder)
-        known = job.encoder, job.schema, asked.target
-        return read_stored_rows(job.table, *known, job.rows, storage, asked.weight), None
-    rows = read_rows(job.table, job.encoder, job.schema, asked.target, asked.place_columns(), asked.unit, asked.weight)
-    rows = replace(rows, listed=job.listed)
+        rows = read_stored_rows(*known, job.rows, places, asked.weight)
+    else:
+        rows = replace(read_rows(*known, places, asked.unit, asked.weight), listed=job.listed)
     if job.validation is None:
         return rows, None
     return rows, read_rows(job.validation, job.encoder, job.schema, asked.target, {}, asked.unit)

@@ -77,6 +77,9 @@ def read_table(X: Any, dates: Collection[Any] = ()) -> Table:
     >>> table.names, table.shape, table.kinds
     (('age', 'sex', 'town'), (2, 3), ('numbers', 'strings', 'objects'))
     """
+    if hasattr(X, "as_table"):  # rows that are made when they are read
+        table: Table = X.as_table()
+        return table
     if is_dictionary(X):
         return _of_columns(tuple(X), [_column(name, column) for name, column in X.items()], dates)
     if hasattr(X, "iloc") and hasattr(X, "columns"):  # pandas

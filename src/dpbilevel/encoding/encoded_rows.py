@@ -226,7 +226,7 @@ class EncodedRows(np.ndarray[Any, np.dtype[Any]]):
 
 
 def caveats_of(values: Any) -> tuple[str, ...]:
-    """The caveats of all encoded rows in nested sequences and dictionaries, without duplicates.
+    """The caveats of all encoded rows, which may be streamed, in nested sequences and dictionaries, without duplicates.
 
     >>> caveats_of([EncodedRows([1.0], caveats=["one"]), {"more": EncodedRows([1.0], caveats=["two", "one"])}])
     ('one', 'two')
@@ -234,8 +234,8 @@ def caveats_of(values: Any) -> tuple[str, ...]:
     return Inherited.of(values).caveats
 
 
-def _encoded(values: Any) -> Iterator[EncodedRows]:
-    if isinstance(values, EncodedRows):
+def _encoded(values: Any) -> Iterator[Any]:
+    if isinstance(values, EncodedRows) or hasattr(values, "as_table"):  # rows that are made when they are read
         yield values
     elif isinstance(values, list | tuple):
         for value in values:

@@ -18,6 +18,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dpbilevel.encoding.columns import Table, is_dictionary, read_table
 from dpbilevel.encoding.encoded_rows import EncodedRows, caveats_of
+from dpbilevel.encoding.streamed_rows import StreamedRows
 from dpbilevel.errors import InvalidArgument, InvalidRecords, PrivacyLeakWarning
 from dpbilevel.estimators.copies import CountedCopies
 from dpbilevel.estimators.owners import Levels, Owners, planned_sizes
@@ -129,7 +130,7 @@ class PrivateEstimator(CountedCopies):
         table = self._read(X, reset=like is None, fitted=False)
         scaled, caveat = (None, None) if like is None else (like.scaling, None)
         if scaled is None:
-            undeclared = self.data_norm is None and self.bounds is None and isinstance(X, EncodedRows)
+            undeclared = self.data_norm is None and self.bounds is None and isinstance(X, EncodedRows | StreamedRows)
             scaled, caveat = scaling(table, X.data_norm if undeclared else self.data_norm, self.bounds)
         refuse, storage, mesh = self.invalid == "refuse", Storage.of(self.storage), mesh_of(self.devices)
         values = ScaledRows(scaled, table, refuse=refuse, storage=storage, mesh=mesh)

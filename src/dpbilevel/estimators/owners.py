@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpbilevel.encoding.encoded_rows import EncodedRows
+from dpbilevel.encoding.streamed_rows import StreamedRows
 from dpbilevel.errors import InvalidArgument
 from dpbilevel.estimators.prepared import Unread, levels
 from dpbilevel.estimators.split import split_by_hash
@@ -125,7 +126,7 @@ class Owners:
 
 
 def _check_encoded(X: Any) -> None:
-    if isinstance(X, EncodedRows):
+    if isinstance(X, EncodedRows | StreamedRows):
         check_columns_are_public([X])
 
 

@@ -75,6 +75,11 @@ class Stage:
 
     def run(self, answer: Answer, state: State, keys: jax.Array, first: Any = 0) -> State:
         """Run all steps of the stage; ``keys`` has a row of keys, or of exact noise, for each use from ``first`` on."""
+        step = self.step(answer, state, keys, first)
+        return self.end(state, _repeated(step, self.uses_per_round, self.begin(state)))
+
+    def step(self, answer: Answer, state: State, keys: jax.Array, first: Any) -> Callable[[jax.Array, Tree], Tree]:
+        """The function (index, carry) -> carry of one step."""
 
         def step(index: jax.Array, carry: Tree) -> Tree:
             noisy = None
@@ -83,7 +88,7 @@ class Stage:
                 noisy = answer(self.release, self.query(state, carry, index), key)
             return self.update(state, carry, noisy, index)
 
-        return self.end(state, _repeated(step, self.uses_per_round, self.begin(state)))
+        return step
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -179,9 +184,19 @@ class Program:
         return not any(isinstance(stage, Call) for stage in self.stages)
 
     @property
+    def has_stages_only(self) -> bool:
+        """Whether records are read by releases only: by no black box, and by no exact means."""
+        return all(isinstance(stage, Stage) for stage in self.stages)
+
+    @property
     def keys_per_round(self) -> int:
         """Number of noise keys per round. Each use of a release has its own index in the key schedule."""
         return sum(stage.keys_per_round for stage in self.stages)
+
+    @property
+    def uses_per_round(self) -> int:
+        """Number of uses of all releases per round."""
+        return sum(stage.uses_per_round for stage in self.stages if stage.release is not None)
 
     def take(self, receipt: Receipt, schedule: KeySchedule, rounds: int) -> int:
         """Redeem the next rounds on a receipt; returns the index of their first use in the key schedule."""

@@ -5,6 +5,7 @@ nothing else in the library executes a program on records (`tests/guarantees/tes
 """
 
 import contextlib
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,6 +15,7 @@ import numpy as np
 
 from dpbilevel.checkpoint.checkpoint import Checkpoint
 from dpbilevel.errors import InvalidArgument
+from dpbilevel.execution.parts import Observer, uses_in
 from dpbilevel.execution.program import Program
 from dpbilevel.execution.progress import set_display, show_progress
 from dpbilevel.foundation.precision import isolated_jax_config
@@ -91,24 +93,26 @@ def run(
     with contextlib.ExitStack() as stack:
         if not (progress and job.is_first):
             stack.enter_context(set_display("none"))
-        advance = stack.enter_context(show_progress(description, sum(part.rounds for part in parts)))
+        uses = sum(part.rounds * part.uses_per_round for part in parts)
+        advance = stack.enter_context(show_progress(description, uses))
         values, trained = start, _NOTHING
         for index, part in enumerate(parts):
-            state, done = part.start(values[0], start[1]), 0
+            state, done, steps = part.start(values[0], start[1]), 0, 0
             if checkpoint is not None:
-                state, done = checkpoint.restore(index, part, state)
+                state, done, steps = checkpoint.restore(index, part, state)
             if done:
                 part.take(receipt, schedule, done)
-                advance(done)
-            chunk = chunk_length(part.rounds)
+            advance(done * part.uses_per_round + uses_in(part, 0, steps))
+            chunk, observer = chunk_length(part.rounds), Observer(advance)
+            if checkpoint is not None:
+                observer = Observer(advance, functools.partial(checkpoint.save, index, 0, history))
             for first in range(done, part.rounds, chunk):
                 number = min(chunk, part.rounds - first)
-                state, observed = records.execute(part, receipt, schedule, _plain(state), number)
+                state, observed = records.execute(part, receipt, schedule, _plain(state), number, steps, observer)
                 if index == 0:
                     history.append(jax.tree.map(np.asarray, observed))
                 if checkpoint is not None:
-                    checkpoint.save(index, first + number, state, history)
-                advance(number)
+                    checkpoint.save(index, first + number, history, state)
             values = part.finish(_plain(state))
             # Of the state that a checkpoint keeps, so that a resumed run has it too.
             trained = jax.tree.map(np.asarray, part.observe(_plain(state))) if index else _NOTHING

@@ -12,6 +12,7 @@ from typing import Any
 
 from dpbilevel.errors import InvalidArgument, InvalidRecords
 from dpbilevel.foundation.extras import needing
+from dpbilevel.foundation.reading_ahead import reading_ahead
 
 SUFFIXES = (".parquet", ".pq")
 # A batch has at most so many rows, and so many cells if it has more than a few rows.
@@ -40,7 +41,14 @@ def footers(path: Path) -> tuple[list[Any], int]:
 
 
 def batches(path: Path, columns: Sequence[str], within: slice | None = None) -> Iterator[Any]:
-    """The columns of all rows, in order, or of those ``within`` a range: then other row groups are not read."""
+    """The columns of all rows, in order, or of those ``within`` a range: then other row groups are not read.
+
+    While one batch is used, the next is decoded.
+    """
+    return reading_ahead(_batches(path, columns, within))
+
+
+def _batches(path: Path, columns: Sequence[str], within: slice | None) -> Iterator[Any]:
     from pyarrow import parquet
 
     rows = min(_ROWS, max(_FEW, _CELLS // max(1, len(columns))))

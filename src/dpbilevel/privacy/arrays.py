@@ -14,7 +14,7 @@ from dpbilevel.errors import InvalidRecords
 from dpbilevel.foundation.precision import user_float
 from dpbilevel.privacy.memory import Reserved, reserved
 from dpbilevel.privacy.parts import Part
-from dpbilevel.privacy.storage import Storage
+from dpbilevel.privacy.storage import Storage, copy_in_order
 
 Tree = Any
 
@@ -33,7 +33,7 @@ def narrowed(leaf: Any, dtype: np.dtype[Any], storage: Storage | None = None) ->
     if storage is None or array.dtype == dtype or array.ndim == 0:
         return array.astype(dtype, copy=False)
     copied = reserved(len(array), array.shape[1:], dtype, storage)
-    copied[...] = array
+    copy_in_order(array, copied)
     return copied
 
 

@@ -19,6 +19,8 @@ import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 
+from dpbilevel.privacy.storage import read_rows
+
 Tree = Any
 
 
@@ -129,6 +131,34 @@ def as_bundles(packed: Packed, units: int, made: Callable[..., npt.NDArray[Any]]
         return own
 
     return Bundle(jax.tree.map(rows, packed.rows), present)
+
+
+def read_units(packed: Packed, chosen: Any, out: Packed) -> None:
+    """Copy units, those of a slice or at some places, to others of NumPy's arrays: from a file, if they are in one.
+
+    Their rows lie one after another there, too. What was in ``out`` before stays behind them, where nobody reads it.
+
+    >>> rows = np.arange(8.0).reshape(4, 2)
+    >>> held = Packed(rows, np.array([0, 1, 1, 3]), np.array([1, 0, 2, 2]))
+    >>> found = Packed(np.zeros((2, 2)), np.zeros(2, int), np.zeros(2, int))
+    >>> read_units(held, slice(2, 4), found)
+    >>> found.rows.tolist(), found.first.tolist()
+    ([[1.0, 2.0], [3.0, 4.0]], [0, 2])
+    >>> read_units(held, np.array([3, 0]), found)
+    >>> found.rows.ravel()[:3].tolist(), found.number.tolist()
+    ([3.0, 4.0, 0.0], [2, 1])
+    """
+    first, number = packed.first[chosen], packed.number[chosen]
+    ends, units = np.cumsum(number), len(number)
+    out.number[:units], out.number[units:] = number, 0
+    out.first[:units], out.first[units:] = ends - number, 0
+    total = int(number.sum())
+    for leaf, copied in zip(jax.tree.leaves(packed.rows), jax.tree.leaves(out.rows), strict=True):
+        if isinstance(chosen, slice):
+            read_rows(_flat(leaf), int(first[0]), _flat(copied)[:total])
+        else:
+            places = np.repeat(first - (ends - number), number) + np.arange(total)
+            np.take(_flat(leaf), places, axis=0, out=_flat(copied)[:total], mode="clip")
 
 
 def contents(records: Tree, number: int) -> Iterator[npt.NDArray[Any]]:

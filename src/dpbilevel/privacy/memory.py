@@ -23,7 +23,7 @@ from dpbilevel.privacy.buffer import computed_once, stored_once
 from dpbilevel.privacy.bundles import Packed, as_bundles, contents, unit_shape, units_at, units_from
 from dpbilevel.privacy.outer import Layout, dense, known_norms, layout
 from dpbilevel.privacy.products import OVERFLOW, Products, finite_rows, row_norms
-from dpbilevel.privacy.storage import Storage
+from dpbilevel.privacy.storage import Storage, copy_in_order
 from dpbilevel.privacy.sums import Sum, Tree, Vector
 
 CHUNK = 128  # records whose contributions are summed in their own precision; the bounds on rounding assume it
@@ -63,17 +63,17 @@ class Memory(NamedTuple):
     norms: tuple[Any, ...] | None = None
 
     @classmethod
-    def stored(cls, arrays: Tree, valid: npt.NDArray[np.bool_], storage: Storage | None = None) -> "Memory":
-        """Copies of NumPy's arrays, with the norms of rows, on disk if ``storage`` is given.
+    def stored(cls, arrays: Tree, valid: npt.NDArray[np.bool_]) -> "Memory":
+        """Copies of NumPy's arrays, with the norms of rows, on JAX's device.
 
         Records that are not valid become zeros, so that rows are finite: a coefficient of zero does not remove NaN from
         a matrix product. What was `reserved` is not copied.
         """
-        return jax.device_put(cls.filled(arrays, valid, storage), may_alias=True)
+        return jax.device_put(cls.filled(arrays, valid), may_alias=True)
 
     @classmethod
     def filled(cls, arrays: Tree, valid: npt.NDArray[np.bool_], storage: Storage | None = None) -> "Memory":
-        """What is `stored`, as NumPy's arrays."""
+        """What is `stored`, as NumPy's arrays, on disk if ``storage`` is given."""
         if isinstance(arrays, Packed):
             return cls(arrays, ())
         filled = jax.tree.map(lambda leaf: _filled(leaf, valid, storage), arrays)
@@ -292,7 +292,7 @@ def _filled(leaf: npt.NDArray[Any], valid: npt.NDArray[np.bool_], storage: Stora
     """An array with room for whole chunks, and zeros for records that are not valid."""
     if not isinstance(leaf, Reserved) or leaf.whole is None:
         copied = reserved(leaf.shape[0], leaf.shape[1:], leaf.dtype, storage)
-        copied[...] = leaf
+        copy_in_order(leaf, copied)
         leaf = copied
     assert leaf.whole is not None
     leaf.whole[: len(valid)][~valid] = 0
