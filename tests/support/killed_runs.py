@@ -68,9 +68,13 @@ def _after_the_charge(draws: random.Random) -> None:
 
 
 def _in_the_loop(draws: random.Random) -> None:
-    from dpbilevel.records import Records
+    """At one of the calls of compiled code, of which a training makes one for each of its ten steps or more."""
+    from dpbilevel import records
+    from dpbilevel.foundation.compilation import Compiled
 
-    _at_call(Records, "execute", draws.randint(1, 40), after=draws.random() < 0.5)
+    executed = records._execute
+    number, after = draws.randint(1, 10), draws.random() < 0.5
+    _at_call(Compiled, "__call__", number, after=after, counts=lambda compiled, *_: compiled is executed)
 
 
 def _in_the_report(draws: random.Random) -> None:
@@ -81,8 +85,8 @@ def _in_the_report(draws: random.Random) -> None:
 
 
 def _in_a_save(draws: random.Random) -> None:
-    """While the checkpoint is written, or the options beside it."""
-    _at_call(os, "replace", draws.randint(1, 40), after=draws.random() < 0.5, counts=lambda *paths: _is_hidden(paths))
+    """While the checkpoint is written, once for each step of a training, or the options beside it."""
+    _at_call(os, "replace", draws.randint(1, 12), after=draws.random() < 0.5, counts=lambda *paths: _is_hidden(paths))
 
 
 def _is_hidden(paths: tuple[Any, ...]) -> bool:
