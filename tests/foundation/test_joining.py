@@ -6,11 +6,12 @@ import socket
 import threading
 import time
 
+import jax
 import pytest
 
 from dpbilevel.errors import InvalidArgument, JobFailed
 from dpbilevel.foundation import joining, processes
-from dpbilevel.foundation.joining import meet
+from dpbilevel.foundation.joining import join_job, meet
 
 
 @pytest.fixture
@@ -143,13 +144,34 @@ def test_what_processes_tell_each_other_is_public(address, monkeypatch):
     assert sorted(name for content in said for name in content) == ["problem", "process", "processes", "versions"]
 
 
-@pytest.mark.parametrize("coordinator", ["localhost", "127.0.0.1:", ":80", "127.0.0.1:0", "127.0.0.1:65536", "a:b"])
+@pytest.mark.parametrize(
+    "coordinator", ["localhost", "127.0.0.1:", ":80", "127.0.0.1:0", "127.0.0.1:65536", "a:b", 80, None]
+)
 def test_an_address_has_a_host_and_a_port(coordinator):
     with pytest.raises(InvalidArgument, match=r"^coordinator=.*HOST:PORT"):
         meet(coordinator, 2, 0)
 
 
-@pytest.mark.parametrize("process", [-1, 2])
+def test_a_port_has_five_digits():
+    """Python refuses to read longer numbers."""
+    with pytest.raises(InvalidArgument, match=r"^coordinator="):
+        meet("127.0.0.1:" + 5000 * "9", 2, 0)
+
+
+@pytest.mark.parametrize("processes", [0, 1.5, "2", None])
+def test_there_is_a_whole_number_of_processes(address, processes):
+    with pytest.raises(InvalidArgument, match=r"^processes="):
+        meet(address, processes, 0)
+
+
+def test_a_process_that_has_started_jax_joins_no_job(address):
+    """JAX would refuse it, after all others have come."""
+    jax.devices()
+    with pytest.raises(InvalidArgument, match="before anything else computes"):
+        join_job(address, 2, 0)
+
+
+@pytest.mark.parametrize("process", [-1, 2, "0", True, None])
 def test_a_process_has_a_number_of_the_job(address, process):
     with pytest.raises(InvalidArgument, match=r"^process="):
         meet(address, 2, process)

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import numpy as np
 from support.every_method import BUDGET
 
@@ -34,6 +35,8 @@ _theory = {
     "gamma": 0.05,
     "gap": 1.0,
 }
+
+jax.devices()  # once JAX has started, no process joins a job
 
 _problem = dpb.BilevelProblem(
     upper_loss=lambda x, y, record: 0.5 * (y - record) ** 2, lower_loss=lambda x, y, record: 0.5 * (y - x * record) ** 2
@@ -93,6 +96,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], dict[str, Any], tuple[str, ...]]]
     ),
     "Tracking": (dpb.Tracking, {}, ("steps", "clip_norm", "sampling")),
     "Refit": (dpb.Refit, {}, ("steps", "learning_rate", "clip_norm", "share")),
+    "join_job": (dpb.join_job, {"coordinator": "127.0.0.1:5678", "processes": 2, "process": 0}, ("is_local",)),
     "Ledger": (dpb.Ledger, {"total": BUDGET}, ("composition",)),
     "FixedDefault": (baselines.FixedDefault, {}, ("training",)),
     "UpperRecordsOnly": (baselines.UpperRecordsOnly, {}, ("training",)),

@@ -8,6 +8,7 @@ too, are bound to the network of that address only. No process proves who it is.
 import contextlib
 import json
 import os
+import re
 import socket
 import time
 from collections.abc import Iterator
@@ -23,6 +24,7 @@ from jax.extend.backend import register_backend_factory
 
 from dpbilevel.errors import InvalidArgument, JobFailed
 from dpbilevel.foundation.about import version
+from dpbilevel.foundation.arguments import count
 from dpbilevel.foundation.processes import current, has_lost
 
 JOINING = 300.0  # seconds within which all processes must have come
@@ -53,6 +55,12 @@ def join_job(coordinator: str, processes: int, process: int, *, is_local: bool =
         ...
     dpbilevel.errors.InvalidArgument: coordinator='somewhere': must be HOST:PORT, ...
     """
+    _place(coordinator, processes, process)
+    if xla_bridge.backends_are_initialized():
+        raise InvalidArgument(
+            "join_job: must be called before anything else computes with JAX, and once; start the processes again, and "
+            "let each of them join first"
+        )
     own = meet(coordinator, processes, process)
     jax.config.update("jax_enable_preemption_service", False)  # it would take SIGTERM
     jax.distributed.initialize(
@@ -92,9 +100,7 @@ def _processors(own: str) -> Any:
 
 def meet(coordinator: str, processes: int, process: int, seconds: float = JOINING) -> str:
     """Wait until all processes have come and are alike; returns the address of this one on their network."""
-    place = _address(coordinator)
-    if not 0 <= process < processes:
-        raise InvalidArgument(f"process={process}: must be from 0 to {processes - 1}, one number for each process")
+    place = _place(coordinator, processes, process)
     hello = {"processes": processes, "process": process, "versions": _versions()}
     until = time.monotonic() + seconds
     if process:
@@ -186,9 +192,18 @@ def _versions() -> str:
     return f"dpbilevel {version()}, JAX {jax.__version__}, jaxlib {jaxlib.__version__}, NumPy {np.__version__}"
 
 
-def _address(coordinator: str) -> tuple[str, int]:
-    host, _, port = coordinator.rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
+def _place(coordinator: Any, processes: Any, process: Any) -> tuple[str, int]:
+    """The address of the first process; raises unless all arguments are usable."""
+    place = _address(coordinator)
+    number = count("processes", processes, "it is the number of processes of the job (try 2)")
+    if isinstance(process, bool) or not isinstance(process, int) or not 0 <= process < number:
+        raise InvalidArgument(f"process={process!r}: must be from 0 to {number - 1}, one number for each process")
+    return place
+
+
+def _address(coordinator: Any) -> tuple[str, int]:
+    host, _, port = coordinator.rpartition(":") if isinstance(coordinator, str) else ("", "", "")
+    if not host or not re.fullmatch("[0-9]{1,5}", port) or not 0 < int(port) < 2**16:
         raise InvalidArgument(
             f"coordinator={coordinator!r}: must be HOST:PORT, at an address of the machine of process 0 "
             "(127.0.0.1:PORT if all are on one machine)"
