@@ -21,7 +21,7 @@ QUICKLY := $(addprefix tests/,applications cli datasets encoding estimators meth
 # Debian ships a Python without ensurepip, so a candidate counts only once it has run this.
 USABLE := import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 15))
 
-.PHONY: help demo test test-pages test-fast test-heavy lint docs format clean bench-rates bench-solver bench-solver-private bench-constants bench-multitask bench-penalty bench-noise-aware bench-few-sources bench-units bench-large bench-results bench-survey bench-utility bench-estimators bench-tables bench-training bench-smoothness bench-speed trust bench-audits golden
+.PHONY: help demo test test-pages test-fast test-heavy lint docs format clean bench-rates bench-solver bench-solver-private bench-constants bench-multitask bench-penalty bench-noise-aware bench-few-sources bench-units bench-unit-memory bench-large bench-results bench-survey bench-utility bench-estimators bench-tables bench-training bench-smoothness bench-speed trust bench-audits golden
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile
@@ -73,7 +73,10 @@ bench-multitask: $(READY)  ## a shared representation beside separate models (ha
 bench-units: $(READY)  ## rows, aircraft and groups of rows on real flights (a few minutes)
 	$(PY) benchmarks/units.py $(ARGS)
 
-bench-large: $(READY)  ## tune on a table of 5 GB with about 1 GB of memory (a quarter of an hour, 15 GB of disk)
+bench-unit-memory: $(READY)  ## memory and time of units with few of k rows (ten minutes)
+	$(PY) benchmarks/unit_memory.py $(ARGS)
+
+bench-large: $(READY)  ## tune on a table of 20 GB with 2 GB of memory (half an hour, 45 GB of disk)
 	$(PY) benchmarks/large.py $(ARGS)
 
 bench-noise-aware: $(READY)  ## loss against penalty, with and without the noise of training (a few minutes)
@@ -115,7 +118,7 @@ bench-smoothness: $(READY)  ## penalties of smoothness, tuned and not, on simula
 bench-speed: $(READY) .venv-speed/.ready  ## speed and memory beside plain JAX, jaxopt, jax_privacy and Opacus (an hour)
 	$(PY) benchmarks/speed.py --peer .venv-speed/bin/python $(ARGS)
 
-trust: $(READY)  ## kill runs, send signals, fill disks, race for budgets, try bad inputs (an hour; ARGS=--quick: minutes)
+trust: $(READY)  ## kill runs and processes, send signals, fill disks, race for budgets, try bad inputs (two hours; ARGS=--quick: minutes)
 	@$(PIP_INSTALL) atheris || echo "No atheris here: inputs that coverage chooses are left out."
 	$(PY) benchmarks/trust.py $(ARGS)
 

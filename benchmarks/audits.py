@@ -4,6 +4,7 @@
     python benchmarks/audits.py --part methods      (needs only JAX, NumPy, SciPy, optax and dp_accounting)
     python benchmarks/audits.py --part one-run      (likewise)
     python benchmarks/audits.py --part estimators   (needs scikit-learn; with --runs 4000 half an hour on two cores)
+    python benchmarks/audits.py --only "units of"   (only audits with these words in their names)
     python benchmarks/audits.py --draw              (writes audits.md and audits.svg from audits.json)
     python benchmarks/audits.py --quick             (400 runs; checks that it works, proves little)
 
@@ -111,22 +112,22 @@ def number_of_audits() -> int:
     )
 
 
-def methods(runs: int, confidence: float) -> Any:
+def methods(runs: int, confidence: float, only: str) -> Any:
     settings = [dpb.Budget(epsilon, DELTA) for epsilon in EPSILONS] + [dpb.Budget(EPSILONS[-1], DELTA, "zero-out")]
     for budget in settings:
         for case in standard_cases(budget):
-            yield audit(case, budget, runs=runs, confidence=confidence)
+            if only in case.name:
+                yield audit(case, budget, runs=runs, confidence=confidence)
 
 
-def estimators(runs: int, confidence: float) -> Any:
+def estimators(runs: int, confidence: float, only: str) -> Any:
     for epsilon in EPSILONS:
         budget = dpb.Budget(epsilon, DELTA)
-        for name in ESTIMATORS:
-            for way, method in WAYS.items():
-                yield audit(estimator_case(name, way, method, budget), budget, runs=runs, confidence=confidence)
-        for name in OF_UNITS:
-            case = of_units(estimator_case(name, "one step", WAYS["one step"], budget))
-            yield audit(case, budget, runs=runs, confidence=confidence)
+        cases = [estimator_case(name, way, method, budget) for name in ESTIMATORS for way, method in WAYS.items()]
+        cases += [of_units(estimator_case(name, "one step", WAYS["one step"], budget)) for name in OF_UNITS]
+        for case in cases:
+            if only in case.name:
+                yield audit(case, budget, runs=runs, confidence=confidence)
 
 
 def estimator_case(name: str, way: str, method: Any, budget: dpb.Budget) -> Case:
@@ -151,7 +152,7 @@ def estimator_case(name: str, way: str, method: Any, budget: dpb.Budget) -> Case
     return Case.of_estimator(f"{name}, {way}", estimator, fit, fit | {"y": opposite})
 
 
-def one_runs(runs: int, confidence: float) -> Any:
+def one_runs(runs: int, confidence: float, only: str) -> Any:
     """The model has one coordinate per canary."""
     problem = dpb.BilevelProblem(upper_term=lambda x, y: 0.5 * x**2, lower_loss=lambda x, y, record: -(y @ record))
     spikes, others = np.eye(CANARIES), np.zeros((RECORDS - CANARIES, CANARIES))
@@ -162,6 +163,8 @@ def one_runs(runs: int, confidence: float) -> Any:
     ways = ((double, None), (dpb.Tracking(steps=20), dpb.Refit(steps=20)))
     for epsilon in ONE_RUN_EPSILONS:
         for name, (method, refit) in zip(ONE_RUNS, ways, strict=True):
+            if only not in name:
+                continue
             yield one_run(
                 problem,
                 {"lower": np.concatenate([spikes, others])},
@@ -178,10 +181,10 @@ def one_runs(runs: int, confidence: float) -> Any:
 PARTS = {"methods": methods, "one-run": one_runs, "estimators": estimators}
 
 
-def measure(part: str, runs: int, out: Path) -> None:
+def measure(part: str, runs: int, out: Path, only: str) -> None:
     """Run a part and add its results to a file, audit by audit."""
     confidence, began = 1 - (1 - CONFIDENCE) / number_of_audits(), time.monotonic()
-    for found in PARTS[part](runs, confidence):
+    for found in PARTS[part](runs, confidence, only):
         print(f"{time.monotonic() - began:6.0f} s  {found}", flush=True)
         held = json.loads(out.read_text(encoding="utf-8"))["audits"] if out.exists() else []
         entry = found.to_json() | {"part": part, "commit": commit(), "machine": machine()}
@@ -255,12 +258,13 @@ def main() -> None:
     parser.add_argument("--draw", action="store_true", help="draw alone")
     parser.add_argument("--quick", action="store_true", help=f"{QUICK} runs on each data set")
     parser.add_argument("--runs", type=int, default=RUNS, help="runs on each data set")
+    parser.add_argument("--only", default="", help="words in the names of the audits to run")
     parser.add_argument("--out", type=Path, default=TARGET / "audits.json", help="the file to add to")
     chosen = parser.parse_args()
     if not chosen.draw:
         installed = [name for name in PARTS if name != "estimators" or importlib.util.find_spec("sklearn")]
         for part in [chosen.part] if chosen.part else installed:
-            measure(part, QUICK if chosen.quick else chosen.runs, chosen.out)
+            measure(part, QUICK if chosen.quick else chosen.runs, chosen.out, chosen.only)
     if chosen.part is None:
         draw(chosen.out)
 

@@ -1,11 +1,11 @@
 """All robustness tests, with full counts: kills, signals, full disks, races for budgets, bad inputs.
 
-make trust                  (an hour; writes docs/results/trust.json and docs/results/trust.md)
+make trust                  (two hours; writes docs/results/trust.json and docs/results/trust.md)
 make trust ARGS=--quick     (a minute, to try the harness; writes nothing)
 make trust ARGS="--only inputs"   (one part again; the others are kept)
 
-CI runs a subset of the same code: test_killed_runs.py, test_signalled_runs.py, test_full_disks.py,
-tests/privacy/test_ledger_faults.py, tests/guarantees/test_fuzz.py.
+CI runs a subset of the same code: test_killed_runs.py, test_killed_jobs.py, test_signalled_runs.py,
+test_full_disks.py, tests/privacy/test_ledger_faults.py, tests/guarantees/test_fuzz.py.
 """
 
 import argparse
@@ -28,19 +28,22 @@ sys.path.insert(0, str(ROOT / "tests"))
 from support import (  # noqa: E402
     full_disks,
     fuzz_coverage,
+    killed_jobs,
     killed_runs,
     ledger_racers,
     postgresql_server,
     signalled_runs,
 )
 
+from dpbilevel.cli.launch import GRACE, LAST  # noqa: E402
 from dpbilevel.foundation.tables import markdown_table  # noqa: E402
 
 FORMAT = "dpbilevel.trust/1"
 TARGET = ROOT / "docs" / "results"
 # Some inputs happen to be valid: at least 20,000 must be bad. Disks: number of ways to fail, each at every write.
-FULL = {"kills": 200, "resumes": 200, "signals": 200, "disks": 3, "races": 50, "inputs": 24_000, "guided": 8_000}
-QUICK = {"kills": 7, "resumes": 5, "signals": 3, "disks": 1, "races": 2, "inputs": 400, "guided": 160}
+FULL = {"kills": 200, "jobs": 100, "resumes": 200, "signals": 200, "disks": 3, "races": 50}
+FULL |= {"inputs": 24_000, "guided": 8_000}
+QUICK = {"kills": 7, "jobs": 2, "resumes": 5, "signals": 3, "disks": 1, "races": 2, "inputs": 400, "guided": 160}
 FORMATS = (
     *("solutions", "run files", "schemas", "tables"),
     *("checkpoints", "ledger files", "accounts", "data sets"),
@@ -56,6 +59,9 @@ Attempts to break the library's guarantees, and their outcomes. Made by `make tr
 
 - **Kills.** Whole runs of `dpbilevel tune` with a ledger in SQLite, killed with `kill -9` at chosen phases and at
   random moments. A budget is *under-counted* if a run had read records but its charge is not in the ledger afterwards.
+- **Jobs.** Whole runs of `dpbilevel launch --processes 2 reweight`, one process of which is killed with `kill -9`, at
+  chosen phases and at random moments. A job *hangs* if it had not ended {limit:g} s after its first process had. Jobs
+  that left a checkpoint are resumed and must end with the bits of a job that nobody killed, charged once.
 - **Resumed.** Runs of `solve` with a checkpoint, killed at chosen and random moments (start, charge, loop, checkpoint
   write, report) and resumed until they finish; their results are compared bit by bit with an uninterrupted run.
 - **Signals.** Whole runs of `dpbilevel tune` that receive Ctrl-C or SIGTERM, a quarter of them twice, at random moments
@@ -73,6 +79,8 @@ Attempts to break the library's guarantees, and their outcomes. Made by `make tr
 - **Coverage-guided inputs.** Damaged files of every format; inputs that reach new code are damaged further (atheris).
 
 {kills}
+
+{jobs}
 
 {inputs}
 """
@@ -99,6 +107,33 @@ def kills(number: int) -> dict[str, Any]:
         "unreadable ledgers": faults["unreadable ledger"],
         "faults": dict(faults),
         "phases": by_phase,
+    }
+
+
+def jobs(number: int) -> dict[str, Any]:
+    """Jobs one process of which is killed, by process and phase, with all faults found."""
+    with tempfile.TemporaryDirectory() as folder:
+        found = killed_jobs.happened(Path(folder), number)
+    faults = Counter(fault for kill in found for fault in killed_jobs.faults(kill))
+    by_kind = {
+        f"{index}, {phase}": {
+            "kills": len(mine),
+            "touched records": sum(kill["touched"] for kill in mine),
+            "charged": sum(kill["charged"] or 0 for kill in mine),
+            "finished": sum(kill["state"] == "finished" for kill in mine),
+            "resumed": sum("resumed" in kill for kill in mine),
+        }
+        for index, phase in dict.fromkeys(killed_jobs.KILLS)
+        if (mine := [kill for kill in found if kill["kill"] == [index, phase]])
+    }
+    return {
+        "kills": len(found),
+        "under-counted budgets": faults["under-counted budget"],
+        "hangs": faults["hang"],
+        "resumed": sum("resumed" in kill for kill in found),
+        "longest end": max(kill["seconds"] for kill in found),
+        "faults": dict(faults),
+        "phases": by_kind,
     }
 
 
@@ -212,6 +247,7 @@ def page(results: dict[str, Any]) -> str:
     rows = [
         ["runs killed", f"{killed['kills']:,}", f"{killed['under-counted budgets']} under-counted budgets, "
          f"{killed['unreadable ledgers']} unreadable ledgers", killed["commit"]],
+        ["kills of one of two processes", *_parted(results.get("jobs"), "kills", _jobs_ended)],
         ["kills of runs with a checkpoint", f"{resumed['kills']:,}", f"{resumed['runs']} runs resumed and finished, "
          f"{len(resumed['faults'])} of them with a wrong charge or different bits", resumed["commit"]],
         ["signals to runs", *_parted(results.get("signals"), "signals", lambda found: f"{found['answered']} handled, "
@@ -224,6 +260,8 @@ def page(results: dict[str, Any]) -> str:
          results["guided"]["commit"]],
     ]  # fmt: skip
     phases = [[phase, *map(str, counts.values())] for phase, counts in killed["phases"].items()]
+    of_jobs = results.get("jobs", {"phases": {}})["phases"]
+    killed_processes = [[kind, *map(str, counts.values())] for kind, counts in of_jobs.items()]
     kinds = sorted({kind for found in tried["targets"].values() for kind in found})
     targets = [[name, *(str(found.get(kind, 0)) for kind in kinds)] for name, found in tried["targets"].items()]
     return PAGE.format(
@@ -232,6 +270,11 @@ def page(results: dict[str, Any]) -> str:
         racers=RACERS,
         losers=RACERS - 1,
         table=markdown_table(["test", "number", "outcome", "commit"], rows),
+        limit=GRACE + LAST,
+        jobs=markdown_table(
+            ["killed process", "jobs", "had read records", "were charged", "had finished", "were resumed"],
+            killed_processes,
+        ),
         kills=markdown_table(["killed", "runs", "had read records", "were charged", "had finished"], phases),
         inputs=markdown_table(["inputs to", *kinds], targets),
     )
@@ -240,6 +283,14 @@ def page(results: dict[str, Any]) -> str:
 def _parted(found: dict[str, Any] | None, counted: str, say: Callable[[dict[str, Any]], str]) -> tuple[str, str, str]:
     """The cells of a part that may not have been measured yet."""
     return ("0", "not measured yet", "") if found is None else (f"{found[counted]:,}", say(found), found["commit"])
+
+
+def _jobs_ended(found: dict[str, Any]) -> str:
+    wrong = sum(number for fault, number in found["faults"].items() if fault.startswith("resumed"))
+    return (
+        f"{found['under-counted budgets']} under-counted budgets, {found['hangs']} hangs; {found['resumed']} jobs "
+        f"resumed and finished, {wrong} of them with a wrong charge or different bits"
+    )
 
 
 def _raced_well(found: dict[str, Any]) -> tuple[str, str]:
@@ -260,7 +311,7 @@ def passed(results: dict[str, Any]) -> bool:
     raced = [results["races"][name] for name in ("SQLite", "PostgreSQL")]
     fair = all(found.get("fair") == found.get("races") for found in raced)
     misbehaved = [*results["inputs"]["misbehaved"], *results["guided"].get("misbehaved", ())]
-    parts = [results[name]["faults"] for name in ("kills", "resumes", "signals", "disks") if name in results]
+    parts = [results[name]["faults"] for name in ("kills", "jobs", "resumes", "signals", "disks") if name in results]
     return not any(parts) and fair and not misbehaved
 
 
@@ -274,6 +325,7 @@ def main() -> None:
     measures: dict[str, Callable[[int], dict[str, Any]]] = {
         "races": races,
         "kills": kills,
+        "jobs": jobs,
         "resumes": resumes,
         "signals": signals,
         "disks": disks,

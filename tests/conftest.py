@@ -26,7 +26,13 @@ LONG = (
     *("guarantees/test_mutations.py", "guarantees/test_sampling_truth.py", "baselines/test_embedded_training.py"),
     *("execution/test_numbers.py", "execution/test_notices.py", "checkpoint/test_estimator_checkpoints.py"),
     *("privacy/test_ledger_postgresql.py", "privacy/test_shards.py", "pages/test_extending.py", "test_package.py"),
+    *("privacy/test_parts.py", "guarantees/test_killed_jobs.py", "cli/test_launch.py"),
 )
+# Functions that are compiled, by the module that has them.
+COMPILED = {
+    "dpbilevel.records": ("_execute", "_execute_stage"),
+    "dpbilevel.execution.segments": ("_begin", "_draw", "_sum", "_update", "_end"),
+}
 QUICK_FLAGS = ("xla_cpu_use_fusion_emitters=false", "xla_backend_optimization_level")
 # No compiled program contains code of these, nor of Python's own library.
 UNCOMPILED = tuple(
@@ -36,6 +42,7 @@ UNCOMPILED = tuple(
         "cli",
         "datasets",
         "foundation.parquet",
+        "foundation.reading_ahead",
         "plot",
         "privacy.ledger",
         "privacy.stores",
@@ -104,10 +111,11 @@ def monkeypatch(monkeypatch):
 
 
 def _forget_compiled_programs():
-    for name in ("_execute", "_execute_stage") if "dpbilevel.records" in sys.modules else ():
-        compiled = getattr(sys.modules["dpbilevel.records"], name)
-        if hasattr(compiled, "clear_cache"):  # a test may have replaced it
-            compiled.clear_cache()
+    for home, names in COMPILED.items() if "dpbilevel.records" in sys.modules else ():
+        for name in names:
+            compiled = getattr(sys.modules[home], name)
+            if hasattr(compiled, "clear_cache"):  # a test may have replaced it
+                compiled.clear_cache()
 
 
 @pytest.fixture

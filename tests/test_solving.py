@@ -64,14 +64,15 @@ def test_nothing_is_printed_where_there_is_no_terminal(capfd):
     assert capfd.readouterr() == ("", "")
 
 
-def test_progress_bar_counts_rounds_on_a_terminal(monkeypatch):
+def test_progress_bar_counts_releases_on_a_terminal(monkeypatch):
     screen = io.StringIO()
     terminal = functools.partial(rich.console.Console, file=screen, force_terminal=True, width=80)
     monkeypatch.setattr(rich.console, "Console", lambda **_: terminal())
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     solve_leak()
     assert "DPBilevel" in screen.getvalue()
-    assert "4/4" in screen.getvalue()
+    uses = sum(release.uses for release in planned_leak().releases)
+    assert f"{uses}/{uses}" in screen.getvalue()
 
 
 @pytest.mark.parametrize(("rounds", "chunk"), [(1, 1), (19, 1), (40, 2), (200, 10), (211, 11), (100_000, 5000)])

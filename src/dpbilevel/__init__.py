@@ -45,6 +45,7 @@ _HOMES = {
     "Solution": "solution.solution",
     "solve": "solving",
     "Evaluation": "evaluation.result",
+    "join_job": "foundation.joining",
     "evaluate": "evaluation.evaluating",
     "UnitSizes": "evaluation.unit_sizes",
     "unit_sizes": "evaluation.unit_sizes",
@@ -54,11 +55,13 @@ _HOMES = {
     "InvalidArgument": "errors",
     "InvalidProblem": "errors",
     "InvalidRecords": "errors",
+    "JobFailed": "errors",
     "LedgerCorrupt": "errors",
     "LedgerUnavailable": "errors",
     "MissingExtra": "errors",
     "NotPrivateWarning": "errors",
     "PrivacyLeakWarning": "errors",
+    "StorageFailed": "errors",
     "TrainerFailed": "errors",
     "UtilityWarning": "errors",
 }
@@ -96,17 +99,20 @@ if TYPE_CHECKING:
         InvalidArgument,
         InvalidProblem,
         InvalidRecords,
+        JobFailed,
         LedgerCorrupt,
         LedgerUnavailable,
         MissingExtra,
         NotPrivateWarning,
         PrivacyLeakWarning,
+        StorageFailed,
         TrainerFailed,
         UtilityWarning,
     )
     from dpbilevel.evaluation.evaluating import evaluate
     from dpbilevel.evaluation.result import Evaluation
     from dpbilevel.evaluation.unit_sizes import UnitSizes, unit_sizes
+    from dpbilevel.foundation.joining import join_job
     from dpbilevel.inner.black_box import BlackBox
     from dpbilevel.inner.loc_gd import DPLocGD, DPLocSGD
     from dpbilevel.inner.solver import InnerSolver

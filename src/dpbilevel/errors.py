@@ -41,8 +41,16 @@ class CheckpointRefused(DPBilevelError):
     """A checkpoint belongs to another run, or is damaged, in use, or readable by others. Nothing is charged."""
 
 
+class JobFailed(DPBilevelError):
+    """A run of several processes cannot go on: one has ended, did not come, or has other code, arguments or records."""
+
+
 class MissingExtra(DPBilevelError, ImportError):
     """An optional dependency is not installed; the message names the extra that installs it."""
+
+
+class StorageFailed(DPBilevelError):
+    """A disk that holds records cannot be read any more. The charge stands."""
 
 
 class TrainerFailed(DPBilevelError):

@@ -21,11 +21,13 @@ from dpbilevel.methods.context import PublicContext
 from dpbilevel.methods.refit import Refit
 from dpbilevel.methods.tracking.tracking import Tracking
 from dpbilevel.methods.unit_costs import unit_costs, units_needed
-from dpbilevel.methods.unit_losses import has_bundles, problem_for_records
+from dpbilevel.methods.unit_losses import problem_for_records
 from dpbilevel.privacy.accounting import Chargeable, all_charges
 from dpbilevel.privacy.budget import Budget
+from dpbilevel.privacy.bundles import is_packed
 from dpbilevel.privacy.calibration import for_exact_noise
 from dpbilevel.privacy.declared import DeclaredRelease
+from dpbilevel.privacy.parts import job_of
 from dpbilevel.privacy.record_shapes import RecordShapes
 from dpbilevel.privacy.release import Release
 from dpbilevel.privacy.sampling import Sampling
@@ -214,7 +216,8 @@ def _planned(
     most = sizes.rows_per_unit
     privacy = Privacy(all_charges(releases), budget, caveats, void=not budget.is_private, rows_per_unit=most)
     remarks = noise_remarks(parameters, releases, sum(map(sizes.count, sizes.roles)), budget)
-    remarks = (*remarks, *memory_remarks(most, sizes.mean_rows))
+    if not (is_packed(most, sizes.mesh) and all(part.is_compiled for part in parts)):
+        remarks = (*remarks, *memory_remarks(most, sizes.mean_rows))
     return Plan(
         problem=problem,
         sizes=sizes,
@@ -247,11 +250,22 @@ def _check_exact(setting: Any) -> None:
 
 
 def _check_calls(parts: Sequence[Program], sizes: RecordShapes) -> None:
-    if has_bundles(sizes) and not all(part.is_compiled for part in parts):
-        raise InvalidArgument(
-            "rows_per_unit: must be 1 for a black box, whose declared cost is that of a record with one row; use one "
-            "row per unit, or an inner solver of the library"
-        )
+    """Raise unless declared costs are those of the records: of rows, or of units with as many rows."""
+    most = sizes.rows_per_unit or 1
+    for release in (release for part in parts for release in part.releases if isinstance(release, DeclaredRelease)):
+        declared = release.rows_per_unit or 1
+        if most > declared:
+            cost = "a record with one row" if declared == 1 else f"a unit of at most {declared} rows"
+            raise InvalidArgument(
+                f"rows_per_unit={most}: must be at most {declared} for {release.name!r}, whose declared cost is that "
+                f"of {cost}; use fewer rows per unit, declare the cost of a unit "
+                "(dpb.BlackBox(..., rows_per_unit=...)), or take an inner solver of the library"
+            )
+        if most == 1 < declared:
+            raise InvalidArgument(
+                f"rows_per_unit={declared}: must be left out of {release.name!r} for records that are rows; its "
+                "trainer takes units of several rows"
+            )
 
 
 def _discretize(program: Program, context: PublicContext) -> Program:
@@ -276,7 +290,12 @@ def _exact_parameters(*programs: Program | None) -> dict[str, tuple[Any, str]]:
 def _devices(sizes: RecordShapes) -> dict[str, tuple[Any, str]]:
     if sizes.mesh is None:
         return {}
-    return {"devices": (sizes.mesh.size, "records are divided among them, and clipped sums are merged once per pass")}
+    found: dict[str, tuple[Any, str]] = {
+        "devices": (sizes.mesh.size, "records are divided among them, and clipped sums are merged once per pass")
+    }
+    if (processes := job_of(sizes.mesh).count) > 1:
+        found["processes"] = (processes, "each has its part of the devices and of the records")
+    return found
 
 
 def _programs(

@@ -5,12 +5,11 @@ this module, keyed by the object. `Records` cannot be passed to jit or grad, pic
 ``vars(records)`` show no values. The public facts about records are `RecordShapes` (`privacy/record_shapes.py`).
 """
 
-import contextlib
 import functools
 import hmac
 import json
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 import jax
@@ -20,29 +19,35 @@ import numpy.typing as npt
 from jax.extend.core import ClosedJaxpr
 from jax.sharding import Mesh
 
-from dpbilevel.errors import InvalidArgument, InvalidRecords
+from dpbilevel.errors import InvalidArgument
 from dpbilevel.execution.means import mean_over_records
+from dpbilevel.execution.parts import Observer, Opened, is_divided, run_in_memory, run_part
 from dpbilevel.execution.program import Answer, Call, Means, Program, Randomness, Stage, State
+from dpbilevel.execution.segments import run_on_disk
 from dpbilevel.foundation.arguments import one_of
 from dpbilevel.foundation.compilation import Compiled
-from dpbilevel.foundation.precision import in_user_precision, is_double
+from dpbilevel.foundation.precision import in_user_precision, is_double, isolated_jax_config
+from dpbilevel.foundation.processes import reached
 from dpbilevel.foundation.tracing import without_addresses
 from dpbilevel.privacy.accounting import ROLES
-from dpbilevel.privacy.arrays import check_leading_axis, drop_unusable, narrowed, usable_dtype
+from dpbilevel.privacy.bundles import is_packed, packed_shapes
 from dpbilevel.privacy.ledger import Receipt
 from dpbilevel.privacy.memory import Memory
 from dpbilevel.privacy.noise import KeySchedule
 from dpbilevel.privacy.parquet_records import read_parquet
+from dpbilevel.privacy.parts import Part, job_of, own_range
+from dpbilevel.privacy.preparing import can_be_on_disk, prepared
 from dpbilevel.privacy.record_shapes import RecordShapes
 from dpbilevel.privacy.release import Release
 from dpbilevel.privacy.roles import check_roles
 from dpbilevel.privacy.shards import Shards, checked_mesh, gathered
 from dpbilevel.privacy.storage import Storage
-from dpbilevel.privacy.units import Selection, selections
+from dpbilevel.privacy.units import selections
 
 Tree = Any
 
-_VAULT: "weakref.WeakKeyDictionary[Records, dict[str, tuple[Memory | Shards, jax.Array]]]" = weakref.WeakKeyDictionary()
+# The mask of records on disk is NumPy's array, as all of their arrays are; with a mesh they are arrays of its devices.
+_VAULT: "weakref.WeakKeyDictionary[Records, dict[str, tuple[Any, Any]]]" = weakref.WeakKeyDictionary()
 
 
 class Records:
@@ -65,11 +70,13 @@ class Records:
         unit_ids: a public list of all ids that may be in the data (by role if there are two), not read off the rows.
             With it, an id without rows is a unit that contributes zero, and the guarantee also hides whether a unit has
             rows at all. Without it, each unit has at least one row.
-        mesh: the devices that records are divided among, a `jax.sharding.Mesh` of equal devices of this process. Only
-            clipped sums travel between them; sampling, black boxes and an infinite epsilon are refused. By default
-            records are on JAX's first device.
+        mesh: the devices that records are divided among, a `jax.sharding.Mesh` of equal devices of this process, or of
+            all processes of a job. Only clipped sums travel between them; sampling, black boxes and an infinite epsilon
+            are refused. By default records are on JAX's first device. Each process is given the same arrays, on a disk
+            for example, and copies its own part of them.
         storage: a folder on a disk, for records that need not fit into memory: `np.load(..., mmap_mode="r")`, for
-            example. They are copied to private files there, which have no name and end with the process.
+            example. They are copied to private files there, which have no name and end with the process. With a mesh
+            each process must have one device, a processor, and the system reads their pages.
 
     The role of each record is public. It must depend on the index of the record (of a unit: on its id), never on its
     content: not on a stratified split, and not on sorted data. Caveats of `EncodedRows` become caveats of every result.
@@ -105,18 +112,35 @@ class Records:
         roles = {"upper": upper, "lower": lower, "both": both, "heldout": heldout}
         given = {role: tree for role, tree in roles.items() if tree is not None}
         mesh = None if mesh is None else checked_mesh(mesh)
-        if mesh is not None and storage is not None:
-            raise InvalidArgument("storage: must be left out with a mesh, whose devices hold the records")
-        chosen, disk = selections(given, unit, rows_per_unit, mean_rows, unit_ids), Storage.of(storage)
-        stored = {role: _prepared(role, tree, invalid, chosen.get(role), mesh, disk) for role, tree in given.items()}
+        job = job_of(mesh)
+        if mesh is not None and storage is not None and not can_be_on_disk(mesh):
+            raise InvalidArgument(
+                "storage: must be left out with several devices of a process, or with accelerators, which hold the "
+                "records"
+            )
+        if job.is_several and unit is not None:
+            raise InvalidArgument("unit: is not supported with devices of several processes yet; use those of one")
+        with job.barrier("records"):
+            chosen, disk = selections(given, unit, rows_per_unit, mean_rows, unit_ids), Storage.of(storage)
+            where = mesh, disk
+            stored = {role: prepared(role, tree, invalid, chosen.get(role), *where) for role, tree in given.items()}
         shapes = {role: source.records(number) for role, (source, _, number) in stored.items()}
+        described = jax.tree.map(lambda leaf: f"{leaf.shape} {leaf.dtype}", shapes)
+        job.agree({"numbers, shapes or types of records": without_addresses(str(described))})
         self._sizes = RecordShapes(**shapes, rows_per_unit=rows_per_unit, mean_rows=mean_rows, mesh=mesh)
         self._caveats, self._is_on_disk = _caveats(given), disk is not None
         _VAULT[self] = {role: (source, present) for role, (source, present, _) in stored.items()}
 
     @classmethod
     def from_parquet(
-        cls, *, record: Any, columns: Any = None, storage: Any = ".", invalid: str = "refuse", **roles: Any
+        cls,
+        *,
+        record: Any,
+        columns: Any = None,
+        storage: Any = ".",
+        invalid: str = "refuse",
+        mesh: Mesh | None = None,
+        **roles: Any,
     ) -> "Records":
         """Records made of the rows of Parquet files, on disk; memory holds one batch of rows.
 
@@ -126,6 +150,7 @@ class Records:
                 errors on private rows are withheld.
             columns: names of the columns to read; None for all.
             storage, invalid: as in `Records`. A missing cell is NaN in a floating-point column, and refused elsewhere.
+            mesh: as in `Records`. Each process of a job reads its own rows.
             roles: a Parquet file, or a folder of them, for each role: ``upper=``, ``lower=``, ``both=``, ``heldout=``.
 
         >>> import os, tempfile, pyarrow, numpy as np
@@ -140,7 +165,10 @@ class Records:
         check_roles(*(roles.get(role) for role in ROLES))
         if not set(roles) <= set(ROLES):
             raise InvalidArgument(f"roles: must be paths of Parquet files for some of {', '.join(ROLES)}")
-        return cls(**read_parquet(roles, record, columns, Storage.of(storage)), storage=storage, invalid=invalid)
+        mesh = None if mesh is None else checked_mesh(mesh)
+        with job_of(mesh).telling():
+            read = read_parquet(roles, record, columns, Storage.of(storage), mesh)
+            return cls(**read, storage=storage, invalid=invalid, mesh=mesh)
 
     @property
     def sizes(self) -> RecordShapes:
@@ -158,49 +186,75 @@ class Records:
         return self._is_on_disk
 
     def execute(
-        self, program: Program, receipt: Receipt, schedule: KeySchedule, state: State, rounds: int
+        self,
+        program: Program,
+        receipt: Receipt,
+        schedule: KeySchedule,
+        state: State,
+        rounds: int,
+        done: int = 0,
+        observer: Observer = Observer(),
     ) -> tuple[State, Tree]:
         """Run the next rounds of a program whose releases a ledger has charged; the only access to the arrays.
 
-        Compiled code gets noise and clips from the very releases that are redeemed on the receipt.
+        Compiled code gets noise and clips from the very releases that are redeemed on the receipt. If ``done`` steps of
+        the only round are done already, ``state`` is what they have left. The observer is told public numbers, and
+        what was computed of answers.
         """
-        first, precise = program.take(receipt, schedule, rounds), is_double()
+        first, precise, held = program.take(receipt, schedule, rounds), is_double(), _VAULT[self]
         if not program.is_compiled:
-            return _execute_with_calls(program, precise, _VAULT[self], state, program.keys(schedule, first, rounds))
+            keys = program.keys(schedule, first, rounds)
+            return _execute_with_calls(program, precise, held, state, keys, observer)
+        job, on_disk = job_of(self._sizes.mesh), self._is_on_disk and self._sizes.mesh is None
+        if on_disk and program.has_stages_only:
+            run = functools.partial(run_on_disk, program, precise, held)
+        else:
+            resident = jax.device_put(held, may_alias=True) if on_disk else held  # of exact means
+            call = functools.partial(_execute, program, precise, resident)
+            run = functools.partial(run_in_memory, program, precise, _together(call) if job.is_several else call)
         history = []
-        for done in range(0, rounds, program.capacity):
-            number = min(program.capacity, rounds - done)
-            randomness = program.randomness(schedule, first + done * program.keys_per_round, number)
+        for begin in range(0, rounds, program.capacity):
+            number = min(program.capacity, rounds - begin)
+            randomness = program.randomness(schedule, first + begin * program.keys_per_round, number, job)
             with isolated_jax_config():
-                state, rows = _execute(program, precise, _VAULT[self], state, randomness, np.int32(number))
-                # By NumPy: JAX would compile a slice for every number of rounds.
-                history.append(jax.tree.map(lambda leaf, number=number: np.asarray(leaf)[:number], rows))
+                state, rows = run(state, randomness, number, done, observer)
+            history.append(rows)
         return state, jax.tree.map(lambda *parts: np.concatenate(parts), *history)
 
     def seal(self, key: bytes) -> bytes:
         """HMAC-SHA256 of all arrays, with which the holder of the key can check that records are the same.
 
-        The key must be secret, because anyone who has it can test guesses of the records; a short key is refused.
+        The key must be secret, because anyone who has it can test guesses of the records; a short key is refused. All
+        processes of a job call this: each seals its own records, and the seal is that of their seals, in order.
         """
         if not isinstance(key, bytes) or len(key) < 32:
             raise InvalidArgument("key: must be at least 32 secret bytes; a seal that others can compute leaks records")
-        mac = hmac.new(key, b"dpbilevel records", "sha256")
+        mac, job = hmac.new(key, b"dpbilevel records", "sha256"), job_of(self._sizes.mesh)
         for role, (source, present) in _VAULT[self].items():
-            number = self._sizes.count(role)
+            own = own_range(self._sizes.count(role), self._sizes.mesh)
+            number = own.stop - own.start
             with isolated_jax_config():
-                leaves, structure = jax.tree.flatten((source.as_numpy(number), gathered(present)[:number]))
-                arrays = [np.ascontiguousarray(leaf) for leaf in leaves]
-            shapes = [[array.dtype.str, list(array.shape)] for array in arrays]
-            mac.update(json.dumps([role, without_addresses(str(structure)), shapes]).encode())
-            for array in arrays:
-                mac.update(array.reshape(-1).view(np.uint8).data)
-        return mac.digest()
+                valid = (present if isinstance(present, np.ndarray) else gathered(present))[:number]
+                leaves, structure = jax.tree.flatten((source.records(number), valid))
+                shapes = [[np.dtype(leaf.dtype).str, list(leaf.shape)] for leaf in leaves]
+                mac.update(json.dumps([role, without_addresses(str(structure)), shapes]).encode())
+                for array in (*source.contents(number), valid):
+                    mac.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+        if not job.is_several:
+            return mac.digest()
+        seals = job.exchange("seal of records", mac.hexdigest())
+        return hmac.new(key, f"dpbilevel records of processes {' '.join(seals)}".encode(), "sha256").digest()
 
     def __repr__(self) -> str:
         return f"Records({self._sizes.counts()}{self._sizes.where()}; values hidden)"
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("Records cannot be pickled or copied: private values would leave the accounting")
+
+
+def _together(call: Callable[..., Any]) -> Callable[..., Any]:
+    """A call that needs the other processes; what it returns is complete."""
+    return lambda *arguments: reached(lambda: jax.block_until_ready(call(*arguments)))
 
 
 @functools.partial(Compiled, static_argnames=("precise",))
@@ -210,6 +264,8 @@ def _execute(
     # Losses are traced in the user's precision, noise and sums in float64.
     with jax.enable_x64(precise):
         own = in_user_precision(program)
+        if isinstance(state, Opened):
+            return run_part(own, _answering(arrays), state, randomness, rounds)
         return own.loop(_answering(arrays), state, randomness, rounds, _means(arrays))
 
 
@@ -239,7 +295,12 @@ def _means(arrays: Mapping[str, Any]) -> Means:
 
 
 def _execute_with_calls(
-    program: Program, precise: bool, arrays: Mapping[str, Any], state: State, keys: npt.NDArray[np.uint32]
+    program: Program,
+    precise: bool,
+    arrays: Mapping[str, Any],
+    state: State,
+    keys: npt.NDArray[np.uint32],
+    observer: Observer,
 ) -> tuple[State, Tree]:
     """Run round by round, because a black box runs outside compiled code. It receives invalid records as zeros."""
     readable = {role: memory.as_numpy(len(valid)) for role, (memory, valid) in arrays.items()}
@@ -255,6 +316,7 @@ def _execute_with_calls(
                 with isolated_jax_config():
                     state = _execute_stage(stage, precise, arrays, state, own)
         history.append(jax.tree.map(np.asarray, program.observe(state)))
+        observer.advance(program.uses_per_round)
     return state, jax.tree.map(lambda *rows: np.stack(rows), *history)
 
 
@@ -278,8 +340,11 @@ def check_traceable(program: Program, sizes: RecordShapes, state: State) -> None
 def traced(program: Program, sizes: RecordShapes, state: State) -> ClosedJaxpr:
     """The jaxpr of the compiled loop of a program, traced on shapes. Numbers are its inputs, not part of it."""
     arrays, precise, rounds = _shapes(sizes), is_double(), jax.ShapeDtypeStruct((), jnp.int32)
+    state = _strong(state)
+    if is_divided(program):
+        state, rounds = _strong(Opened.of(program, state, precise)), jax.ShapeDtypeStruct((2,), jnp.int32)
     with isolated_jax_config():
-        return _execute.trace(program, precise, arrays, _strong(state), program.randomness_shapes(), rounds).jaxpr
+        return _execute.trace(program, precise, arrays, state, program.randomness_shapes(), rounds).jaxpr
 
 
 def _strong(state: State) -> State:
@@ -309,57 +374,16 @@ def answer_dimensions(program: Program, sizes: RecordShapes, state: State) -> di
 def _shapes(sizes: RecordShapes) -> dict[str, tuple[Memory | Shards, Any]]:
     if sizes.mesh is not None:
         return {role: Shards.shapes(getattr(sizes, role), sizes.mesh) for role in sizes.roles}
+    held = {role: getattr(sizes, role) for role in sizes.roles}
+    if is_packed(sizes.rows_per_unit, sizes.mesh):
+        held = {role: packed_shapes(bundles) for role, bundles in held.items()}
     return {
-        role: (Memory.shapes(getattr(sizes, role)), jax.ShapeDtypeStruct((sizes.count(role),), bool))
-        for role in sizes.roles
+        role: (Memory.shapes(shapes), jax.ShapeDtypeStruct((sizes.count(role),), bool)) for role, shapes in held.items()
     }
-
-
-@contextlib.contextmanager
-def isolated_jax_config() -> Iterator[None]:
-    """The JAX settings under which programs run: float64 for noise and sums, and no debugging that inspects values.
-
-    ``jax_debug_nans`` would turn a record's value into an exception, and ``jax_disable_jit`` would show values to the
-    losses. Settings that could fail a run after its charge are off too: strict type promotion and transfer guards.
-    """
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(jax.enable_x64(True))
-        stack.enter_context(jax.debug_nans(False))
-        stack.enter_context(jax.debug_infs(False))
-        stack.enter_context(jax.disable_jit(False))
-        stack.enter_context(jax.numpy_dtype_promotion("standard"))
-        stack.enter_context(jax.transfer_guard("allow"))
-        yield
-
-
-def _prepared(
-    role: str, tree: Tree, invalid: str, selection: Selection | None, mesh: Mesh | None, storage: Storage | None
-) -> tuple[Memory | Shards, jax.Array, int]:
-    """Arrays in the form that the compiled loop needs, a mask of valid records, and the number of records."""
-    with np.errstate(over="ignore"):  # a float64 too large for float32 becomes infinite, hence invalid
-        # In two steps, because NumPy's error quotes an integer that does not fit the requested dtype.
-        arrays = jax.tree.map(lambda leaf: narrowed(leaf, usable_dtype(role, leaf), storage), tree)
-    check_leading_axis(role, arrays)
-    leaves = jax.tree.leaves(arrays)
-    valid = np.ones(leaves[0].shape[0], dtype=bool)
-    for leaf, given in zip(leaves, jax.tree.leaves(tree), strict=True):
-        drop_unusable(valid, leaf, np.asarray(given))
-    if invalid == "refuse" and not valid.all():
-        raise InvalidRecords(
-            f"{role}: must hold finite values that fit JAX's types (float32 and int32, unless jax_enable_x64 is on); "
-            'clean them, or pass invalid="zero" to let such records contribute nothing'
-        )
-    if selection is not None:
-        arrays, valid = selection.bundled(arrays, storage), selection.usable(valid)
-    # Copies, because the caller could change an array during a run. Under isolated settings, because with
-    # jax_debug_nans even a copy to the device raises on a record's value.
-    with isolated_jax_config():
-        if mesh is not None:
-            return *Shards.stored(arrays, valid, mesh), len(valid)
-        return Memory.stored(arrays, valid, storage), jnp.array(valid), len(valid)
 
 
 def _caveats(tree: Tree) -> tuple[str, ...]:
     """The caveats of all encoded rows in a tree, each once."""
-    arrays = (leaf for leaf in jax.tree.leaves(tree) if isinstance(leaf, np.ndarray))
+    leaves = (leaf.own if isinstance(leaf, Part) else leaf for leaf in jax.tree.leaves(tree))
+    arrays = (leaf for leaf in leaves if isinstance(leaf, np.ndarray))
     return tuple(dict.fromkeys(caveat for array in arrays for caveat in getattr(array, "caveats", ())))

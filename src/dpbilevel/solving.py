@@ -8,6 +8,7 @@ from typing import Any, overload
 
 import jax
 
+from dpbilevel.checkpoint.agreement import check_alike
 from dpbilevel.checkpoint.checkpoint import opened
 from dpbilevel.errors import InvalidArgument, NotPrivateWarning
 from dpbilevel.execution.notices import warn_afterwards, warn_beforehand
@@ -22,6 +23,7 @@ from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.discrete import check_sampler
 from dpbilevel.privacy.ledger import Ledger
 from dpbilevel.privacy.noise import KeySchedule
+from dpbilevel.privacy.parts import job_of
 from dpbilevel.problem import BilevelProblem
 from dpbilevel.records import Records
 from dpbilevel.solution.outcome import Outcome, outcome
@@ -132,19 +134,21 @@ def solve(
     """
     check_records(records)
     check_ledger(ledger)
-    schedule = KeySchedule(seed)
-    if isinstance(problem, Plan):
-        _check_left_out(budget=budget, start=start, method=method, refit=refit, noise=noise)
-        check_noise(problem.noise, seed)
-        planned = problem
-    else:
-        check_noise(noise, seed)
-        planned = prepare(problem, records.sizes, budget, method, start, refit, noise)  # type: ignore[arg-type]
-    planned = for_records(planned, records)
-    warn_beforehand(planned.privacy, planned.remarks, stacklevel=2)
-    warn_if_not_private(planned.budget, schedule)
-    solution, result = execute(planned, records, schedule, ledger=ledger, checkpoint=checkpoint, progress=progress)
-    if not result.usable:
+    schedule, job = KeySchedule(seed), job_of(records.sizes.mesh)
+    with job.telling():
+        if isinstance(problem, Plan):
+            _check_left_out(budget=budget, start=start, method=method, refit=refit, noise=noise)
+            check_noise(problem.noise, seed)
+            planned = problem
+        else:
+            check_noise(noise, seed)
+            planned = prepare(problem, records.sizes, budget, method, start, refit, noise)  # type: ignore[arg-type]
+        planned = for_records(planned, records)
+        if job.is_first:
+            warn_beforehand(planned.privacy, planned.remarks, stacklevel=2)
+            warn_if_not_private(planned.budget, schedule)
+        solution, result = execute(planned, records, schedule, ledger=ledger, checkpoint=checkpoint, progress=progress)
+    if not result.usable and job.is_first:
         warn_afterwards(result.sentence, stacklevel=2)
     return solution
 
@@ -193,11 +197,14 @@ def execute(
             only resumed with the same.
         saves_required: whether the run stops if the checkpoint cannot be written any more, as on a full disk.
     """
-    start, name = planned.start, type(planned.method).__name__
+    start, name, job = planned.start, type(planned.method).__name__, job_of(records.sizes.mesh)
+    chunks = [chunk_length(part.rounds) for part in planned.parts]
+    check_alike(job, planned, schedule, chunks, facts)
     with contextlib.ExitStack() as stack:
         saved = None
-        if checkpoint is not None:
-            chunks = [chunk_length(part.rounds) for part in planned.parts]
+        if checkpoint is None:
+            schedule = schedule.shared(job)
+        else:
             saved = stack.enter_context(opened(checkpoint, planned, schedule, chunks, facts, saves_required))
         released = run(
             planned.parts,

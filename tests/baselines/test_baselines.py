@@ -178,6 +178,23 @@ def test_screening_keeps_the_good_sources_and_trains_on_them():
     np.testing.assert_allclose(solution.history["source_loss"][0], losses, atol=0.02)
 
 
+@pytest.mark.parametrize("listed", [False, True])
+def test_screening_of_units_whose_rows_are_in_several_sources(listed):
+    """Each person has rows of all five sources; of a list, every other one has none at all."""
+    problem, data, start = source_case()
+    source, number = data["lower"][1], len(data["upper"])
+    people = np.concatenate([np.arange(n) for n in np.bincount(source)])[np.argsort(np.argsort(source, kind="stable"))]
+    unit = {"upper": 10_000 + np.arange(number), "lower": 2 * people}
+    ids = {"unit_ids": {"upper": unit["upper"], "lower": np.arange(2 * people.max() + 2)}} if listed else {}
+    records = dpb.Records(**data, unit=unit, rows_per_unit=5, **ids)
+    baseline = ScreenSources(source=source_of, loss_range=(0.0, 2.0), training=QUICK)
+    solution = baseline.solve(problem, records, FREE, start=start, seed=0)
+    np.testing.assert_allclose(solution.x, np.array([1, 0, 1, 0, 1]) / 3, rtol=1e-6)
+    values, clean = data["lower"][0], data["upper"].mean(0)
+    losses = [0.5 * np.mean(np.sum((clean - values[source == k]) ** 2, 1)) for k in range(5)]
+    np.testing.assert_allclose(solution.history["source_loss"][0], losses, atol=0.03)
+
+
 def test_screening_is_one_release_on_lower_records_and_the_whole_spends_the_budget():
     problem, data, start = source_case()
     budget = dpb.Budget(1.0, 1e-6)

@@ -398,8 +398,8 @@ def test_damage_is_refused(path, tmp_path):
     for _ in range(400):
         place, flip = draws.randrange(len(sound) - 1), draws.randrange(1, 256)
         damages.append(sound[:place] + bytes([sound[place] ^ flip]) + sound[place + 1 :])
-    damages += [b"\xff\xfe", b"{}", b"dpbilevel.checkpoint/1 0\n{}\n", sound + sound, sound.replace(b"/1 ", b"/2 ")]
-    damages += [b"dpbilevel.checkpoint/1 0\n" + b"[" * 100_000 + b"\n", b'dpbilevel.checkpoint/1 0\n{"key":"00"}\n']
+    damages += [b"\xff\xfe", b"{}", b"dpbilevel.checkpoint/2 0\n{}\n", sound + sound, sound.replace(b"/2 ", b"/1 ")]
+    damages += [b"dpbilevel.checkpoint/2 0\n" + b"[" * 100_000 + b"\n", b'dpbilevel.checkpoint/2 0\n{"key":"00"}\n']
     for damage in damages:
         path.write_bytes(damage)
         with pytest.raises(dpb.CheckpointRefused, match="is damaged") as caught:
@@ -415,6 +415,7 @@ IMPOSSIBLE = [
     *({"state": 3}, {"key": None}, {"more": 1}, {"secret": "x"}, {"secret": None}, {"fingerprint": None}),
     *({"records": 0}, {"records": None}, {"run": 1}, {"code": None}, {"part": 2}, {"part": 1}, {"part": True}),
     *({"rounds": 0}, {"rounds": -1}, {"rounds": 10**6}, {"rounds": 1.0}, {"state": []}, {"history": []}),
+    *({"steps": 1}, {"steps": -1}, {"steps": True}, {"steps": 1.0}),
 ]
 
 

@@ -73,8 +73,8 @@ def bits(model):
     return values, model.solution_.to_json()
 
 
-def ledger(folder):
-    return dpb.Ledger.open(f"sqlite:///{folder}/ledger.db", dataset="rows", total=dpb.Budget(3.0, 1e-3))
+def ledger(folder, number=0):
+    return dpb.Ledger.open(f"sqlite:///{folder}/ledger-{number}.db", dataset="rows", total=dpb.Budget(3.0, 1e-3))
 
 
 def test_every_estimator_is_here_and_takes_a_checkpoint_by_keyword_only():
@@ -96,6 +96,23 @@ def test_a_fit_that_was_cut_off_resumes_to_the_same_bits_and_is_charged_once(nam
     again = fitted(name, path, ledger=ledger(tmp_path))  # a finished fit is read from its checkpoint
     assert bits(again) == bits(whole)
     assert len(ledger(tmp_path).entries) == 1
+
+
+PEOPLE = np.arange(60) // 3
+UNITS = {"rows_per_unit": 3, "unit_ids": range(25)}
+
+
+def test_a_fit_of_units_resumes_with_the_same_rows_of_the_same_units(tmp_path):
+    name, given = "DPLogisticRegressionCV", {"settings": UNITS, "units": PEOPLE}
+    whole = fitted(name, fixed=True, **given)
+    for number, changes in enumerate(({"X": np.where(PEOPLE[:, None] == 7, 0.25, X)}, {"units": np.roll(PEOPLE, 1)})):
+        path = tmp_path / f"fit-{number}"
+        cut_off(name, path, 2, ledger=ledger(tmp_path, number), **given)
+        with pytest.raises(dpb.CheckpointRefused):
+            fitted(name, path, **given | changes)
+        resumed = fitted(name, path, ledger=ledger(tmp_path, number), **given)
+        assert bits(resumed) == bits(whole)
+        assert [entry.rows_per_unit for entry in ledger(tmp_path, number).entries] == [3]
 
 
 def test_standard_errors_of_a_training_that_follows_tuning_are_resumed(tmp_path):

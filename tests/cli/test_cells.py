@@ -33,13 +33,13 @@ def test_what_is_no_date_is_refused(cell):
 @pytest.mark.parametrize("cells", [["17", None], ["17", "na"], ["17", "N/A"], [17, None], [17.0, None]])
 def test_a_missing_id_is_refused(cells):
     with pytest.raises(dpb.InvalidRecords, match="column 'person': holds ids, none of them missing") as raised:
-        unit_ids("person", pyarrow.array(cells))
+        unit_ids("column 'person'", pyarrow.array(cells))
     assert "17" not in str(raised.value)
 
 
 def test_ids_are_text():
     for cells in (pyarrow.array([17, 4]), pyarrow.array(["17", "4"]), pyarrow.array(["17", "4"]).dictionary_encode()):
-        assert unit_ids("person", cells).tolist() == ["17", "4"]
+        assert unit_ids("column 'person'", cells).tolist() == ["17", "4"]
 
 
 @pytest.mark.parametrize("cells", [[17.0, 4.0], [True, False], [Decimal("17.00")], ["a", "17.0"], ["17."], ["-17,00"]])
@@ -48,6 +48,6 @@ def test_ids_that_are_written_in_two_ways_are_refused(cells):
     with pytest.raises(
         dpb.InvalidRecords, match="column 'person': holds ids, which must be integers or text"
     ) as raised:
-        unit_ids("person", pyarrow.array(cells))
+        unit_ids("column 'person'", pyarrow.array(cells))
     assert "-17" not in str(raised.value)
-    assert unit_ids("person", pyarrow.array(["17.5", "1.0.0", "a.0"])).tolist() == ["17.5", "1.0.0", "a.0"]
+    assert unit_ids("column 'person'", pyarrow.array(["17.5", "1.0.0", "a.0"])).tolist() == ["17.5", "1.0.0", "a.0"]

@@ -348,7 +348,7 @@ def test_lines_tell_progress_where_there_is_no_terminal(folder, command, monkeyp
     monkeypatch.setattr("dpbilevel.execution.progress._INTERVAL", 0.0)
     code, _, errors = command("reweight", *SMALL[1:], "--source", "clinic")
     assert code == 0
-    assert re.search(r"Tracking: [\d,]+ of [\d,]+ rounds, about \d+ s left", errors)
+    assert re.search(r"Tracking: [\d,]+ of [\d,]+ releases, about \d+ s left", errors)
 
 
 # The command, with a run that waits in its first chunk, while XLA may still be at work on it.

@@ -45,6 +45,14 @@ def test_the_released_fractions_are_near_the_true_ones(place, command):
     assert (found["units"], found["private"]) == (900, True)
 
 
+def test_a_list_of_ids_is_the_number_of_units(place, command):
+    (place / "members.txt").write_text("\n".join(f"secret-{one}" for one in range(1000)) + "\n")
+    code, stdout, stderr = command(*SIZES, "--epsilon", "4", "--json", "--unit-ids", "members.txt")
+    assert code == 0, stderr
+    assert json.loads(stdout)["units"] == 1000
+    assert "secret" not in stdout + stderr
+
+
 @pytest.mark.parametrize(
     ("more", "stdout"),
     [
@@ -54,6 +62,8 @@ def test_the_released_fractions_are_near_the_true_ones(place, command):
         (("--largest", "0"), "--largest 0"),
         (("--delta", "0.1"), "--delta 0.1"),
         (("--dataset", "visits"), "--dataset: requires --ledger"),
+        (("--unit-ids", "visits.csv"), "--unit-ids: must list all ids that may be in the data"),
+        (("--unit-ids", "nowhere.txt"), "--unit-ids nowhere.txt: cannot be read"),
         (("--delimiter", "ab"), "--delimiter 'ab'"),
     ],
 )

@@ -130,7 +130,7 @@ def test_the_private_number_of_rows_decides_no_shape(place, command, monkeypatch
     few, many = (encoded_columns(place, command, rows, *unit) for rows in (PEOPLE, 8 * PEOPLE))
     assert few == many
     assert encoded_columns(place, command, 8 * PEOPLE, *unit, ("mean_rows", 3.0)) > many  # declared, hence public
-    monkeypatch.setattr(job, "unit_ids", lambda table, column: np.arange(table.count_rows()))  # counts rows
+    monkeypatch.setattr(job, "ids_of_rows", lambda table, column: np.arange(table.count_rows()))  # counts rows
     few, many = (encoded_columns(place, command, rows, *unit) for rows in (PEOPLE, 8 * PEOPLE))
     assert few != many
 
@@ -306,10 +306,86 @@ def test_a_plan_compares_bounds_on_rows(place, command):
     assert code == 0
     assert "units: k = 4 (this plan)" in stdout
     assert "training: units needed" in stdout
-    assert "the memory of their rows" not in stdout
-    code, _, stderr = command("plan", "--rows", "400", "--columns", "3", "--delta", "1e-4", *units[:3], "1.5")
-    assert code == 0
-    assert "2.7 times the memory of their rows" in stderr
+
+
+# ---- a public list of ids
+
+MEMBERS = ("--unit-ids", "members.txt")
+LISTED = 500  # a hundred of whom have no rows
+
+
+@pytest.fixture
+def members(place):
+    (place / "members.txt").write_text("".join(f"secret-{one}\n" for one in range(LISTED)), encoding="utf-8")
+    return place
+
+
+def test_a_list_of_ids_is_the_units_of_a_run_and_of_its_scores(members, command):
+    code, stdout, stderr = command(*TUNE, *UNITS, *MEMBERS, "--holdout", "0.2")
+    assert code == 0, stderr
+    run = json.loads((members / "run" / "run.json").read_text(encoding="utf-8"))
+    assert run["solution"]["sizes"] == {"upper": 80, "lower": 320, "heldout": 100}
+    assert run["facts"]["units"] == "400"
+    assert run["facts"]["list of units"] == "members.txt, with 500 ids, is public"
+    assert re.search(r"100 held-out units, of which \d+ ± [\d.]+ have rows", stdout)
+    code, more, stderr = command("evaluate", "run", "visits.csv", "--epsilon", "2", *MEMBERS)
+    assert code == 0, stderr
+    assert re.search(r"Scores on 500 units, of which \d+ ± [\d.]+ have rows", more)
+    check_nothing_private(members, stdout + more)
+
+
+def test_whether_somebody_has_rows_changes_no_number_of_a_run(members, command):
+    lines = (members / "visits.csv").read_text(encoding="utf-8").splitlines()
+    without = [line for line in lines if "secret-4," not in line]
+    (members / "without.csv").write_text("\n".join(without) + "\n", encoding="utf-8")
+    found = []
+    for name in ("visits.csv", "without.csv"):
+        code, _, stderr = command("tune", name, *TUNE[2:], *UNITS, *MEMBERS, "--out", name[:-4])
+        assert code == 0, stderr
+        run = json.loads((members / name[:-4] / "run.json").read_text(encoding="utf-8"))
+        found.append((run["solution"]["sizes"], run["guarantee"], run["solution"]["numbers"], run["facts"]["units"]))
+    assert found[0] == found[1]
+
+
+def test_a_dry_run_counts_the_list(members, command):
+    code, stdout, stderr = command(*TUNE, *UNITS, *MEMBERS, "--dry-run")
+    assert code == 0, stderr
+    assert np.all([number in stdout for number in ("100", "400")])
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "words"),
+    [
+        ("secret-1\n", (*UNITS, *MEMBERS), "--unit-ids: must list all ids that may be in the data"),
+        ("secret-1\n" * 2, (*UNITS, *MEMBERS), "--unit-ids members.txt: must list every id once"),
+        ("secret-1\n\nsecret-2\n", (*UNITS, *MEMBERS), "--unit-ids members.txt: holds ids, none of them missing"),
+        ("1.0\n", (*UNITS, *MEMBERS), "look like 1"),
+        ("secret-1\n", MEMBERS, "--unit-ids members.txt: lists the units of one file of rows, with units"),
+        ("secret-1\n", (*UNITS, "--unit-ids", "nowhere.txt"), "--unit-ids nowhere.txt: cannot be read"),
+    ],
+)
+def test_lists_that_do_not_fit_are_refused_before_the_charge(members, command, text, options, words):
+    (members / "members.txt").write_text(text, encoding="utf-8")
+    code, _, stderr = command(*TUNE, *options)
+    assert code == 2
+    assert words in " ".join(stderr.split())
+    assert "secret" not in stderr
+    assert not (members / "run").exists()
+
+
+def test_scores_with_a_list_need_units(members, command):
+    assert command(*TUNE)[0] == 0
+    code, _, stderr = command("evaluate", "run", "visits.csv", "--epsilon", "2", *MEMBERS)
+    assert code == 2
+    assert "--unit-ids members.txt: lists the units of one file of rows, with units; name the column" in stderr
+
+
+def test_rows_of_units_may_have_weights(place, command):
+    code, _, stderr = command(*TUNE, *UNITS, "--weight", "cost")
+    assert code == 0, stderr
+    run = json.loads((place / "run" / "run.json").read_text(encoding="utf-8"))
+    assert run["facts"]["weight of rows"] == "cost"
+    assert run["solution"]["sizes"] == {"upper": 80, "lower": 320}
 
 
 # ---- reweight

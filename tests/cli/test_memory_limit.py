@@ -37,6 +37,7 @@ def little(monkeypatch):
     monkeypatch.setattr(memory, "_FIXED", 0)
     monkeypatch.setattr(memory, "_PER_ROW", 0)
     monkeypatch.setattr(memory, "_PER_NUMBER", 0)
+    monkeypatch.setattr(memory, "_PER_NAME", 0)
 
 
 @pytest.fixture
@@ -94,6 +95,15 @@ def test_numbers_and_weights_are_read_too(run, folder):
         writer.writerows(zip(*columns.values(), strict=True))
     (folder / "schema.toml").write_text(f"{SCHEMA}\n[columns.trust]\nrange = [0, 2]\n", encoding="utf-8")
     typed = (*TUNE[:3], "cost", *TUNE[4:], "--weight", "trust", "--memory")
+    (disk, _, on_disk), (inside, _, was_not) = run(*typed, "1KB"), run(*typed, "1TB")
+    assert (on_disk, was_not) == (True, False)
+    np.testing.assert_allclose(disk, inside, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.usefixtures("little")
+def test_sources_are_read_too(run, folder):
+    write_people(folder, rows=100, name="clean.csv", seed=1)
+    typed = ("reweight", *TUNE[1:], "--source", "clinic", "--validation", "clean.csv", "--holdout", "0.2", "--memory")
     (disk, _, on_disk), (inside, _, was_not) = run(*typed, "1KB"), run(*typed, "1TB")
     assert (on_disk, was_not) == (True, False)
     np.testing.assert_allclose(disk, inside, rtol=1e-3, atol=1e-3)
@@ -161,7 +171,7 @@ def anonymous(process):
 
 @pytest.mark.heavy
 def test_a_table_larger_than_the_limit_is_tuned_within_it(tmp_path):
-    """3,000,000 rows of 100 numbers: 1.2 GB, of which two copies are made."""
+    """3,000,000 rows of 100 numbers: 1.2 GB."""
     names, draws = [f"x{at}" for at in range(100)], np.random.default_rng(0)
     declared = "".join(f'[columns.{name}]\nrange = [-1, 1]\nknots = "none"\n' for name in names)
     text = f'format = "dpbilevel.schema/2"\n{declared}[columns.y]\nclasses = ["no", "yes"]\n'

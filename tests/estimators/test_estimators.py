@@ -141,6 +141,14 @@ def test_tables_of_every_kind_give_the_same_fit(case):
 
 
 @every_case
+def test_rows_on_disk_give_the_same_model_up_to_rounding(case, tmp_path):
+    """Rows of a role are then summed in another order."""
+    model = case.fit(storage=tmp_path)
+    np.testing.assert_allclose(released(model), released(fitted(case)), rtol=1e-3, atol=1e-4)
+    assert not list(tmp_path.iterdir())
+
+
+@every_case
 def test_whole_numbers_are_numbers(case):
     whole = np.round(9 * X)
     expected = released(case.fit(whole, data_norm=9.0))

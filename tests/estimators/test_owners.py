@@ -112,29 +112,6 @@ def test_what_does_not_fit_is_refused_before_the_charge(settings, units, words):
     assert ledger.entries == ()
 
 
-@pytest.mark.parametrize(
-    ("settings", "weighted", "name"),
-    [
-        ({"largest_weight": 2.0}, True, "sample_weight"),
-        ({}, True, "sample_weight"),
-        ({"class_weight": {0: 1.0, 1: 2.0}}, False, "class_weight"),
-        ({"class_weight": {0: 1.0, 1: 2.0}, "rows_per_unit": 1, "mean_rows": None}, False, "class_weight"),
-    ],
-)
-def test_weights_are_refused_with_units_before_the_charge(settings, weighted, name):
-    rows, labels, ids = table()
-    ledger = dpb.Ledger(dpb.Budget(10.0, 1e-3))
-    with pytest.raises(dpb.InvalidArgument, match=f"{name}: is not supported together with units yet"):
-        model(ledger=ledger, **settings).fit(rows, labels, np.ones(len(ids)) if weighted else None, units=ids)
-    assert ledger.entries == ()
-
-
-@pytest.mark.parametrize("settings", [{"largest_weight": 2.0}, {"class_weight": {0: 1.0, 1: 2.0}}])
-def test_a_plan_of_units_has_no_weights(settings):
-    with pytest.raises(dpb.InvalidArgument, match="is not supported together with units yet"):
-        model(**settings).plan(rows=PEOPLE, columns=3)
-
-
 @pytest.mark.parametrize("groups", [None, [0, 1, 2]])
 def test_a_fit_of_units_takes_the_same_releases_as_one_of_rows(groups):
     of_units = model(groups=groups, rows_per_unit=K).plan(rows=PEOPLE, columns=3)

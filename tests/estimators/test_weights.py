@@ -78,6 +78,44 @@ def test_rows_of_weight_zero_do_not_count():
     assert regression.fit(rows, target, weights).score(rows, rows[:, 0]) > 0.95
 
 
+PEOPLE = np.arange(60) // 3
+UNITS = {"rows_per_unit": 6, "mean_rows": 3, "largest_weight": 2.0, "epsilon": 8.0, "delta": 1e-3, "random_state": 0}
+
+
+def units_fitted(X, y, weights, units, **settings):
+    return LOGISTIC.make(**UNITS | settings).fit(X, y, weights, units=units)
+
+
+def test_a_row_of_a_unit_with_twice_the_weight_is_two_rows_of_it():
+    weights = 1.0 + np.arange(60) % 2
+    weighted = units_fitted(X, LABELS, weights, PEOPLE)
+    # Weights are relative to the largest: halved, as the sum over twice as many rows is by their mean.
+    twice = np.repeat(np.arange(60), weights.astype(int))
+    settings = {"rows_per_unit": 12, "mean_rows": 6}  # the same k/m, on which the clip of second moments depends
+    repeated = units_fitted(X[twice], LABELS[twice], np.full(len(twice), 2.0), PEOPLE[twice], **settings)
+    np.testing.assert_allclose(released(weighted), released(repeated), rtol=1e-4, atol=1e-5)
+
+
+def test_rows_of_a_unit_without_weight_do_not_count():
+    wrong = np.concatenate([X, -X[::-1]])
+    given = np.concatenate([LABELS, LABELS[::-1]]), np.repeat([2.0, 0.0], 60), np.concatenate([PEOPLE, PEOPLE[::-1]])
+    np.testing.assert_allclose(
+        released(units_fitted(wrong, *given)),
+        released(units_fitted(X, LABELS, np.full(60, 2.0), PEOPLE)),
+        rtol=1e-5,
+        atol=1e-6,
+    )
+
+
+def test_a_fit_of_units_with_weights_of_classes_is_what_was_planned():
+    settings = {"class_weight": {0: 1.0, 1: 3.0}, "random_state": None}
+    fitted = units_fitted(X, LABELS, np.linspace(0, 2, 60), PEOPLE, **settings)
+    planned = LOGISTIC.make(**UNITS | settings).plan(20, 3)
+    assert planned.parameters == fitted.solution_.parameters
+    assert planned.privacy.charges == fitted.privacy_.charges
+    assert fitted.solution_.sizes == {"upper": 4, "lower": 16}
+
+
 def test_a_class_of_larger_weight_is_predicted_more_often():
     draws = np.random.default_rng(0)
     rows = draws.normal(size=(3000, 2)) / 4

@@ -13,13 +13,15 @@ from support import unit_neighbours
 
 import dpbilevel as dpb
 from dpbilevel.evaluation import evaluating
+from dpbilevel.evaluation.error_quantiles import ErrorQuantiles, quantile_interval
 from dpbilevel.evaluation.evaluating import plan_scores
 from dpbilevel.evaluation.heldout import classes_of
-from dpbilevel.evaluation.means import NORM
-from dpbilevel.evaluation.of_units import caveats_without_units
+from dpbilevel.evaluation.means import NORM, Accuracy, mean_interval
+from dpbilevel.evaluation.of_units import WithRows, among_those_with_rows, caveats_without_units
 from dpbilevel.evaluation.scoring import CLASSIFIERS, METRICS, REGRESSORS, Declared, chosen_metrics, scored
+from dpbilevel.methods.unit_losses import sum_over_rows
 from dpbilevel.privacy import release as release_module
-from dpbilevel.privacy.units import Bundle, Selection
+from dpbilevel.privacy.units import Selection
 
 BUDGET, EXACT = dpb.Budget(1.0, 1e-4), dpb.Budget(math.inf)
 K, UNITS = unit_neighbours.MOST, 40
@@ -93,11 +95,12 @@ def test_units_of_one_row_are_rows_bit_for_bit(model, asked):
     assert "one record" in of_rows.privacy.sentence()
 
 
-def planned(model, asked):
+def planned(model, asked, listed=False):
     """The plan of scores, and the units that it is attacked with."""
     rows, targets, groups, ids = table(model)
     classes, names = classes_of(model), {name: value for name, value in asked.items() if name != "metric"}
     metrics = chosen_metrics(asked["metric"], model, classes, BUDGET, UNITS, Declared(**names))
+    metrics = (*metrics, WithRows()) if listed else metrics
     places = np.array([["a", "b", "elsewhere"].index(group) for group in groups])
     stored = scored(metrics, model, rows, targets, classes, np.where(places < 2, places, -1))
     stored = jax.tree.map(lambda leaf: leaf.astype("float32") if leaf.dtype.kind == "f" else leaf, stored)
@@ -110,9 +113,10 @@ def largest(release, held):
     return unit_neighbours.largest_ratio(unit_neighbours.compiled_answers(), release, None, rng, {role: held[role]})
 
 
+@pytest.mark.parametrize("listed", [False, True])
 @KINDS
-def test_no_unit_moves_scores_by_more_than_the_sensitivity(model, asked):
-    found = largest(*planned(model, asked))
+def test_no_unit_moves_scores_by_more_than_the_sensitivity(model, asked, listed):
+    found = largest(*planned(model, asked, listed))
     assert 0.3 < found <= 1 + 1e-6
 
 
@@ -139,11 +143,83 @@ def test_the_clip_leaves_every_unit_as_it_is(model, asked):
 
 @KINDS
 def test_a_sum_over_rows_would_be_clipped(model, asked, monkeypatch):
-    def summed(contributions, unit: Bundle):
-        return jax.tree.map(lambda leaf: jnp.tensordot(unit.present.astype(leaf.dtype), leaf, 1), contributions)
-
-    monkeypatch.setattr(evaluating, "mean_over_rows", summed)
+    monkeypatch.setattr(evaluating, "mean_over_rows", sum_over_rows)
     assert longest(*planned(model, asked)) > 1.5
+
+
+# --------------------------------------------------------------------------------------------- a list of all ids
+
+LISTED = np.arange(3 * UNITS)  # two thirds of which have no rows
+
+
+@KINDS
+def test_without_noise_scores_are_those_of_the_units_with_rows(model, asked):
+    rows, targets, groups, ids = table(model)
+    of_rows = scores(model, asked, EXACT, rows, targets, groups, units=ids, rows_per_unit=K)
+    found = scores(model, asked, EXACT, rows, targets, groups, units=ids, rows_per_unit=K, unit_ids=LISTED)
+    assert (found.records, found.details["units with rows"]["number"]) == (len(LISTED), UNITS)
+    assert {*found.values} == {*asked["metric"]} == {*found.meanings} == {*found.ranges}
+    for one, other in zip(jax.tree.leaves(found.values), jax.tree.leaves(of_rows.values), strict=True):
+        assert np.allclose(one, other, rtol=1e-9)
+    assert "120 units, of which 40 ± 0 have rows" in found.summary()
+    read = dpb.Evaluation.from_json(json.loads(json.dumps(found.to_json())))
+    assert read.summary() == found.summary()
+
+
+def test_a_list_changes_neighbours_and_what_is_released():
+    """A unit may have no rows: that is a change of one unit, and not of their number."""
+    rows, targets, _, ids = table(numbers)
+    gone, asked = ids != 4, {"units": ids, "rows_per_unit": K, "unit_ids": LISTED, "metric": "loss", "loss_bound": 1.0}
+    ledger = dpb.Ledger(dpb.Budget(3.0, 1e-3))
+    one = dpb.evaluate(numbers, (rows, targets), BUDGET, ledger=ledger, **asked)
+    other = dpb.evaluate(numbers, (rows[gone], targets[gone]), BUDGET, **asked | {"units": ids[gone]})
+    assert one.records == other.records == len(LISTED)
+    assert one.privacy.to_json() == other.privacy.to_json()
+    assert [entry.rows_per_unit for entry in ledger.entries] == [K]
+    alone = dpb.evaluate(numbers, (rows[:120], targets[:120]), BUDGET, metric="loss", loss_bound=1.0)
+    assert one.privacy.epsilon() == pytest.approx(alone.privacy.epsilon())
+
+
+def covers(metric, interval, truth, contributions, factor=1.0, runs=2000, level=0.9):
+    """How often an interval of a list of units has the truth in it; ``contributions`` are of units with rows."""
+    rng, number, fraction, noise = np.random.default_rng(0), 3000, 0.25, 0.002
+    held = 0
+    for _ in range(runs):
+        having = rng.binomial(number, fraction)
+        drawn = contributions[rng.integers(0, len(contributions), having)].sum(axis=0) / number
+        answer = {metric.name: drawn + noise * rng.normal(size=drawn.shape)}
+        answer[WithRows.name] = NORM * having / number + noise * rng.normal()
+        own, own_noise, size = among_those_with_rows(answer, noise, number)
+        low, high = interval(metric, own[metric.name], factor * own_noise, size, level)
+        held += low <= truth <= high
+    return held / runs
+
+
+def of_accuracy(metric, answer, noise, number, level):
+    return mean_interval(metric.value(answer, number), metric.standard_error(answer, noise, number), 1.0, number, level)
+
+
+def of_quantiles(metric, answer, noise, number, level):
+    return quantile_interval(metric.detail(answer, noise, number), "75%", number, level)
+
+
+RIGHT = np.where(np.arange(100) < 93, NORM, -NORM)
+ERRORS = ErrorQuantiles((0.0, 0.1, 0.2, 0.3, 0.4))
+CELLS = NORM * np.eye(5)[np.repeat(np.arange(5), [30, 25, 20, 15, 10])]  # three quarters of errors are up to 0.3
+COVERED = pytest.mark.parametrize(
+    ("metric", "interval", "truth", "contributions"),
+    [(Accuracy(), of_accuracy, 0.93, RIGHT), (ERRORS, of_quantiles, 0.3, CELLS)],
+    ids=["accuracy", "quantiles"],
+)
+
+
+@COVERED
+def test_intervals_among_units_with_rows_cover_the_noise_of_their_number(metric, interval, truth, contributions):
+    assert covers(metric, interval, truth, contributions) > 0.88  # 0.9 less three deviations
+
+
+def test_intervals_that_forget_the_noise_of_the_number_of_units_are_noticed():
+    assert covers(Accuracy(), of_accuracy, 0.93, RIGHT, factor=0.5) < 0.88
 
 
 # ------------------------------------------------------------------------------------- the charge, words, refusals
@@ -261,6 +337,9 @@ def test_units_have_exact_noise_too():
         ({"rows_per_unit": 3}, "units: must be given"),
         ({"units": "ids"}, "rows_per_unit=None"),
         ({"units": "ids", "rows_per_unit": 0}, "rows_per_unit=0"),
+        ({"unit_ids": ["a"]}, "unit_ids: must be left out without units"),
+        ({"units": "ids", "rows_per_unit": 3, "unit_ids": ["secret 1"]}, "unit_ids: must list all ids"),
+        ({"units": "ids", "rows_per_unit": 3, "unit_ids": ["secret 1"] * 2}, "an id is listed twice"),
         ({"units": "short", "rows_per_unit": 3}, "another length"),
         ({"units": "missing", "rows_per_unit": 3}, "none of them missing"),
         ({"units": "floats", "rows_per_unit": 3}, "floating-point"),

@@ -1,5 +1,7 @@
 """The private histogram of rows per unit."""
 
+import math
+
 import numpy as np
 import pytest
 
@@ -53,6 +55,13 @@ def test_it_is_charged_to_a_ledger_of_units():
         unit_sizes(PEOPLE, dpb.Budget(3.0, 1e-4), ledger=ledger)
 
 
+def test_units_without_rows_are_in_no_bin():
+    listed = np.concatenate([PEOPLE, PEOPLE.max() + 1 + np.arange(len(np.unique(PEOPLE)))])
+    one = unit_sizes(PEOPLE, BUDGET, largest=4, unit_ids=np.unique(listed))
+    assert one.units == 2 * len(np.unique(PEOPLE))
+    assert abs(sum(one.fractions.values()) - 0.5) < 6 * one.noise_std * math.sqrt(len(one.fractions))
+
+
 @pytest.mark.parametrize(
     ("ids", "options", "words"),
     [
@@ -60,6 +69,7 @@ def test_it_is_charged_to_a_ledger_of_units():
         (np.arange(4.0), {}, "floating"),
         (5, {}, "unit"),
         (PEOPLE, {"largest": 0}, "largest=0"),
+        (PEOPLE, {"unit_ids": [1, 2]}, "unit_ids: must list all ids"),
         (PEOPLE, {"budget": dpb.Budget(float("inf"))}, "finite epsilon"),
         (PEOPLE, {"budget": dpb.Budget(1.0, 0.1)}, "delta"),
     ],

@@ -210,20 +210,22 @@ def test_what_is_said_beforehand_depends_on_no_record():
     assert depends_on_records(telling)
 
 
-def plan_of_units(mean_rows):
+def plan_of_units(mean_rows, **more):
     problem = dpb.BilevelProblem(
         upper_term=lambda x, y: 0.5 * (x + y) ** 2, lower_loss=lambda x, y, record: 0.5 * (y - record) ** 2
     )
-    sizes = dpb.RecordShapes(lower=np.zeros(4000), rows_per_unit=8, mean_rows=mean_rows)
+    sizes = dpb.RecordShapes(lower=np.zeros(4000), rows_per_unit=8, mean_rows=mean_rows, **more)
     return dpb.plan(problem, sizes, dpb.Budget(1.0, 1e-5), start=(0.0, 0.0), method=dpb.Refit(steps=5))
 
 
 def test_units_are_told_the_memory_of_bundles_and_how_many_an_acceptable_noise_needs():
+    mesh = jax.sharding.Mesh(jax.devices()[:1], ("records",))
     with pytest.warns(dpb.UtilityWarning, match="4 times the memory of their rows"):
-        plan_of_units(2.0)
+        plan_of_units(2.0, mesh=mesh)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        planned = plan_of_units(4.0)  # twice the memory
+        plan_of_units(4.0, mesh=mesh)  # twice the memory
+        planned = plan_of_units(2.0)  # packed
     needed = planned.parameters["training: units needed"][0]
     ratio = planned.parameters["training: noise to signal"][0]
     assert needed == pytest.approx(4000 * ratio / 0.07, abs=1)

@@ -50,7 +50,7 @@ def test_something_is_said_within_five_seconds_whatever_is_going_on(capfd):
     with set_display("lines"):
         assert wait_for(capfd, "\n") == "dpbilevel: still at work\n"
         with show_progress("tuning", 200):
-            assert wait_for(capfd, "\n") == "tuning: 0 of 200 rounds so far\n"
+            assert wait_for(capfd, "\n") == "tuning: 0 of 200 releases so far\n"
 
 
 def test_a_silence_is_broken_once(monkeypatch, capfd):
@@ -72,8 +72,8 @@ def test_the_first_estimate_leaves_compilation_out(compiled, monkeypatch, capfd)
             clock[0] += 1000.0 if step == compiled else 10.0
             advance(1)
     lines = capfd.readouterr().err.splitlines()
-    assert lines[0] == "tuning: 1 of 20 rounds"
-    assert lines[2] == "tuning: 3 of 20 rounds, about 170 s left"
+    assert lines[0] == "tuning: 1 of 20 releases"
+    assert lines[2] == "tuning: 3 of 20 releases, about 170 s left"
 
 
 def test_a_closed_stderr_ends_no_run(monkeypatch):

@@ -15,6 +15,7 @@ from support.optimised_hlo import UNOPTIMISED_CODE, optimised
 
 import dpbilevel as dpb
 from dpbilevel import records as records_module
+from dpbilevel.execution import segments
 from dpbilevel.planning import checked_start, prepare
 from dpbilevel.privacy import clipping, grid, memory, products
 from dpbilevel.privacy.buffer import computed_once
@@ -175,6 +176,34 @@ def test_a_linear_model_that_sums_other_rows_than_it_measures_is_noticed(monkeyp
 def test_a_method_that_computes_vectors_twice_is_noticed(monkeypatch):
     broken(monkeypatch, direct)
     assert not executed("DPBilevel").is_measured_once(OVERFLOW)
+
+
+def of_segments(method, problem=PROBLEM, start=START, arrays=None):
+    """The compiled sums of a segment of records on disk, for all releases of a method and their roles."""
+    records = dpb.Records(**(arrays or data()))
+    plan = prepare(problem, records.sizes, BUDGET, METHODS[method], start, "auto", "float")
+    state = plan.program.start(*checked_start(problem, start))
+    held = records_module._shapes(records.sizes)
+    compiled = jax.jit(functools.partial(segments._sum.__wrapped__), static_argnums=(1, 2))
+    with isolated_jax_config(), with_names():
+        for stage in plan.program.stages:
+            at = (state, segments._begin(stage, False, state), np.int32(0))
+            for role in () if stage.release is None else stage.release.contributions:
+                yield optimised(compiled.lower(stage, role, False, *held[role], at), records="memory")
+
+
+def test_sums_of_segments_sum_what_they_measure(monkeypatch):
+    for method in ("Tracking", "DPBilevel"):
+        found = list(of_segments(method))
+        assert len(found) >= 2
+        assert all(module.is_measured_once(OVERFLOW) for module in found)
+    rows, whole = np.zeros((60, 5), np.float32), np.zeros(60, np.int32)
+    problem = dpb.applications.source_weights("logistic", columns=5, sources=3)
+    for module in of_segments("Tracking", problem, None, {"upper": (rows, whole), "lower": (rows, whole, whole)}):
+        assert module.is_measured_once(OVERFLOW)
+        assert module.precisions_of_sums(OVERFLOW) <= {"highest"}
+    broken(monkeypatch, direct)
+    assert not all(module.is_measured_once(OVERFLOW) for module in of_segments("DPBilevel"))
 
 
 # ---- the buffer itself

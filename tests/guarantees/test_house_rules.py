@@ -20,11 +20,14 @@ ORDER = (
     "foundation.arguments",
     "foundation.tables",
     "foundation.files",
+    "foundation.reading_ahead",
     "foundation.parquet",
     "foundation.precision",
     "foundation.compilation",
     "foundation.structure",
     "foundation.tracing",
+    "foundation.processes",
+    "foundation.joining",
     "constraints",
     "constants",
     "theory",
@@ -34,6 +37,8 @@ ORDER = (
     "paper",
     "execution.program",
     "execution.progress",
+    "execution.parts",
+    "execution.segments",
     "execution.means",
     "execution.notices",
     "records",
@@ -55,6 +60,7 @@ ORDER = (
     "solution.outcome",
     "checkpoint.file",
     "checkpoint.fingerprint",
+    "checkpoint.agreement",
     "checkpoint.checkpoint",
     "execution.running",
     "solving",
@@ -114,9 +120,11 @@ HEAVY = {
 }
 # Their classes are scikit-learn's own kind, made by inheritance: who uses them has it. Nothing else imports them early.
 MAY_IMPORT_SKLEARN = {"dpbilevel.encoding.encoder", "dpbilevel.estimators"}
-MAY_IMPORT_TYPER = {"dpbilevel.cli.app"}
+MAY_IMPORT_TYPER = {"dpbilevel.cli.app", "dpbilevel.cli.registration"}
 # What they do is to talk to databases; `Ledger.open` imports them late.
 MAY_IMPORT_SQLALCHEMY = {f"dpbilevel.privacy.stores.{name}" for name in ("database", "postgresql", "sqlite", "tables")}
+# What has no public interface may change with any version of JAX.
+MAY_USE_INTERNALS = {"dpbilevel.foundation.processes", "dpbilevel.foundation.joining"}
 VAGUE = {"utils", "util", "helpers", "common", "misc", "tools"}
 LONGEST = 400
 
@@ -167,6 +175,13 @@ def hashes(tree: ast.AST, module: str) -> list[str]:
     forbidden -= {"hmac"} if module in MAY_HASH_WITH_A_KEY else set()
     named = [*(name for name, _ in imports(tree, module)), *dotted_uses(tree, module)]
     return sorted({f"{module} uses {name}" for name in named if within(name, forbidden)})
+
+
+def uses_internals(tree: ast.AST, module: str) -> list[str]:
+    if module in MAY_USE_INTERNALS:
+        return []
+    named = [*(name for name, _ in imports(tree, module)), *dotted_uses(tree, module)]
+    return sorted({f"{module} uses {name}" for name in named if within(name, {"jax._src"})})
 
 
 def prints(tree: ast.AST, module: str) -> list[str]:
@@ -260,6 +275,7 @@ RULES: list[Rule] = [
     takes_keys,
     runs_past_the_loop,
     hashes,
+    uses_internals,
     prints,
     imports_forward,
     heavy_at_module_level,
@@ -313,6 +329,8 @@ BROKEN = [
     (hashes, "dpbilevel.report.html", "from hashlib import sha256"),
     (hashes, "dpbilevel.report.html", "import hmac"),
     (hashes, "dpbilevel.cli.app", "import zlib as z\nx = z.crc32(b'')"),
+    (uses_internals, "dpbilevel.solving", "from jax._src import distributed"),
+    (uses_internals, "dpbilevel.solving", "import jax\nstate = jax._src.distributed.global_state"),
     (prints, "dpbilevel.solving", "def f(x):\n    print(x)"),
     (prints, "dpbilevel.solving", "import sys\nsys.stdout.write('x')"),
     (prints, "dpbilevel.solving", "import jax\njax.debug.print('{}', 1)"),
@@ -357,12 +375,18 @@ KEPT = [
     (draws_randomness, "dpbilevel.privacy.discrete", "def f():\n    import opendp.prelude as dp"),
     (opens_the_vault, "dpbilevel.records", "_VAULT = {}"),
     (takes_keys, "dpbilevel.checkpoint.checkpoint", "def f(records, key):\n    return records.seal(key)"),
-    (takes_keys, "dpbilevel.solving", "from dpbilevel.records import isolated_jax_config\nrestored = kept.restored()"),
+    (
+        takes_keys,
+        "dpbilevel.solving",
+        "from dpbilevel.foundation.precision import isolated_jax_config\nrestored = kept.restored()",
+    ),
     (runs_past_the_loop, "dpbilevel.execution.running", "ledger.charge(records.execute)"),
     (runs_past_the_loop, "dpbilevel.privacy.stores.sqlite", "connection.execute('PRAGMA synchronous = FULL')"),
     (runs_past_the_loop, "dpbilevel.solving", "from dpbilevel.execution.running import charge\nreceipt = charge()"),
     (hashes, "dpbilevel.records", "import hmac"),
     (hashes, "dpbilevel.privacy.stores.chain", "import hashlib"),
+    (uses_internals, "dpbilevel.foundation.processes", "from jax._src import distributed"),
+    (uses_internals, "dpbilevel.solving", "from jax.extend import core"),
     (prints, "dpbilevel.cli", "print('hello')"),
     (prints, "dpbilevel.report.markdown", "print('hello')"),
     (imports_forward, "dpbilevel.planning", "from dpbilevel.records import RecordShapes\nfrom dpbilevel import errors"),

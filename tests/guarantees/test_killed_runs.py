@@ -1,5 +1,7 @@
 """Runs that are killed, at every phase, lose no charge and no ledger, and resume. `make trust` kills 200."""
 
+import signal
+
 import pytest
 from support.killed_runs import PHASES, faults, happened
 
@@ -17,6 +19,7 @@ def test_kills_under_count_nothing_and_a_mutant_that_does_not_charge_is_noticed(
     assert [kill["phase"] for kill in found] == list(phases)
     assert [faults(kill) for kill in found] == [[]] * len(found)
     assert any(kill["touched"] for kill in found), "none was killed while it ran"
+    assert {kill["status"] for kill in found if kill["phase"] == "mid-loop"} == {-signal.SIGKILL}
     assert any(not kill["touched"] for kill in found), "none was killed before it ran"
     assert "under-counted budget" in faults(mutant)
     assert faults(forgetful) == ["resumed to other bits"]

@@ -46,8 +46,9 @@ EXCUSED = {
     ("dpbilevel.methods.joint", "clipped"),  # the same
     ("dpbilevel.methods.layers", "debug_info"),  # JAX's: names of a program's inputs
 }
-# Where files and caches are may come from the environment; what a run does may not.
+# Where files and caches are may come from the environment, and which process of a job this is; what a run does may not.
 MAY_READ_THE_ENVIRONMENT = {"dpbilevel.cli.compilation_cache", "dpbilevel.cli.run_folder", "dpbilevel.datasets.sources"}
+MAY_READ_THE_ENVIRONMENT.add("dpbilevel.cli.launch")
 ENVIRONMENT = {"os.environ", "os.environb", "os.getenv", "os.getenvb"}
 
 Named = tuple[str, ast.expr | None, ast.expr | None, int]  # name, value or default, annotation, line

@@ -9,13 +9,14 @@ from support.every_method import BUDGET, PROBLEM, START, data, solved
 
 import dpbilevel as dpb
 from dpbilevel.audit import Case, audit, of_units, standard_cases
-from dpbilevel.baselines import ScreenSources
+from dpbilevel.baselines import AdaSSP
+from dpbilevel.baselines.ada_ssp import PRODUCTS
 from dpbilevel.methods.preconditioned import MOMENTS
 from dpbilevel.methods.unit_losses import problem_of_units
 from dpbilevel.privacy import release as release_module
 from dpbilevel.privacy import second_moments
+from dpbilevel.privacy.bundles import Bundle
 from dpbilevel.privacy.clipping import clipped
-from dpbilevel.privacy.units import Bundle
 
 
 @pytest.mark.parametrize("name", units.TAKEN)
@@ -45,6 +46,12 @@ def test_no_unit_moves_an_answer_of_the_training_of_a_linear_model(kind):
     assert min(found.values()) > 0.3, "the search is weak"
 
 
+def test_no_unit_moves_a_statistic_of_a_ridge_regression():
+    found = units.check_plan(*units.linear_plan("squared", AdaSSP()), np.random.default_rng(0))
+    assert set(found) == {MOMENTS, PRODUCTS}
+    assert min(found.values()) > 0.3, "the search is weak"
+
+
 def _row_by_row(bundles, present, clip):
     _, most, columns = bundles.shape
     return clipped(bundles.reshape(-1, columns), jnp.repeat(present, most), clip).reshape(bundles.shape)
@@ -57,10 +64,11 @@ def _row_by_row(bundles, present, clip):
         (release_module, "clipped_sum", units.clipped_row_by_row),
     ],
 )
-def test_rows_of_a_linear_model_that_are_clipped_one_by_one_are_noticed(module, name, broken, monkeypatch):
+@pytest.mark.parametrize("given", [("logistic",), ("squared", AdaSSP())], ids=["training", "AdaSSP"])
+def test_rows_of_a_linear_model_that_are_clipped_one_by_one_are_noticed(given, module, name, broken, monkeypatch):
     monkeypatch.setattr(module, name, broken)
     with pytest.raises(AssertionError):
-        units.check_plan(*units.linear_plan("logistic"), np.random.default_rng(0))
+        units.check_plan(*units.linear_plan(*given), np.random.default_rng(0))
 
 
 @pytest.mark.parametrize("name", ["Tracking", "DPBilevel, without replacement", "PrivateRandomSearch"])
@@ -130,12 +138,7 @@ def test_audits_of_a_unit_stay_below_the_claim(method):
 
 
 WORST_BUDGET = dpb.Budget(4.0, 1e-2)
-# ScreenSources refuses units of several rows.
-WORST = {
-    case.name: case
-    for case in standard_cases(WORST_BUDGET)
-    if not isinstance(case.method, ScreenSources) and "units" not in case.name
-}
+WORST = {case.name: case for case in standard_cases(WORST_BUDGET) if "units" not in case.name}
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.heavy) for name in WORST])

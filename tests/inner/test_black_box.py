@@ -261,6 +261,91 @@ def test_a_trainer_gets_copies_and_invalid_records_as_zeros():
         np.testing.assert_array_equal(rows_seen, expected)
 
 
+# --------------------------------------------------------------------------------------------------------------- units
+
+PEOPLE, MOST, CLIP = 50, 3, 1.0
+VISITS = np.random.default_rng(1).normal(size=2 * PEOPLE)
+MEAN = dpb.BilevelProblem(
+    upper_term=lambda x, y: 0.5 * (x + y - 1) ** 2, lower_loss=lambda x, y, record: 0.5 * (y - record) ** 2
+)
+
+
+def sum_of_units(units):
+    """The statistic that a trainer adds noise to: sums over the rows of a person, clipped whole."""
+    sums = np.where(units.present, units.rows, 0.0).sum(axis=1)
+    return np.clip(sums, -CLIP, CLIP).sum()
+
+
+def sum_of_rows(units):
+    """A broken one, which clips row by row."""
+    return np.where(units.present, np.clip(units.rows, -CLIP, CLIP), 0.0).sum()
+
+
+def trained_on_units(visits, people, seen, statistic=sum_of_units, most=MOST, declared=MOST, ledger=None):
+    def train(x, lower, upper, upper_weight):
+        seen.append((lower, statistic(lower)))
+        return np.asarray(statistic(lower) / PEOPLE, np.float32)
+
+    method = dpb.DPBilevel(
+        inner=dpb.BlackBox(train=train, event=dpb.GaussianDP(0.1), rows_per_unit=declared), steps=1, step_size=0.1
+    )
+    records = dpb.Records(lower=visits, unit=people, rows_per_unit=most, unit_ids=range(PEOPLE))
+    budget = dpb.Budget(4.0, 1e-3)
+    return dpb.solve(MEAN, records, budget, method=method, start=(0.0, 0.0), ledger=ledger, progress=False)
+
+
+def furthest(statistic):
+    """The largest movement of a trainer's statistic if all rows of one person are others, from none to more than k."""
+    people, seen, draws = np.tile(np.arange(PEOPLE), 2), [], np.random.default_rng(0)
+    for rows in (0, 1, 2, 3, 5):
+        for scale in (0.3, 1e3):
+            for sign in (-1, 1):
+                own = sign * scale * np.abs(draws.normal(size=rows))
+                others = np.insert(VISITS[people != 7], 20, own), np.insert(people[people != 7], 20, np.full(rows, 7))
+                trained_on_units(*others, seen, statistic)
+    bundles, values = zip(*seen, strict=True)
+    for bundle in bundles:
+        assert bundle.rows.shape == bundle.present.shape == (PEOPLE, MOST)
+        np.testing.assert_array_equal(np.delete(bundle.rows, 7, axis=0), np.delete(bundles[0].rows, 7, axis=0))
+    return max(values) - min(values)
+
+
+def test_no_person_moves_what_a_trainer_of_units_computes_by_more_than_it_may():
+    assert 1.9 * CLIP < furthest(sum_of_units) <= 2 * CLIP + 1e-6
+
+
+def test_a_trainer_that_clips_rows_of_units_is_noticed():
+    assert furthest(sum_of_rows) > 3 * CLIP
+
+
+def test_a_trainer_that_declares_the_cost_of_units_is_charged_for_them():
+    ledger = dpb.Ledger(dpb.Budget(9.0, 1e-2))
+    solution = trained_on_units(VISITS, np.tile(np.arange(PEOPLE), 2), [], most=2, ledger=ledger)
+    assert [entry.rows_per_unit for entry in ledger.entries] == [2]
+    assert any("as declared, for all rows of a unit of at most 3" in caveat for caveat in solution.privacy.caveats)
+    assert "of which at most 2 are used" in solution.privacy.sentence()
+
+
+@pytest.mark.parametrize(
+    ("most", "declared", "words"),
+    [
+        (3, None, r"rows_per_unit=3: must be at most 1 for 'lower solve', whose declared cost is that of a record"),
+        (
+            4,
+            3,
+            "rows_per_unit=4: must be at most 3 for 'lower solve', whose declared cost is that of a unit of at most 3",
+        ),
+        (1, 3, "rows_per_unit=3: must be left out of 'lower solve' for records that are rows"),
+    ],
+)
+def test_a_trainer_of_other_units_is_refused_before_the_charge(most, declared, words):
+    ledger, seen = dpb.Ledger(dpb.Budget(9.0, 1e-2)), []
+    with pytest.raises(dpb.InvalidArgument, match=words):
+        trained_on_units(VISITS, np.tile(np.arange(PEOPLE), 2), seen, most=most, declared=declared, ledger=ledger)
+    assert ledger.entries == ()
+    assert seen == []
+
+
 def test_models_are_projected_into_the_lower_domain():
     problem = dataclasses.replace(regularisation(), lower_domain=dpb.Ball(0.5))
     solution = tune(lambda x, lower, upper, upper_weight: np.full(4, 10.0), problem=problem)
@@ -282,6 +367,10 @@ def test_the_guarantee_says_what_it_takes_on_trust():
         (lambda: dpb.BlackBox(train=None, event=dpb.GaussianDP(0.1)), "train: must be a function"),
         (lambda: dpb.BlackBox(train=ridge_solution, event=0.1), "event=0.1: must be dpb.GaussianDP"),
         (lambda: dpb.BlackBox(train=ridge_solution, event=dpb.GaussianDP(0.1), adjacency="rows"), "adjacency='rows'"),
+        (
+            lambda: dpb.BlackBox(train=ridge_solution, event=dpb.GaussianDP(0.1), rows_per_unit=0),
+            "rows_per_unit=0: must be",
+        ),
         (lambda: dpb.GaussianDP(0.0), "mu=0.0"),
         (lambda: dpb.ApproximateDP(-1.0), "epsilon=-1.0"),
         (lambda: dpb.ApproximateDP(1.0, 1.0), "delta=1.0: must be below 1"),

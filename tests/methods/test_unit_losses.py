@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 import dpbilevel as dpb
-from dpbilevel.baselines import AdaSSP, ObjectivePerturbation
 from dpbilevel.methods.preconditioned import MOMENTS
 from dpbilevel.methods.unit_losses import UnitLoss, problem_of_units
-from dpbilevel.privacy.units import Bundle
+from dpbilevel.privacy.bundles import Bundle
 
 BUDGET = dpb.Budget(4.0, 1e-3)
 
@@ -90,16 +89,3 @@ def test_training_of_units_is_preconditioned_as_that_of_rows(name):
         planned = dpb.plan(problem, sizes, dpb.Budget(4.0, 1e-5), method=dpb.Refit())
         names = {release.name for release in planned.releases}
         assert MOMENTS in names
-
-
-@pytest.mark.parametrize(("name", "baseline"), [("logistic", ObjectivePerturbation()), ("squared", AdaSSP())])
-@pytest.mark.parametrize("epsilon", [4.0, float("inf")])
-def test_baselines_of_one_row_per_record_refuse_units(name, baseline, epsilon):
-    rows, ids = np.zeros((40, 3)), {"upper": np.arange(40) // 2, "lower": 100 + np.arange(40) // 2}
-    shapes = rows, np.zeros(40, np.int32 if name == "logistic" else np.float32)
-    records = dpb.Records(upper=shapes, lower=shapes, unit=ids, rows_per_unit=2)
-    problem, ledger = dpb.applications.regularization(name, columns=3, row_norm=1.0), dpb.Ledger(BUDGET)
-    budget = dpb.Budget(epsilon, 1e-3 if epsilon < 5 else None)
-    with pytest.raises(dpb.InvalidArgument, match=f"rows_per_unit: must be 1 for {type(baseline).__name__}"):
-        baseline.solve(problem, records, budget, ledger=ledger)
-    assert ledger.entries == ()

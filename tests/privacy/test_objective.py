@@ -9,8 +9,9 @@ from support.hockey_stick import hockey_stick
 
 import dpbilevel as dpb
 from dpbilevel.errors import InvalidArgument
+from dpbilevel.methods.unit_losses import clip_of_units
 from dpbilevel.privacy import objective
-from dpbilevel.privacy.objective import ObjectiveNoise
+from dpbilevel.privacy.objective import MOST_ROWS, ObjectiveNoise, smallest_ridge
 
 SLOPE, CURVATURE, ROW_NORM = 1.5, 0.7, 2.0
 BOUNDS = {"derivative": SLOPE, "curvature": CURVATURE, "row_norm": ROW_NORM}
@@ -28,9 +29,10 @@ def curvature(score, target):
 
 
 def density(records, noise):
-    """Of the minimiser, in one dimension: that of b at its place, times the derivative."""
-    needed = sum(row * slope(row * THETA, target) for row, target in records) + noise.ridge * THETA
-    bend = sum(row**2 * curvature(row * THETA, target) for row, target in records) + noise.ridge
+    """Of the minimiser, in one dimension: that of b at its place, times the derivative. A row may have a weight."""
+    rows = [(row, target, *(weight or [1.0])) for row, target, *weight in records]
+    needed = sum(weight * row * slope(row * THETA, target) for row, target, weight in rows) + noise.ridge * THETA
+    bend = sum(weight * row**2 * curvature(row * THETA, target) for row, target, weight in rows) + noise.ridge
     return norm.pdf(needed, scale=noise.noise_std) * bend
 
 
@@ -101,6 +103,61 @@ def test_the_budget_is_spent_and_not_exceeded(epsilon, delta, share, adjacency):
     left = epsilon - math.log(1 + CURVATURE * ROW_NORM**2 / noise.ridge)
     tail = norm.cdf(ratio / 2 - left / ratio) - math.exp(left) * norm.cdf(-ratio / 2 - left / ratio)
     assert (4 if adjacency == "replace-one" else 2) * tail == pytest.approx(delta, rel=1e-3)
+
+
+# ------------------------------------------------------------------------------------------------------------- units
+
+MOST, MEAN = 3, 1.5
+REACH = clip_of_units(MOST, MEAN)
+
+
+def unit(*rows):
+    """Rows with the weights of a unit that has them."""
+    weight = min(1.0, REACH * MEAN / max(len(rows), 1)) / MEAN
+    return [(*row, weight) for row in rows]
+
+
+OF_UNITS = [
+    ("replace-one", [(ROW_NORM, FAR)] * 3, [(ROW_NORM, -FAR)] * 3),  # all derivatives of both are extreme
+    ("replace-one", [(ROW_NORM, 0.0), (ROW_NORM, 4.0), (-ROW_NORM, 4.0)], [(ROW_NORM, -FAR)]),
+    ("replace-one", [(ROW_NORM, 1.0), (ROW_NORM, -1.0)], [(-ROW_NORM, 9.0)] * 3),
+    ("replace-one", [(ROW_NORM, 0.0)] * 3, []),  # a unit without rows
+    ("zero-out", [(ROW_NORM, FAR)] * 3, []),
+    ("zero-out", [(ROW_NORM, 0.0)] * 3, []),
+]
+
+
+def noise_for_units(budget, share, **units):
+    own = {"curvature": CURVATURE, "row_norm": ROW_NORM} | units
+    ridge = smallest_ridge(share * budget.epsilon, **own)
+    return ObjectiveNoise.of(budget, **own, derivative=SLOPE, ridge=ridge, tolerance=TOLERANCE)
+
+
+def violations_by_units(**units):
+    found = []
+    for adjacency, one, other in OF_UNITS:
+        for epsilon, delta, share in SETTINGS:
+            noise = noise_for_units(dpb.Budget(epsilon, delta, adjacency), share, **units)
+            true = true_delta(OTHERS + unit(*one), OTHERS + unit(*other), noise, epsilon)
+            found += [(adjacency, one, epsilon, true / delta)] if true > delta else []
+    return found
+
+
+def test_the_true_delta_of_units_is_within_the_budget():
+    assert violations_by_units(rows=MOST, reach=REACH) == []
+
+
+def test_units_that_are_charged_as_rows_exceed_the_budget():
+    assert violations_by_units()
+    assert violations_by_units(rows=MOST, reach=REACH / 2)
+
+
+@pytest.mark.parametrize("adjacency", ["replace-one", "zero-out"])
+@pytest.mark.parametrize("rows", [1, 8, MOST_ROWS])
+def test_the_budget_of_units_is_spent_and_not_exceeded(adjacency, rows):
+    budget, units = dpb.Budget(2.0, 1e-5, adjacency), {"rows": rows, "reach": 1.5}
+    noise = noise_for_units(budget, 0.1, **units)
+    assert 0.999 * budget.delta < noise.delta(2.0, **BOUNDS, adjacency=adjacency, **units) <= budget.delta
 
 
 def test_a_ridge_that_costs_all_of_epsilon_is_refused():

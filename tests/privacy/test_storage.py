@@ -4,6 +4,7 @@ import errno
 import os
 import stat
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -13,8 +14,7 @@ from support.every_method import data, solved
 import dpbilevel as dpb
 from dpbilevel.privacy import storage as storage_module
 from dpbilevel.privacy.memory import Memory, Reserved, reserved
-from dpbilevel.privacy.storage import Storage
-from dpbilevel.records import isolated_jax_config
+from dpbilevel.privacy.storage import Storage, read_rows
 
 KEY = b"k" * 32
 
@@ -42,8 +42,7 @@ def test_records_on_disk_are_those_in_memory(tmp_path, kind, units):
 def test_arrays_of_all_kinds_are_stored_alike(tmp_path):
     valid = np.arange(300) % 7 > 0
     arrays = [*rows(300, kind=np.float32), np.ones((300, 2, 2), np.float32), np.ones((300, 3), bool)]
-    with isolated_jax_config():
-        one, other = (Memory.stored(arrays, valid, where) for where in (None, Storage(tmp_path)))
+    one, other = (Memory.filled(arrays, valid, where) for where in (None, Storage(tmp_path)))
     assert jax.tree.structure(one) == jax.tree.structure(other)
     for leaf, same in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
         assert leaf.dtype == same.dtype
@@ -73,16 +72,57 @@ def test_a_run_releases_the_same_bits(tmp_path, method):
 # ---- where they are
 
 
-def test_programs_read_the_file_itself(tmp_path):
+def test_arrays_are_files(tmp_path):
     array = reserved(300, (4,), np.float32, Storage(tmp_path))
-    array[...] = 1.0
-    with isolated_jax_config():
-        memory = Memory.stored(array, np.ones(300, bool), Storage(tmp_path))
-    assert memory.arrays.unsafe_buffer_pointer() == array.ctypes.data
+    memory = Memory.filled(array, np.ones(300, bool), Storage(tmp_path))
+    assert memory.arrays.ctypes.data == array.ctypes.data
     mappings = Path("/proc/self/maps").read_text().splitlines()
     mapping = next(line for line in mappings if _holds(line, array.ctypes.data))
     assert str(tmp_path) in mapping
     assert "(deleted)" in mapping
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.int64, bool])
+@pytest.mark.parametrize("where", ["disk", "memory"])
+def test_rows_are_read_from_the_file(tmp_path, kind, where):
+    array = reserved(300, (4,), kind, Storage(tmp_path) if where == "disk" else None)
+    array[...] = np.random.default_rng(0).integers(0, 2, (300, 4))
+    out = np.full((100, 4), 1, kind)
+    for first in (0, 7, 200):
+        read_rows(array.whole, first, out)
+        np.testing.assert_array_equal(out, array[first : first + 100])
+
+
+def test_what_the_system_reads_in_pieces_is_joined(tmp_path, monkeypatch):
+    array, true = Storage(tmp_path).zeros(1000), os.preadv
+    array[:] = np.arange(1000) % 251
+    monkeypatch.setattr(os, "preadv", lambda handle, rooms, begin: true(handle, [rooms[0][:300]], begin))
+    out = np.zeros(900, np.uint8)
+    read_rows(array, 100, out)
+    np.testing.assert_array_equal(out, array[100:])
+
+
+@pytest.mark.parametrize("failure", [OSError(errno.EIO, "as a disk says it"), 0])
+def test_a_disk_that_fails_raises(tmp_path, monkeypatch, failure):
+    array = Storage(tmp_path).zeros(1000)
+
+    def fails(*_):
+        if isinstance(failure, OSError):
+            raise failure
+        return failure
+
+    monkeypatch.setattr(os, "preadv", fails)
+    with pytest.raises(dpb.StorageFailed, match="a checkpoint resumes the run") as raised:
+        read_rows(array, 0, np.zeros(1000, np.uint8))
+    assert not any(character.isdigit() for character in str(raised.value))
+
+
+def test_a_file_is_closed_with_its_last_array(tmp_path):
+    before = len(os.listdir("/proc/self/fd"))
+    array = Storage(tmp_path).zeros(1000)[10:].view(np.uint16)
+    assert len(os.listdir("/proc/self/fd")) > before
+    del array
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def _holds(line, address):
@@ -166,9 +206,9 @@ def test_space_is_taken_when_an_array_is_made(tmp_path):
     assert (free.f_bfree - now.f_bfree) * free.f_frsize > 2**25
 
 
-def test_accelerators_hold_records_in_their_own_memory(tmp_path, monkeypatch):
-    monkeypatch.setattr(storage_module.jax, "default_backend", lambda: "gpu")
-    with pytest.raises(dpb.errors.InvalidArgument, match="storage: is for processors"):
+def test_systems_that_map_no_files_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(storage_module, "os", SimpleNamespace(name="nt", PathLike=os.PathLike))
+    with pytest.raises(dpb.errors.InvalidArgument, match="storage: is for systems like Linux"):
         dpb.Records(lower=rows(10), storage=tmp_path)
 
 

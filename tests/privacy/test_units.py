@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 import dpbilevel as dpb
-from dpbilevel.privacy.units import Bundle, Selection, read_ids
+from dpbilevel.privacy.bundles import Bundle
+from dpbilevel.privacy.units import Selection, read_ids
 
 IDS = np.array(["b", "a", "c", "a", "b", "a", "a"])
 
@@ -13,7 +14,7 @@ IDS = np.array(["b", "a", "c", "a", "b", "a", "a"])
 def chosen(ids, most):
     """The kept rows of each unit, in the order of ids."""
     selection = Selection.of(np.asarray(ids), most)
-    return [places[present].tolist() for places, present in zip(*selection, strict=True)]
+    return [places[present].tolist() for places, present in zip(*selection.places, strict=True)]
 
 
 def test_units_are_in_the_order_of_ids_and_hold_their_rows():
@@ -21,9 +22,9 @@ def test_units_are_in_the_order_of_ids_and_hold_their_rows():
 
 
 def test_absent_rows_repeat_a_row_of_the_same_unit():
-    selection = Selection.of(IDS, 4)
-    assert selection.places.tolist() == [[1, 3, 5, 6], [0, 4, 0, 0], [2, 2, 2, 2]]
-    assert selection.present.sum(axis=1).tolist() == [4, 2, 1]
+    places, present = Selection.of(IDS, 4).places
+    assert places.tolist() == [[1, 3, 5, 6], [0, 4, 0, 0], [2, 2, 2, 2]]
+    assert present.sum(axis=1).tolist() == [4, 2, 1]
 
 
 @pytest.mark.parametrize("most", [1, 2, 3, 8])

@@ -27,13 +27,13 @@ from support.optimised_hlo import optimised
 import dpbilevel as dpb
 from dpbilevel.execution import program as program_module
 from dpbilevel.privacy import memory, shards
+from dpbilevel.privacy.bundles import Bundle
 from dpbilevel.privacy.memory import Memory
 from dpbilevel.privacy.noise import KeySchedule, standard_normal
 from dpbilevel.privacy.outer import Outer
 from dpbilevel.privacy.release import Contribution, Release
 from dpbilevel.privacy.second_moments import SecondMoments
 from dpbilevel.privacy.shards import Shards
-from dpbilevel.privacy.units import Bundle
 from dpbilevel.records import Records, isolated_jax_config
 
 DEVICES = (1, 2, 4)
@@ -167,11 +167,11 @@ def movement():
 
 
 @isolated_jax_config()
-def compiled(kind, number, exact=False):
-    """What a release on 4 devices sends, and whether it sums what it measures."""
+def compiled(kind, number, exact=False, devices=4):
+    """What a release on some devices sends, and whether it sums what it measures."""
     release = release_of(kind, exact, number)
     arrays = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((number, *leaf.shape[1:]), leaf.dtype), arrays_of(kind))
-    held = Shards.shapes(arrays, shards.checked_mesh(mesh_of(4)))
+    held = Shards.shapes(arrays, shards.checked_mesh(mesh_of(devices)))
     keys = jax.ShapeDtypeStruct((release.grid.dimension if exact else 2, 2), jnp.uint32)
 
     def program(rows, present, keys):
@@ -201,14 +201,14 @@ def loss(x, y, record):
     return 0.5 * (jnp.tanh(record[0] @ y) - record[1]) ** 2
 
 
+BUDGET = dpb.Budget(1.0, 1e-5)
 PROBLEM = dpb.BilevelProblem(upper_term=lambda x, y: 0.5 * (x + y @ y - 1) ** 2, lower_loss=loss)
 
 
-def solved(devices, **options):
-    records = Records(lower=ROWS, mesh=mesh_of(devices))
-    start = 0.0, np.zeros(COLUMNS)
-    method = dpb.Refit(steps=6)
-    return dpb.solve(PROBLEM, records, dpb.Budget(1.0, 1e-5), start=start, method=method, progress=False, **options)
+def solved(devices, steps=6, **options):
+    records = options.pop("records", None) or Records(lower=ROWS, mesh=mesh_of(devices))
+    options = {"start": (0.0, np.zeros(COLUMNS)), "method": dpb.Refit(steps=steps), "progress": False} | options
+    return dpb.solve(options.pop("problem", PROBLEM), records, options.pop("budget", BUDGET), **options)
 
 
 def hashed(solution):
@@ -272,9 +272,9 @@ def noise_of_every_shard(true):
 
 
 def padding_that_counts(true):
-    def divided(array, length, mesh):
+    def divided(array, length, mesh, storage):
         padding = np.ones((length * mesh.size - len(array), *array.shape[1:]), bool)
-        return true(np.concatenate([array, padding]) if array.dtype == bool else array, length, mesh)
+        return true(np.concatenate([array, padding]) if array.dtype == bool else array, length, mesh, storage)
 
     return divided
 

@@ -112,7 +112,7 @@ def check_silent(function: Callable[[], Any]) -> Exception | None:
     return error
 
 
-def untrained(records, program, receipt, schedule, state, rounds):
+def untrained(records, program, receipt, schedule, state, rounds, *rest):
     """In place of `Records.execute`: redeems what was charged, and leaves the state as it is."""
     program.take(receipt, schedule, rounds)
     seen = jax.tree.map(lambda leaf: np.broadcast_to(leaf, (rounds, *np.shape(leaf))), program.observe(state))

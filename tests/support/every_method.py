@@ -82,9 +82,9 @@ def solved(name: str, records: Any, **options: Any) -> dpb.Solution:
     return solver(name)(PROBLEM, records, BUDGET, **options)
 
 
-def spoiled(value: float) -> dpb.Records:
+def spoiled(value: float, **where: Any) -> dpb.Records:
     """Records some of which hold a value that no computation survives."""
     arrays = data()
     arrays["upper"][[0, 7, N - 1]] = value
     arrays["lower"]["value"][[0, 8, N - 1]] = value
-    return dpb.Records(**arrays, invalid="zero")
+    return dpb.Records(**arrays, invalid="zero", **where)

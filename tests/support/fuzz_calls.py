@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
+from support import unit_neighbours
 from support.estimator_cases import CASES, X, fitted
 from support.every_method import BUDGET, METHODS, PROBLEM, SHORT, START, data, solved, solver
 from support.fuzz_functions import FUNCTIONS
@@ -39,7 +40,7 @@ def records(draw: Draw) -> Call:
     kind, units = draw(st.sampled_from([dpb.Records, dpb.RecordShapes])), draw(st.booleans())
     valid: dict[str, Any] = {"lower": np.zeros(3)} | ({"rows_per_unit": 2} if units else {})
     if kind is dpb.Records:
-        valid |= {"unit": [1, 2, 1]} if units else {}
+        valid |= {"unit": [1, 2, 1], "unit_ids": [1, 2, 3]} if units else {}
     more = ("upper", "both", "heldout", "rows_per_unit", "mean_rows", "mesh")
     return functools.partial(kind, **draw(changed(valid, more)))
 
@@ -55,6 +56,11 @@ def plans(draw: Draw) -> Call:
 @functools.cache
 def records_of_the_problem() -> dpb.Records:
     return dpb.Records(**data())
+
+
+@functools.cache
+def units_of_the_problem() -> dpb.Records:
+    return unit_neighbours.records()
 
 
 @dataclass
@@ -73,7 +79,8 @@ class Charged:
 def runs(draw: Draw, charged: Charged) -> Call:
     """solve, by every method and baseline, with some arguments replaced."""
     name = draw(st.sampled_from([name for name in METHODS if "," not in name]))
-    valid = {"problem": PROBLEM, "records": records_of_the_problem(), "budget": BUDGET, "start": START}
+    held = records_of_the_problem() if draw(st.booleans()) else units_of_the_problem()
+    valid = {"problem": PROBLEM, "records": held, "budget": BUDGET, "start": START}
     given = draw(changed(valid, ("seed", "ledger")))
     ledger = given.pop("ledger", None if name == "OracleHyperparameters" else charged.ledger)
     return functools.partial(solver(name), **given, ledger=ledger, progress=False)
@@ -95,9 +102,10 @@ def evaluations(draw: Draw, charged: Charged) -> Call:
     returned = draw(st.one_of(st.just(np.zeros(60)), anything()))
     valid = {"model": lambda rows: returned, "records": (np.zeros((60, 2)), np.arange(60) % 2), "budget": BUDGET}
     more = ("metric", "loss_bound", "target_range", "positive_class", "groups", "group_names", "bins", "edges")
-    more = (*more, "units", "rows_per_unit", "seed", "ledger")
+    more = (*more, "units", "rows_per_unit", "unit_ids", "seed", "ledger")
     if draw(st.booleans()):
         valid |= {"units": np.arange(60) // 3, "rows_per_unit": 2}
+        valid |= {"unit_ids": range(25)} if draw(st.booleans()) else {}
     given = draw(changed(valid, more))
     if draw(st.booleans()):
         given["records"] = (draw(anything()), draw(anything()))
@@ -119,6 +127,7 @@ _SETTINGS = (
     "random_state",
     "rows_per_unit",
     "mean_rows",
+    "unit_ids",
     "devices",
 )
 
@@ -132,7 +141,6 @@ def fits(draw: Draw, charged: Charged) -> Call:
     settings: dict[str, Any] = {}
     if draw(st.booleans()):
         data, settings = data | {"units": np.arange(60) // 3}, {"rows_per_unit": 4}
-        data.pop("sample_weight", None)
     given = draw(changed(data | settings, (*_SETTINGS, *weighted) if draw(st.booleans()) else ()))
     rows = {part: given.pop(part) for part in data}
     return lambda: case.make(ledger=charged.nothing, **given).fit(**rows)

@@ -327,6 +327,9 @@ PYTHON = re.compile(
 )
 
 
+_LISTED = ("--unit", "id", "--rows-per-unit", "4", "--unit-ids", "people.csv")
+
+
 def commands(draw: Draw, folder: Path) -> Call:
     """The command line, with damaged files and arguments; one line on stderr and exit code 2 or 3."""
     text = st.one_of(
@@ -340,6 +343,8 @@ def commands(draw: Draw, folder: Path) -> Call:
     lines = [
         ["tune", "people.csv", "--target", "paid", "--schema", "schema.toml", "--delta", "1e-4"],
         ["tune", "people.csv", "--target", "paid", "--schema", "schema.toml", "--unit", "id", "--rows-per-unit", "4"],
+        ["tune", "people.csv", "--target", "paid", "--schema", "schema.toml", *_LISTED, "--weight", "cost"],
+        ["unit-sizes", "people.csv", "--unit", "id", "--epsilon", "1e-3", "--unit-ids", "people.csv"],
         ["reweight", "people.csv", "--target", "cost", "--source", "clinic", "--schema", "schema.toml"],
         ["schema", "people.csv", "--target", "paid"],
         ["plan", "--rows", "100", "--columns", "3"],

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import numpy as np
 from support.every_method import BUDGET
 
@@ -34,6 +35,8 @@ _theory = {
     "gamma": 0.05,
     "gap": 1.0,
 }
+
+jax.devices()  # once JAX has started, no process joins a job
 
 _problem = dpb.BilevelProblem(
     upper_loss=lambda x, y, record: 0.5 * (y - record) ** 2, lower_loss=lambda x, y, record: 0.5 * (y - x * record) ** 2
@@ -75,7 +78,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], dict[str, Any], tuple[str, ...]]]
     ),
     "DPLocGD": (dpb.DPLocGD, {}, _gradient),
     "DPLocSGD": (dpb.DPLocSGD, {}, (*_gradient, "sampling")),
-    "BlackBox": (dpb.BlackBox, {"train": print, "event": dpb.GaussianDP(0.1)}, ("adjacency",)),
+    "BlackBox": (dpb.BlackBox, {"train": print, "event": dpb.GaussianDP(0.1)}, ("adjacency", "rows_per_unit")),
     "DPBilevel": (
         dpb.DPBilevel,
         {"inner": dpb.DPLocGD()},
@@ -93,6 +96,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], dict[str, Any], tuple[str, ...]]]
     ),
     "Tracking": (dpb.Tracking, {}, ("steps", "clip_norm", "sampling")),
     "Refit": (dpb.Refit, {}, ("steps", "learning_rate", "clip_norm", "share")),
+    "join_job": (dpb.join_job, {"coordinator": "127.0.0.1:5678", "processes": 2, "process": 0}, ("is_local",)),
     "Ledger": (dpb.Ledger, {"total": BUDGET}, ("composition",)),
     "FixedDefault": (baselines.FixedDefault, {}, ("training",)),
     "UpperRecordsOnly": (baselines.UpperRecordsOnly, {}, ("training",)),
@@ -164,6 +168,10 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], dict[str, Any], tuple[str, ...]]]
         _linear | {"dimension": 2, "tasks": 2},
         ("hidden", "ridge", "row_norm", "target_bound"),
     ),
-    "unit_sizes": (unit_sizes, {"units": np.arange(60) // 3, "budget": BUDGET}, ("largest", "ledger", "seed")),
+    "unit_sizes": (
+        unit_sizes,
+        {"units": np.arange(60) // 3, "budget": BUDGET},
+        ("largest", "unit_ids", "ledger", "seed"),
+    ),
     "label_noise": (applications.label_noise, _linear | {"classes": 2}, ("ridge", "row_norm")),
 }

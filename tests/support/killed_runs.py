@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -68,9 +68,13 @@ def _after_the_charge(draws: random.Random) -> None:
 
 
 def _in_the_loop(draws: random.Random) -> None:
-    from dpbilevel.records import Records
+    """At one of the calls of compiled code, of which a training makes one for each of its ten steps or more."""
+    from dpbilevel import records
+    from dpbilevel.foundation.compilation import Compiled
 
-    _at_call(Records, "execute", draws.randint(1, 40), after=draws.random() < 0.5)
+    executed = records._execute
+    number, after = draws.randint(1, 10), draws.random() < 0.5
+    _at_call(Compiled, "__call__", number, after=after, counts=lambda compiled, *_: compiled is executed)
 
 
 def _in_the_report(draws: random.Random) -> None:
@@ -81,8 +85,8 @@ def _in_the_report(draws: random.Random) -> None:
 
 
 def _in_a_save(draws: random.Random) -> None:
-    """While the checkpoint is written, or the options beside it."""
-    _at_call(os, "replace", draws.randint(1, 40), after=draws.random() < 0.5, counts=lambda *paths: _is_hidden(paths))
+    """While the checkpoint is written, once for each step of a training, or the options beside it."""
+    _at_call(os, "replace", draws.randint(1, 12), after=draws.random() < 0.5, counts=lambda *paths: _is_hidden(paths))
 
 
 def _is_hidden(paths: tuple[Any, ...]) -> bool:
@@ -124,7 +128,15 @@ def _forgetful(draws: random.Random) -> None:
 MUTATIONS = {"uncharged": _uncharged, "forgetful": _in_the_loop}
 
 
-def _child(folder: Path, number: int, phase: str, draws: random.Random, *arguments: str) -> None:
+def _child(
+    folder: Path,
+    number: int,
+    phase: str,
+    draws: random.Random,
+    *arguments: str,
+    command: tuple[str, ...] = TUNE,
+    phases: Mapping[str, Callable[[random.Random], None]] = PHASES | MUTATIONS,
+) -> None:
     """A whole run, as `dpbilevel` starts it; never returns."""
     from dpbilevel.cli import app
     from dpbilevel.privacy import noise
@@ -145,11 +157,11 @@ def _child(folder: Path, number: int, phase: str, draws: random.Random, *argumen
         # Names of runs differ, as they do among processes; the ledger knows runs by them.
         draw = noise.secrets.token_bytes
         noise.secrets.token_bytes = lambda size: SECRET if size == len(SECRET) else draw(size)
-        (PHASES | MUTATIONS)[phase](draws)
+        phases[phase](draws)
     elif phase == "forgetful":
         _forgetful(draws)
     new = ("--epsilon", str(EPSILON), "--ledger", "people.db", "--dataset", DATASET, "--out", f"run-{number}")
-    sys.argv = ["dpbilevel", *(arguments or (*TUNE, *new))]
+    sys.argv = ["dpbilevel", *(arguments or (*command, *new))]
     try:
         app.main()
     except SystemExit as ended:
@@ -267,7 +279,7 @@ def happened(folder: Path, kills: int, phases: tuple[str, ...] = tuple(PHASES)) 
     return found
 
 
-def prepare(folder: Path) -> None:
+def prepare(folder: Path, rows: int = 200) -> None:
     """Rows and a ledger for runs in that folder, and all imports of a run, once for all children."""
     import dp_accounting.pld  # noqa: F401
     import jax._src.xla_bridge
@@ -280,7 +292,7 @@ def prepare(folder: Path) -> None:
     from dpbilevel.privacy.ledger import Ledger
     from dpbilevel.report import html, pictures  # noqa: F401
 
-    write_people(folder, rows=200)
+    write_people(folder, rows=rows)
     Ledger.open(f"sqlite:///{folder}/people.db", dataset=DATASET, total=Budget(1e3, 0.5), composition="basic")
     assert not jax._src.xla_bridge._backends, "JAX has started, and what has started cannot be forked"
 

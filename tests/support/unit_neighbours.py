@@ -11,13 +11,15 @@ from support.neighbours import candidates
 
 import dpbilevel as dpb
 from dpbilevel.baselines import PrivateRandomSearch
+from dpbilevel.estimators.weights import Weights
+from dpbilevel.privacy.bundles import Bundle, Packed, units_from
 from dpbilevel.privacy.clipping import clipped_sum
 from dpbilevel.privacy.memory import Memory
-from dpbilevel.privacy.units import Bundle, Selection
+from dpbilevel.privacy.units import Selection
 from dpbilevel.records import isolated_jax_config
 
 MOST, MEAN = 4, 2.0  # rows of a unit, and their mean
-REFUSED = {"DPBilevel, black box", "ScreenSources"}  # do not take units of several rows
+REFUSED = {"DPBilevel, black box"}  # whose trainer declares the cost of a row
 TAKEN = [name for name in METHODS if name not in REFUSED | {"OracleHyperparameters"}]  # which is not private
 UNITS = 60
 TRIED = 120  # units that take the place of one
@@ -111,7 +113,13 @@ def stored_with_a_row(unit):
 
 def compiled_answers():
     """Answers with each of many units in the first place: compiled for all points of a release, anew for a mutant."""
-    return jax.jit(lambda *arguments: _answers(*arguments), static_argnums=0)
+    compiled = jax.jit(lambda *arguments: _answers(*arguments), static_argnums=0)
+
+    def answers(release, held, *arguments):
+        as_held = {role: (packed(units), valid) for role, (units, valid) in held.items()}
+        return compiled(release, as_held, *arguments)
+
+    return answers
 
 
 def _answers(release, held, tried, point):
@@ -127,8 +135,31 @@ def _answers(release, held, tried, point):
     return jax.vmap(answer)(tried)
 
 
+def packed(units):
+    """Units as records hold them, with k places for the rows of the first: there are others to try in them."""
+    most, number = units.present.shape[1], np.asarray(units.present).sum(axis=1)
+    first = np.cumsum([most, *number[1:]]) - [most, *number[1:]]
+    flat = np.concatenate([np.arange(most), np.flatnonzero(np.asarray(units.present).ravel()[most:]) + most])
+
+    def rows(leaf):
+        own = np.zeros_like(np.asarray(leaf))
+        own.reshape(-1, *leaf.shape[2:])[: len(flat)] = np.asarray(leaf).reshape(-1, *leaf.shape[2:])[flat]
+        return jnp.asarray(own)
+
+    return Packed(jax.tree.map(rows, units.rows), jnp.asarray(first, np.int32), jnp.asarray(number, np.int32))
+
+
 def _with_first(units, new):
-    return jax.tree.map(lambda leaf, one: leaf.at[0].set(one), units, new)
+    """With another first unit. Rows that it does not have stay in its places, where those of others would be."""
+
+    def rows(leaf, one):
+        return leaf.reshape(-1, *leaf.shape[2:]).at[: len(one)].set(one).reshape(leaf.shape)
+
+    return Packed(
+        jax.tree.map(rows, units.rows, new.rows),
+        units.first,
+        units.number.at[0].set(jnp.sum(new.present, dtype=jnp.int32)),
+    )
 
 
 def _unchanged(release, held):
@@ -160,6 +191,8 @@ def _answer(release, held, point, keys):
 def clipped_row_by_row(vector, held, present, clip):
     """A broken sum: every row of a unit is clipped on its own, and a unit contributes k times the clip."""
     arrays = held.arrays if isinstance(held, Memory) else held
+    if isinstance(arrays, Packed):
+        arrays = units_from(arrays, 0, present.shape[0])
     if not isinstance(arrays, Bundle):
         return clipped_sum(vector, held, present, clip)
     most = arrays.present.shape[1]
@@ -183,14 +216,20 @@ def check_units(names, seed=0):
     return {name: max(check_plan(planned(name, records().sizes), held, rng).values()) for name in names}
 
 
-def linear_plan(kind, steps=3):
-    """The final training of a linear model of units, with second moments, and the units that it is attacked with."""
+def linear_plan(kind, method=None):
+    """A training of a linear model of units, and the units that it is attacked with.
+
+    Without a method it is the final training, with second moments. Rows of a logistic regression have weights, as
+    estimators give them.
+    """
     rng, shape = np.random.default_rng(1), (UNITS, MOST)
     rows = (rng.normal(size=(*shape, 3)) / 3).astype(np.float32)
     targets = rng.integers(0, 2, shape).astype("int32" if kind == "logistic" else "float32")
-    unit = Bundle((rows, targets), np.arange(MOST) < rng.integers(1, MOST + 1, size=(UNITS, 1)))
+    weights = Weights((rng.uniform(size=shape).astype(np.float32),) if kind == "logistic" else ())
+    unit = Bundle((rows, targets, *weights.columns), np.arange(MOST) < rng.integers(1, MOST + 1, size=(UNITS, 1)))
     held = dict.fromkeys(("upper", "lower"), (jax.tree.map(jnp.asarray, unit), jnp.ones(UNITS, bool)))
-    shapes = dict.fromkeys(held, (rows[:, 0], targets[:, 0]))
+    shapes = dict.fromkeys(held, jax.tree.map(lambda leaf: leaf[:, 0], unit.rows))
     sizes = dpb.RecordShapes(**shapes, rows_per_unit=MOST, mean_rows=MEAN)
-    problem = dpb.applications.regularization(kind, columns=3, row_norm=1.0)
-    return dpb.plan(problem, sizes, dpb.Budget(8.0, 1e-3), method=dpb.Refit(steps=steps), refit=None), held
+    problem = weights.problem(dpb.applications.regularization(kind, columns=3, row_norm=1.0))
+    method = dpb.Refit(steps=3) if method is None else method
+    return dpb.plan(problem, sizes, dpb.Budget(8.0, 1e-3), method=method, refit=None), held

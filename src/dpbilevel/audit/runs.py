@@ -15,11 +15,10 @@ import numpy.typing as npt
 
 from dpbilevel.errors import InvalidArgument
 from dpbilevel.foundation.compilation import Compiled
-from dpbilevel.foundation.precision import is_double
+from dpbilevel.foundation.precision import is_double, isolated_jax_config
 from dpbilevel.planning import Plan
 from dpbilevel.privacy.noise import KeySchedule
 from dpbilevel.privacy.release import Release
-from dpbilevel.records import isolated_jax_config
 
 Tree = Any
 Arrays = Mapping[str, tuple[Tree, npt.NDArray[np.bool_]]]  # by role: records, and which of them are valid

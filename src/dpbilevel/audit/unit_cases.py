@@ -15,7 +15,7 @@ from dpbilevel.audit.case import Case
 from dpbilevel.errors import InvalidArgument
 from dpbilevel.foundation.arguments import count
 from dpbilevel.methods.unit_losses import problem_of_units
-from dpbilevel.privacy.units import Bundle
+from dpbilevel.privacy.bundles import Bundle
 
 ROWS_PER_UNIT = 8
 

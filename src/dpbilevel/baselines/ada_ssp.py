@@ -13,6 +13,10 @@ rows by itself (`privacy.second_moments`). Of v: 2 R B/n and R B/n, from a relea
 rests on a declaration. The releases share mu^2 equally. The paper spends a third of its budget on the smallest
 eigenvalue, too; here it is computed from the released M, whose noise lowers it rather than raises it.
 
+A unit with rows a_1, ..., a_k contributes the sum of its products, divided by the public mean of rows m: sum a_j
+a_j'/m, clipped as a whole to c R^2 (`privacy.unit_moments` has the proof), and sum a_j t_j/m, clipped to c R B, with c
+= sqrt(k/m). Sensitivities are those of these clips, whatever the rows are.
+
 M and v of a problem's losses are the second derivatives at a score of zero and minus the gradient at y = 0.
 """
 
@@ -32,6 +36,8 @@ from dpbilevel.foundation.structure import function, passing
 from dpbilevel.methods.context import PublicContext
 from dpbilevel.methods.noiseless.noiseless import noiseless_training
 from dpbilevel.methods.training_gradients import fraction, levels_of, pools
+from dpbilevel.methods.unit_losses import UnitLoss, clip_of_units, rows_of_units, sum_over_rows
+from dpbilevel.privacy.bundles import Bundle
 from dpbilevel.privacy.calibration import calibrate, with_shares
 from dpbilevel.privacy.release import Contribution, Release
 from dpbilevel.privacy.second_moments import SecondMoments
@@ -85,8 +91,9 @@ class AdaSSP(Baseline):
             return noiseless_training(context, pools(context))
         adjacency, row_norm = context.budget.adjacency, math.sqrt(bounds.curvature) * bounds.row_norm
         longest = bounds.curvature * bounds.row_norm * self.target_bound
-        rows = _contributions(context, _weighted_row, row_norm, root=True)
-        products = _contributions(context, _product, longest, root=False)
+        longer = clip_of_units(*rows_of_units(context.problem, context.sizes))
+        rows = _contributions(context, _weighted_row, row_norm * math.sqrt(longer), root=True)
+        products = _contributions(context, _product, longest * longer, root=False)
         declared = (
             SecondMoments(name=MOMENTS, contributions=rows, noise_std=1.0, uses=1, adjacency=adjacency),
             Release(name=PRODUCTS, contributions=products, noise_std=1.0, uses=1, adjacency=adjacency),
@@ -123,6 +130,9 @@ def _contributions(context: PublicContext, of_record: Any, clip: float, *, root:
         weight, role = fraction(context, level), context.sizes.role_of(level) or level
         weight = math.sqrt(weight) if root else weight
         own = function(of_record, score_loss(context.problem, level), row(context.problem, level), weight)
+        loss = context.problem.loss(level)
+        if isinstance(loss, UnitLoss):
+            own = function(_rows_of_unit if root else _sum_of_unit, own, loss.mean_rows)
         parts[role] = Contribution(own, weight * clip, context.sizes.count(role))
     return parts
 
@@ -138,6 +148,17 @@ def _product(loss: Any, row: Any, weight: Any, x: Tree, record: Tree) -> jax.Arr
     """The row times the target, which is minus the derivative of the squared loss at a score of zero."""
     own = row(record)
     return (-weight * jax.grad(loss, 1)(x, jnp.zeros((), own.dtype), record) * own).astype(own.dtype)
+
+
+def _rows_of_unit(of_row: Any, mean_rows: Any, x: Tree, unit: Bundle) -> jax.Array:
+    """All rows of a unit, the sum of whose products is divided by the mean of rows."""
+    rows = jax.vmap(lambda row: of_row(x, row))(unit.rows)
+    return jnp.where(unit.present[:, None], rows / jnp.sqrt(mean_rows), 0).astype(rows.dtype)
+
+
+def _sum_of_unit(of_row: Any, mean_rows: Any, x: Tree, unit: Bundle) -> jax.Array:
+    summed = sum_over_rows(lambda row: of_row(x, row), unit)
+    return (summed / mean_rows).astype(summed.dtype)
 
 
 @passing("reach", structure=("problem",))

@@ -8,26 +8,21 @@ import jax
 import jax.numpy as jnp
 
 from dpbilevel.constraints import Unconstrained
-from dpbilevel.errors import InvalidArgument, InvalidProblem
-from dpbilevel.linear_loss import LinearBounds, LinearLoss
+from dpbilevel.errors import InvalidProblem
+from dpbilevel.linear_loss import LinearBounds
 from dpbilevel.methods.context import PublicContext, gradient
 from dpbilevel.methods.training_gradients import levels_of
-from dpbilevel.methods.unit_losses import has_bundles
+from dpbilevel.methods.unit_losses import linear_loss
 from dpbilevel.problem import BilevelProblem
 
 Tree = Any
 
 
 def linear_bounds(context: PublicContext, name: str) -> LinearBounds:
-    """The declared bounds of a problem's losses; raises unless it is a linear model with one score per record."""
-    if has_bundles(context.sizes):
-        raise InvalidArgument(
-            f"rows_per_unit: must be 1 for {name}, whose sensitivity is that of a record with one row; use one row per "
-            "unit, or dpb.Refit()"
-        )
+    """The declared bounds of the losses of rows; raises unless they are a linear model with one score per row."""
     problem, y = context.problem, context.point[1]
-    losses = [problem.loss(level) for level in levels_of(context)]
-    known = [loss.bounds for loss in losses if isinstance(loss, LinearLoss) and loss.bounds is not None]
+    losses = [linear_loss(problem.loss(level)) for level in levels_of(context)]
+    known = [loss.bounds for loss in losses if loss is not None and loss.bounds is not None]
     if len(known) < len(losses) or not hasattr(y, "ndim") or y.ndim != 1:
         raise InvalidProblem(
             f"{name}: needs a linear model with one score per record and declared bounds; give dpb.LinearLoss(..., "
@@ -42,9 +37,9 @@ def linear_bounds(context: PublicContext, name: str) -> LinearBounds:
 
 @functools.lru_cache(maxsize=64)
 def score_loss(problem: BilevelProblem, level: str) -> Callable[[Tree, Any, Tree], Any]:
-    """(x, score, record) -> the loss of a record of a level, where a lower record of full weight has weight one."""
-    loss = problem.loss(level)
-    assert isinstance(loss, LinearLoss)
+    """(x, score, row) -> the loss of a row of a level, where a lower one of full weight has weight one."""
+    loss = linear_loss(problem.loss(level))
+    assert loss is not None, "checked"
     if level == "upper":
         return loss.loss
     return lambda x, score, record: loss.loss(x, score, record) / problem.lower_scale(x)
@@ -52,9 +47,9 @@ def score_loss(problem: BilevelProblem, level: str) -> Callable[[Tree, Any, Tree
 
 @functools.lru_cache(maxsize=64)
 def row(problem: BilevelProblem, level: str) -> Callable[[Tree], Any]:
-    """record -> its row."""
-    loss = problem.loss(level)
-    assert isinstance(loss, LinearLoss)
+    """A row of records -> its vector."""
+    loss = linear_loss(problem.loss(level))
+    assert loss is not None, "checked"
     return loss.row
 
 

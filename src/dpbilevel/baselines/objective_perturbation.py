@@ -14,6 +14,11 @@ a public tolerance. This ends for all records, since the objective is smooth and
 depends on the records, and only the time shows it (see `docs/guarantee.md`). The tolerance bounds how far the result is
 from the exact minimiser, and noise on the output hides it: the guarantee depends on no rate of convergence.
 
+**Units** with several rows have a loss that is multiplied by a number, so that its gradient is bounded: min(1, c m/r)
+for a unit of r rows, with c = sqrt(k/m), which leaves units of sqrt(k m) rows as they are. It is charged as
+`privacy.objective` proves: derivatives of k rows depend on the noise, which costs a factor of 4^k in delta, and about
+1.4 times the noise for k = 8. There are k places for the rows of each unit in memory.
+
 **The ridge** is at least what keeps the cost of the determinant at a share of epsilon. Large noise asks for more: along
 a direction in which the sum of losses has curvature h, the minimiser is (h c - b)/(h + ridge) for a coefficient c, and
 its mean squared error is smallest at ridge = noise^2/(h c^2). With h = n K R^2/d, that of isotropic rows, and c = 1/R,
@@ -37,16 +42,18 @@ from dpbilevel.errors import InvalidArgument, InvalidProblem, TrainerFailed
 from dpbilevel.execution.program import Call, Program, State
 from dpbilevel.foundation.arguments import positive
 from dpbilevel.foundation.compilation import Compiled
+from dpbilevel.foundation.precision import isolated_jax_config
 from dpbilevel.linear_loss import LinearBounds
 from dpbilevel.methods.context import PublicContext
 from dpbilevel.methods.noiseless.noiseless import noiseless_training
 from dpbilevel.methods.training_gradients import levels_of, number_of_records, pools
+from dpbilevel.methods.unit_losses import clip_of_units, rows_of_units
 from dpbilevel.privacy.budget import Budget
+from dpbilevel.privacy.bundles import Bundle
 from dpbilevel.privacy.declared import ApproximateDP, DeclaredRelease
 from dpbilevel.privacy.noise import standard_normal
-from dpbilevel.privacy.objective import ObjectiveNoise
+from dpbilevel.privacy.objective import MOST_ROWS, ObjectiveNoise, smallest_ridge
 from dpbilevel.problem import BilevelProblem
-from dpbilevel.records import isolated_jax_config
 
 Tree = Any
 Floats = npt.NDArray[np.float64]
@@ -100,7 +107,8 @@ class ObjectivePerturbation(Baseline):
         if not budget.is_private or budget.delta is None:
             return noiseless_training(context, pools(context))
         number, sizes = number_of_records(context), context.sizes
-        noise = self.noise(budget, bounds, number, context.y_dimension)
+        units = _Units.of(context)
+        noise = self.noise(budget, bounds, number, context.y_dimension, units.rows, units.reach)
         roles = {level: sizes.role_of(level) or level for level in levels_of(context)}
         release = DeclaredRelease(
             name=PERTURBED,
@@ -112,11 +120,12 @@ class ObjectivePerturbation(Baseline):
                 f"{PERTURBED}: the guarantee holds if the loss is convex in the score and its second derivative is at "
                 f"most the declared {bounds.curvature:g} (Redberg et al. 2023)"
             ),
+            rows_per_unit=units.rows,
         )
 
         def run(state: State, arrays: Mapping[str, Tree], keys: npt.NDArray[np.uint32]) -> State:
             records = {level: arrays[role] for level, role in roles.items()}
-            return state | {"y": _perturbed(context.problem, bounds, noise, number, state, records, keys)}
+            return state | {"y": _perturbed(context.problem, bounds, units, noise, number, state, records, keys)}
 
         program = Program(
             rounds=1,
@@ -132,20 +141,56 @@ class ObjectivePerturbation(Baseline):
             "tolerance": (noise.tolerance / number, "largest norm of the mean gradient at the result"),
         }
 
-    def noise(self, budget: Budget, bounds: LinearBounds, records: int, columns: int) -> ObjectiveNoise:
-        """Ridge, noise and tolerance, from public numbers."""
-        own = {"derivative": bounds.derivative, "curvature": bounds.curvature, "row_norm": bounds.row_norm}
-        bend = bounds.curvature * bounds.row_norm**2
-        tolerance = _TOLERANCE * records * bounds.derivative * bounds.row_norm
-        smallest = bend / math.expm1(min(self.share * budget.epsilon, _MOST_COST))
-        first = ObjectiveNoise.of(budget, **own, ridge=smallest, tolerance=tolerance)
+    def noise(
+        self, budget: Budget, bounds: LinearBounds, records: int, columns: int, rows: int = 1, reach: float = 1.0
+    ) -> ObjectiveNoise:
+        """Ridge, noise and tolerance, from public numbers; ``rows`` and ``reach`` are k and c of units."""
+        own: dict[str, Any] = {"curvature": bounds.curvature, "row_norm": bounds.row_norm, "rows": rows, "reach": reach}
+        smallest = smallest_ridge(min(self.share * budget.epsilon, _MOST_COST), **own)
+        own |= {"derivative": bounds.derivative}
+        own |= {"tolerance": _TOLERANCE * records * bounds.derivative * bounds.row_norm}
+        first = ObjectiveNoise.of(budget, **own, ridge=smallest)
         wanted = first.noise_std**2 * columns / (records * bounds.curvature)
-        return ObjectiveNoise.of(budget, **own, ridge=max(smallest, wanted), tolerance=tolerance)
+        return ObjectiveNoise.of(budget, **own, ridge=max(smallest, wanted))
+
+
+@dataclass(frozen=True)
+class _Units:
+    """What is public of units.
+
+    Args:
+        rows: k, the most rows of one.
+        mean: m, by which their losses are divided.
+        reach: c, which bounds the gradient of one in units of that of a row.
+    """
+
+    rows: int
+    mean: float
+    reach: float
+
+    @classmethod
+    def of(cls, context: PublicContext) -> "_Units":
+        most, mean = rows_of_units(context.problem, context.sizes)
+        if most > MOST_ROWS:
+            raise InvalidArgument(
+                f"rows_per_unit={most}: must be at most {MOST_ROWS} for ObjectivePerturbation, whose delta is divided "
+                "by 4^k (use fewer rows per unit, or dpb.Refit())"
+            )
+        return cls(most, mean, clip_of_units(most, mean))
+
+    def flat(self, records: Tree) -> tuple[Tree, jax.Array]:
+        """All rows of records, and what multiplies the loss of each; that of absent ones is zero."""
+        if not isinstance(records, Bundle):
+            return records, jnp.ones(len(jax.tree.leaves(records)[0]))
+        rows = jnp.maximum(jnp.sum(records.present, axis=1, keepdims=True), 1)
+        weights = jnp.where(records.present, jnp.minimum(1.0, self.reach * self.mean / rows) / self.mean, 0.0)
+        return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), records.rows), weights.reshape(-1)
 
 
 def _perturbed(
     problem: BilevelProblem,
     bounds: LinearBounds,
+    units: _Units,
     noise: ObjectiveNoise,
     number: int,
     state: State,
@@ -164,7 +209,7 @@ def _perturbed(
 
         def derivatives(at: Floats) -> tuple[Floats, Floats]:
             gradient, curved = (
-                np.asarray(value) for value in _derivatives(problem, tuple(doubled), bounds)(x, at, doubled)
+                np.asarray(value) for value in _derivatives(problem, tuple(doubled), bounds, units)(x, at, doubled)
             )
             return gradient + own * at + slant, curved + np.diag(own)
 
@@ -192,10 +237,13 @@ def minimiser(derivatives: Derivatives, start: Floats, tolerance: float) -> Floa
 
 
 @functools.lru_cache(maxsize=64)
-def _derivatives(problem: BilevelProblem, levels: tuple[str, ...], bounds: LinearBounds) -> Callable[..., Any]:
+def _derivatives(
+    problem: BilevelProblem, levels: tuple[str, ...], bounds: LinearBounds, units: _Units
+) -> Callable[..., Any]:
     """(x, y, records by level) -> gradient and Hessian of the sum of losses; rows shortened, derivatives clipped."""
 
     def of_level(level: str, x: Tree, y: jax.Array, records: Tree) -> tuple[jax.Array, jax.Array]:
+        records, weights = units.flat(records)
         rows = jax.vmap(row(problem, level))(records)
         norms = jnp.linalg.norm(rows, axis=1, keepdims=True)
         rows = jnp.where(jnp.isfinite(norms), rows, 0.0) * jnp.minimum(
@@ -211,8 +259,8 @@ def _derivatives(problem: BilevelProblem, levels: tuple[str, ...], bounds: Linea
             )
 
         scores = rows @ y
-        derivatives = jax.vmap(clipped)(scores, records)
-        bends = jnp.clip(jax.vmap(jax.grad(clipped))(scores, records), 0.0, bounds.curvature)
+        derivatives = weights * jax.vmap(clipped)(scores, records)
+        bends = weights * jnp.clip(jax.vmap(jax.grad(clipped))(scores, records), 0.0, bounds.curvature)
         return derivatives @ rows, (rows * bends[:, None]).T @ rows
 
     @Compiled

@@ -35,6 +35,7 @@ from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.declared import BestOfRuns, DeclaredRelease
 from dpbilevel.privacy.ledger import Ledger
 from dpbilevel.privacy.noise import KeySchedule
+from dpbilevel.privacy.parts import job_of
 from dpbilevel.privacy.selection import NumberOfRuns, run_mu
 from dpbilevel.privacy.spend import Privacy
 from dpbilevel.problem import BilevelProblem
@@ -141,6 +142,11 @@ class PrivateRandomSearch(ScoredRuns):
         check_ledger(ledger)
         if not isinstance(budget, Budget):
             raise InvalidArgument(f"budget: must be dpb.Budget(epsilon, delta), not {type(budget).__name__}")
+        if job_of(records.sizes.mesh).is_several:
+            raise InvalidArgument(
+                "records: are on devices of several processes, and each would draw a number of runs of its own; use a "
+                "mesh of one process, or another method"
+            )
         draws = KeySchedule(seed)
         planned, charged = self._plan(problem, records, budget, start)
         planned = for_records(planned, records)

@@ -2,8 +2,10 @@
 
 A model is trained on the upper records only. One release then covers all sources at once: the sum of the losses of
 their records under that model, and the number of their records, as one contribution that is clipped jointly (the number
-of records of a source is as private as the records are). The sources are sorted by mean loss and split at the largest
-gap: those below it get equal weights, the others zero. The final training at these weights gets the remaining budget.
+of records of a source is as private as the records are). A unit with several rows contributes the mean of what its rows
+do, in whatever sources they are: it is no longer than the longest of them, so that clip and noise stay those of rows,
+and every unit counts once. The sources are sorted by mean loss and split at the largest gap: those below it get equal
+weights, the others zero. The final training at these weights gets the remaining budget.
 
 It only solves this kind of task. If sources are either good or bad it is hard to beat: one release instead of hundreds.
 It cannot assign graded weights, always drops at least one source, and does not apply to other hyperparameters.
@@ -33,7 +35,8 @@ from dpbilevel.execution.program import Program, Stage, State
 from dpbilevel.foundation.structure import function, passing
 from dpbilevel.methods.context import PublicContext
 from dpbilevel.methods.refit import Refit
-from dpbilevel.methods.unit_losses import has_bundles
+from dpbilevel.methods.unit_losses import has_bundles, loss_of_row, mean_over_rows
+from dpbilevel.privacy.bundles import Bundle
 from dpbilevel.privacy.calibration import calibrate, with_shares
 from dpbilevel.privacy.release import Contribution, Release
 
@@ -100,11 +103,6 @@ class ScreenSources(Baseline):
     def program(self, context: PublicContext) -> tuple[Program, Parameters]:
         """One round: train on upper records, score the sources, drop the bad ones."""
         sources, total = _simplex(context)
-        if has_bundles(context.sizes):
-            raise InvalidArgument(
-                "rows_per_unit: must be 1 for ScreenSources, which compares losses of rows by source; a unit may have "
-                "rows of several sources (use dpb.solve, or one row per unit)"
-            )
         shared = context.sizes.role_of("lower") == context.sizes.role_of("upper")
         share = 0.5 if shared else 1.0
         part = portion(context.budget, share)
@@ -115,7 +113,7 @@ class ScreenSources(Baseline):
             rounds=1,
             stages=[
                 *training.stages(tuple(trained), _finish, _trained),
-                self._stage(screened, total),
+                self._stage(screened, total, has_bundles(context.sizes)),
             ],
             start=training.start(lambda x, y: {"x": x, "y": y, "source_loss": jnp.zeros(sources, jnp.float32)}),
             observe=_observe,
@@ -132,10 +130,13 @@ class ScreenSources(Baseline):
         if loss is not None:
             check_pure("loss", lambda x, y, record: self.loss(y, record), context, "lower")  # type: ignore[misc]
         check_pure("source", lambda x, y, record: jnp.sum(jax.nn.one_hot(source(record), sources)), context, "lower")
-        plain = function(_lower_loss, context.problem.lower_loss) if loss is None else function(_own_loss, loss)
+        lower = loss_of_row(context.problem.lower_loss)
+        plain = function(_lower_loss, lower) if loss is None else function(_own_loss, loss)
         bounded = within(self.loss_range, plain, context.budget.is_private)
         half = (self.loss_range[1] - self.loss_range[0]) / 2
         vector = function(_BySource.vector, _BySource(function(source), sources, bounded, half))
+        if has_bundles(context.sizes):
+            vector = function(_of_unit, vector)
         clip = half * math.sqrt(2) if context.budget.is_private else math.inf
         return Release(
             name=SCREENING,
@@ -145,10 +146,11 @@ class ScreenSources(Baseline):
             adjacency=context.budget.adjacency,
         )
 
-    def _stage(self, release: Release, total: float) -> Stage:
+    def _stage(self, release: Release, total: float, of_units: bool) -> Stage:
         low, high = map(float, self.loss_range)
         least = max(_CERTAIN * release.noise_std / ((high - low) / 2), _RESOLUTION)
-        return Stage(release=release, query=at_carry, update=function(_screened, (low, high), least, float(total)))
+        update = _screened_by_units if of_units else _screened
+        return Stage(release=release, query=at_carry, update=function(update, (low, high), least, float(total)))
 
     def _role(self, context: PublicContext) -> str:
         return context.sizes.role_of("lower") or "lower"
@@ -187,6 +189,20 @@ class _BySource:
     def vector(self, point: Tree, record: Tree) -> Tree:
         mine = jax.nn.one_hot(self.source(record), self.sources)
         return {"loss": self.bounded(point, record) * mine, "number": self.half * mine}
+
+
+def _of_unit(of_row: Callable[[Tree, Tree], Tree], point: Tree, unit: Bundle) -> Tree:
+    return mean_over_rows(lambda row: of_row(point, row), unit)
+
+
+def _screened_by_units(
+    bounds: tuple[Any, Any], least: Any, total: Any, state: State, carry: State, answer: Tree, step: jax.Array
+) -> State:
+    # Units without rows, of a list of all ids, are in no source: fractions are those of the others.
+    low, high = bounds
+    others = jnp.maximum(jnp.sum(answer["number"]) / ((high - low) / 2), least)
+    of_others = {name: part / others for name, part in answer.items()}
+    return _screened(bounds, least, total, state, carry, of_others, step)
 
 
 def _screened(

@@ -24,7 +24,7 @@ import numpy.typing as npt
 from dpbilevel.errors import CheckpointRefused, InvalidArgument
 from dpbilevel.foundation.files import write_atomically
 
-FORMAT = "dpbilevel.checkpoint/1"
+FORMAT = "dpbilevel.checkpoint/2"
 
 _RESTART = "delete it to start a new run, which is charged again"
 

@@ -80,8 +80,9 @@ def _units(sizes: RecordShapes) -> Iterator[bytes]:
 
 
 def _devices(sizes: RecordShapes) -> list[bytes]:
-    # On another number of devices, partial sums are merged in another order.
-    return [] if sizes.mesh is None else [device.device_kind.encode() for device in sizes.mesh.devices]
+    # On another number of devices, partial sums are merged in another order; processes seal their own records.
+    devices = () if sizes.mesh is None else tuple(sizes.mesh.devices)
+    return [f"{device.device_kind} of {device.process_index}".encode() for device in devices]
 
 
 def _mac(key: bytes, name: str, pieces: Sequence[bytes]) -> str:

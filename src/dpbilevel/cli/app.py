@@ -9,7 +9,7 @@ import inspect
 import pkgutil
 import shlex
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,6 +19,8 @@ from typer.core import TyperCommand
 from dpbilevel.cli import applications
 from dpbilevel.cli import fit_command as shared
 from dpbilevel.cli.fit_command import COMMANDS, FitCommand, Positional
+from dpbilevel.cli.launch import member
+from dpbilevel.cli.registration import Launching, Resumable, add
 
 app = typer.Typer(
     help="Tune and train models on private data, under one (epsilon, delta) for everything.",
@@ -37,51 +39,11 @@ Run = Annotated[Path, Positional("The folder of a run.")]
 Address = Annotated[str, Positional("A ledger file, or the URL of a database.")]
 
 
-def _added(example: str, name: str | None = None, to: typer.Typer = app) -> Callable[[Callable[..., None]], None]:
+def _added(
+    example: str, name: str | None = None, to: typer.Typer = app, kind: type[TyperCommand] = TyperCommand
+) -> Callable[[Callable[..., None]], None]:
     """Register a function as a command; its options are its parameters, with their help texts."""
-    return lambda function: _add(function, inspect.signature(function).parameters.values(), example, name, to)
-
-
-def _add(
-    function: Callable[..., None],
-    options: Iterable[inspect.Parameter],
-    example: str,
-    name: str | None,
-    to: typer.Typer,
-    kind: type[TyperCommand] = TyperCommand,
-) -> None:
-    function.__signature__ = inspect.Signature([_shown(option) for option in options])  # type: ignore[attr-defined]
-    to.command(name=name, cls=kind, epilog=f"Example: {example}")(function)
-
-
-def _shown(option: inspect.Parameter) -> inspect.Parameter:
-    """A parameter as an option or an argument of typer."""
-    if option.annotation is typer.Context:
-        return option
-    kind, text = option.annotation.__origin__, option.annotation.__metadata__[0]
-    shown: Any = typer.Option(f"--{option.name.replace('_', '-')}", help=text)
-    if isinstance(text, Positional):
-        shown = typer.Argument(metavar=option.name.upper(), help=text)
-    return option.replace(annotation=Annotated[kind, shown])
-
-
-class _Resumable(TyperCommand):
-    """A command that requires nothing else with ``--resume``: the run that it names has all options."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        required = [parameter for parameter in self.params if parameter.required]
-        typed = list(args)
-        if any(argument.partition("=")[0] == "--resume" for argument in args):
-            for parameter in required:
-                parameter.required = False
-            try:
-                rest = super().parse_args(ctx, args)
-            finally:
-                for parameter in required:
-                    parameter.required = True
-            if ctx.params["resume"] is not None:
-                return rest
-        return super().parse_args(ctx, typed)
+    return lambda function: add(function, inspect.signature(function).parameters.values(), example, to, name, kind)
 
 
 def register(kind: type[FitCommand]) -> None:
@@ -99,7 +61,7 @@ def register(kind: type[FitCommand]) -> None:
 
     fit.__doc__ = kind.__doc__
     context = inspect.Parameter("context", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
-    _add(fit, [context, *shared.options(kind)], kind.example, kind.command, app, _Resumable)
+    add(fit, [context, *shared.options(kind)], kind.example, app, kind.command, Resumable)
     COMMANDS[kind.command] = kind
 
 
@@ -138,6 +100,24 @@ def schema(
 
 for _found in pkgutil.iter_modules(applications.__path__, f"{applications.__name__}."):
     register(importlib.import_module(_found.name).COMMAND)
+
+
+@_added("dpbilevel launch --processes 4 tune people.csv --target income --schema schema.toml --out run", kind=Launching)
+def launch(
+    command: Annotated[list[str], Positional("tune or reweight, with its options.")],
+    processes: Annotated[int | None, "How many processes there are."] = None,
+    coordinator: Annotated[
+        str | None,
+        "HOST:PORT of process 0, if this machine is one of several; by default all processes are on this one.",
+    ] = None,
+    process: Annotated[
+        int | None, "With --coordinator: which process this is, from 0 on; mpirun, Slurm and Kubernetes say it."
+    ] = None,
+) -> None:
+    """Run tune or reweight as several processes, each with its part of the rows, on one machine or on several."""
+    from dpbilevel.cli.launch import launch as run
+
+    sys.exit(run(command, processes, coordinator, process))
 
 
 @_added("dpbilevel plan --rows 50000 --columns 100 --epsilon 1 --delta 1e-6")
@@ -214,6 +194,7 @@ def evaluate(
     positive_class: Annotated[str | None, "The class of auc and calibration, if there are more than two."] = None,
     unit: shared.UnitColumn = None,
     rows_per_unit: shared.RowsPerUnit = None,
+    unit_ids: shared.UnitIds = None,
     adjacency: shared.Adjacency = "replace-one",
     ledger: shared.LedgerAddress = None,
     dataset: shared.Dataset = None,
@@ -237,6 +218,7 @@ def evaluate(
         positive_class=positive_class,
         unit=unit,
         rows_per_unit=rows_per_unit,
+        unit_ids=unit_ids,
         epsilon=epsilon,
         delta=delta,
         adjacency=adjacency,
@@ -255,6 +237,7 @@ def unit_sizes(
     delta: Annotated[
         float | None, "Its delta; by default 1/n^1.1, rounded down; n, the number of ids, is public."
     ] = None,
+    unit_ids: shared.UnitIds = None,
     largest: Annotated[int, "Bins end at 1, 2, 4, ... rows up to this number, which is public."] = 64,
     adjacency: shared.Adjacency = "replace-one",
     ledger: shared.LedgerAddress = None,
@@ -269,7 +252,9 @@ def unit_sizes(
     from dpbilevel.cli.layout import layout
     from dpbilevel.cli.unit_sizes import WantedSizes
 
-    wanted = WantedSizes(unit=unit, largest=largest, epsilon=epsilon, delta=delta, adjacency=adjacency)
+    wanted = WantedSizes(
+        unit=unit, unit_ids=unit_ids, largest=largest, epsilon=epsilon, delta=delta, adjacency=adjacency
+    )
     show_unit_sizes(data, wanted, layout(delimiter, ".", columns), (ledger, dataset), (json, quiet))
 
 
@@ -371,8 +356,10 @@ def root(
 def _command() -> str:
     """The command line for the report, without the password in the URL of a ledger: reports may be published."""
     from dpbilevel.cli.resuming import without_password
+    from dpbilevel.foundation.processes import current
 
-    return shlex.join(["dpbilevel", *map(without_password, sys.argv[1:])])
+    launched = ["launch", "--processes", str(current().count)] if current().is_several else []
+    return shlex.join(["dpbilevel", *launched, *map(without_password, sys.argv[1:])])
 
 
 def main() -> None:
@@ -384,6 +371,10 @@ def main() -> None:
         SIGNALS.install()
     )  # True if called from Python; for the command, `dpbilevel.cli.entry` has installed them for the whole process
     try:
+        if (described := member()) is not None:
+            from dpbilevel.cli.member import take_part
+
+            take_part(described, app)
         code = exit_code_of(app)
         SIGNALS.answer()  # a signal that arrived in a protected section which then failed
     finally:

@@ -84,14 +84,14 @@ def words(cells: Any, values: Sequence[str] = ()) -> npt.NDArray[np.object_]:
     return np.asarray(compute.fill_null(cells, "").to_numpy(zero_copy_only=False), dtype=object)
 
 
-def unit_ids(name: str, cells: Any) -> npt.NDArray[np.object_]:
-    """Cells of a column of ids as strings.
+def unit_ids(what: str, cells: Any) -> npt.NDArray[np.object_]:
+    """Ids as strings; ``what`` is what errors call their cells.
 
     Missing ones are refused: they would all be rows of one unit. So are numbers that are no integers: one id would be
     17 in one file and 17.0 in another, two units of one person, which may have two roles.
 
     >>> import pyarrow
-    >>> unit_ids("person", pyarrow.array(["17", "b-4"])).tolist()
+    >>> unit_ids("column 'person'", pyarrow.array(["17", "b-4"])).tolist()
     ['17', 'b-4']
     """
     import pyarrow
@@ -102,13 +102,13 @@ def unit_ids(name: str, cells: Any) -> npt.NDArray[np.object_]:
     known = compute.is_in(compute.utf8_lower(texts), pyarrow.array(sorted(MISSING)))
     if compute.any(compute.or_(compute.is_null(texts), known)).as_py():
         raise InvalidRecords(
-            f"column {name!r}: holds ids, none of them missing; empty cells and NA are missing values. Drop rows "
+            f"{what}: holds ids, none of them missing; empty cells and NA are missing values. Drop rows "
             "without an id, or give each of them an id of its own"
         )
     is_typed = types.is_floating(cells.type) or types.is_decimal(cells.type) or types.is_boolean(cells.type)
     if is_typed or compute.any(compute.match_substring_regex(texts, _FLOATS)).as_py():
         raise InvalidRecords(
-            f"column {name!r}: holds ids, which must be integers or text; these are floats or booleans, "
+            f"{what}: holds ids, which must be integers or text; these are floats or booleans, "
             "or look like 17.0. Write them as integers, in all files alike"
         )
     return words(texts)

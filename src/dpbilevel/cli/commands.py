@@ -31,6 +31,7 @@ from dpbilevel.cli.wording import for_command_line
 from dpbilevel.errors import InvalidArgument, UtilityWarning
 from dpbilevel.execution.progress import set_display, show_progress
 from dpbilevel.foundation.files import write_atomically
+from dpbilevel.foundation.processes import current
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.calibration import for_exact_noise
 from dpbilevel.privacy.ledger import Ledger
@@ -47,30 +48,40 @@ _SHOWN = 15  # maximum number of hyperparameters in the terminal; the report has
 @contextlib.contextmanager
 def _console(as_json: bool, quiet: bool) -> Iterator[Console]:
     show_warnings_as_lines()
-    with set_display("none" if quiet else "lines"):
+    with set_display("none" if quiet or not current().is_first else "lines"):
         yield Console(as_json, quiet)
 
 
 def resume(kind: type[FitCommand], folder: Path, given: dict[str, Any], command: str) -> None:
     """Resume a run with the options that it was started with; those that are ``given`` again must be the same."""
-    stored = stored_run(kind, folder)
-    fit(stored.fit_command(kind, folder, given), command, stored)
+    with current().telling():
+        stored = StoredRun.parsed(current().first("stored options", lambda: stored_run(kind, folder).text()))
+        asked = stored.fit_command(kind, folder, given)
+    fit(asked, command, stored)
 
 
 def fit(asked: FitCommand, command: str, stored: StoredRun | None = None) -> None:
-    """Fit the model of an application, or show its plan (``--dry-run``); with ``stored``, resume a run."""
+    """Fit the model of an application, or show its plan (``--dry-run``); with ``stored``, resume a run.
+
+    Of the processes of a job, the first has the ledger and the folder, and speaks.
+    """
+    with current().barrier("end of the run"):
+        _fit(asked, command, stored, is_first=current().is_first)
+
+
+def _fit(asked: FitCommand, command: str, stored: StoredRun | None, *, is_first: bool) -> None:
     out, rows = asked.out, asked.rows
     with _console(asked.json, asked.quiet) as console:
         check_options(asked)
-        if not asked.dry_run and stored is None:
+        if not asked.dry_run and stored is None and is_first:
             check_free(out, force=asked.force)
-        run_ledger = _ledger(asked.ledger, asked.dataset, asked.adjacency)
+        run_ledger = _ledger(asked.ledger, asked.dataset, asked.adjacency) if is_first else None
         job = prepared(asked)
         if asked.dry_run:
             tables = (job.table, *([] if job.validation is None else [job.validation]))
             # The number of rows of a file says nothing about units.
             counts = [table.rows if job.asked.unit is None else None for table in tables]
-            counts[0] = counts[0] if rows is None else rows
+            counts[0] = (counts[0] if job.listed is None else len(job.listed)) if rows is None else rows
             if None in counts:
                 raise InvalidArgument(
                     "--dry-run: reads no records and cannot count the rows of a CSV, or units; add --rows N, the "
@@ -80,6 +91,8 @@ def fit(asked: FitCommand, command: str, stored: StoredRun | None = None) -> Non
             show_forecast(console, forecast(job.plan(counts[0] or 0, validating)))
             return
         finished = run(job, ledger=run_ledger, command=command, stored=stored)
+        if finished is None:
+            return
         try:
             _show_review(console, finished.review, finished.folder)
         except BrokenPipeError:

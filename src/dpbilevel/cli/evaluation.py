@@ -6,7 +6,7 @@ a file that cannot be written. Space for the released scores is reserved before 
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from dpbilevel.cli.run_folder import HeldLedger
 from dpbilevel.cli.schema import Schema
 from dpbilevel.cli.signals import NOTHING_SPENT, SIGNALS
 from dpbilevel.cli.table_file import open_table
-from dpbilevel.cli.units import Unit, unit_of_scores
+from dpbilevel.cli.units import Unit, check_list, listed_units, unit_of_scores
 from dpbilevel.errors import DPBilevelError, InvalidArgument
 from dpbilevel.estimators.base import default_delta
 from dpbilevel.evaluation.evaluating import evaluate
@@ -44,6 +44,7 @@ class Wanted:
         groups: the column whose categories are groups.
         positive_class: the class of "auc" and "calibration".
         unit, rows_per_unit: the column of ids and the bound on their rows; by default those of the run.
+        unit_ids: a public list of all ids that may be in the data, if there is one.
         epsilon, delta, adjacency, noise: of the evaluation; without delta it is 1/n^1.1, rounded down.
         invalid: how rows with missing numbers are treated.
     """
@@ -53,6 +54,7 @@ class Wanted:
     positive_class: str | None
     unit: str | None
     rows_per_unit: int | None
+    unit_ids: Path | None
     epsilon: float
     delta: float | None
     adjacency: str
@@ -119,6 +121,8 @@ def score(review: Review, data: Path, out: Path, wanted: Wanted, *, layout: Layo
     target = review.model.target if review.model is not None else ""
     names, groups = wanted.names(schema, target), wanted.group_names(schema)
     unit = unit_of_scores(review, schema, wanted.unit, wanted.rows_per_unit)
+    check_list(wanted.unit_ids, unit)
+    listed = listed_units(wanted.unit_ids)
     table = open_table(data, layout)
     others = ([] if wanted.groups is None else [wanted.groups], [] if unit is None else [unit.column])
     needed = [*encoder.feature_names_in_, target, *others[0], *others[1]]
@@ -130,6 +134,7 @@ def score(review: Review, data: Path, out: Path, wanted: Wanted, *, layout: Layo
         )
     places = {} if wanted.groups is None else {"group": wanted.groups}
     rows = read_rows(table, encoder, schema, target, places, None if unit is None else unit.column)
+    rows = replace(rows, listed=listed)
     paying = Ledger(wanted.budget(rows.records)) if ledger is None else ledger
     reserved = _reserved(out)
     own = HeldLedger(paying, None if unit is None else unit_of_column(unit.column), lambda: _interrupted(out))
@@ -174,6 +179,7 @@ def _evaluated(
         group_names=None if groups is None else list(groups),
         units=rows.units,
         rows_per_unit=None if unit is None else unit.rows_per_unit,
+        unit_ids=rows.listed,
         ledger=ledger,
         noise=wanted.noise,
     )

@@ -37,6 +37,9 @@ Columns = Annotated[str | None, "NAME,NAME,...: the columns of a CSV file withou
 UnitColumn = Annotated[str | None, "A column of ids: protect all rows of one id; by default that of the schema."]
 RowsPerUnit = Annotated[int | None, "With units: how many rows of an id are used at most; public."]
 MeanRows = Annotated[float | None, "With units: a public guess of the mean number of rows of an id."]
+UnitIds = Annotated[
+    Path | None, "With units: a public text file that lists all ids that may be in the data, one on each line."
+]
 Devices = Annotated[int | None, "On how many devices the rows are divided, the first that JAX finds; by default one."]
 Invalid = Annotated[str, "refuse rows with missing numbers (before the charge), or zero them out."]
 LedgerAddress = Annotated[str | None, "The ledger of the data set: a file or a URL."]
@@ -44,6 +47,7 @@ Dataset = Annotated[str | None, "The name of the data set in the ledger."]
 Noise = Annotated[str, "float, or exact for integer noise (requires OpenDP)."]
 Seed = Annotated[int | None, "Fix the noise, for experiments. The run is then NOT private."]
 Force = Annotated[bool, "Replace the files of an earlier run."]
+Memory = Annotated[str | None, "At most so much memory, such as 2GB: rows that do not fit are held on disk."]
 Resume = Annotated[Path | None, "The folder of an interrupted run: finish it, at no further cost."]
 Json = Annotated[bool, "Print JSON."]
 Quiet = Annotated[bool, "Print only warnings and errors."]
@@ -90,11 +94,12 @@ class FitCommand:
     unit: UnitColumn = None
     rows_per_unit: RowsPerUnit = None
     mean_rows: MeanRows = None
+    unit_ids: UnitIds = None
     devices: Devices = None
+    memory: Memory = None
     # An option only of applications that give it a help text:
     validation: Path | None = None
     weight: str | None = None
-    memory: str | None = None
 
     command: ClassVar[str]
     example: ClassVar[str]
@@ -108,13 +113,18 @@ class FitCommand:
 
     def check(self) -> None:
         """Raise for invalid options, before a file is opened."""
+        from dpbilevel.cli.memory_limit import memory_limit
+
+        if self.memory is not None:
+            memory_limit(self.memory)
 
     def with_unit(self, schema: "Schema") -> "FitCommand":
         """The same with the unit that the schema declares; raises for options that do not fit it."""
-        from dpbilevel.cli.units import unit_of
+        from dpbilevel.cli.units import check_list, unit_of
 
         given = {name: getattr(self, name) for name in ("unit", "rows_per_unit", "mean_rows")}
         found = unit_of(schema, str(self.schema), **given)
+        check_list(self.unit_ids, found, self.validation)
         if found is None:
             return self
         return replace(self, unit=found.column, rows_per_unit=found.rows_per_unit, mean_rows=found.mean_rows)

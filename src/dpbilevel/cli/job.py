@@ -3,18 +3,21 @@
 No row is read here. Errors in names and declarations are found here, and a dry run goes no further.
 """
 
+import json
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from dpbilevel.cli.fit_command import FitCommand
 from dpbilevel.cli.holdout import held_out_rows
 from dpbilevel.cli.layout import layout
+from dpbilevel.cli.resuming import comparable
 from dpbilevel.cli.rows import fitted_encoder
 from dpbilevel.cli.schema import Schema, check_columns, read_schema
 from dpbilevel.cli.table_file import TableFile, open_table
-from dpbilevel.cli.units import unit_ids
+from dpbilevel.cli.units import ids_of_rows, listed_units
 from dpbilevel.encoding.encoder import BoundedEncoder
 from dpbilevel.errors import InvalidArgument
 from dpbilevel.estimators.base import PrivateEstimator
@@ -25,7 +28,10 @@ _FEWEST = 2  # rows of a run
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Job:
-    """Everything that is known before a row is read; the number of rows only if something follows from it."""
+    """Everything that is known before a row is read; the number of rows only if something follows from it.
+
+    ``listed`` are all ids of units that may be in the data, if a file lists them.
+    """
 
     asked: FitCommand
     table: TableFile
@@ -34,11 +40,22 @@ class Job:
     encoder: BoundedEncoder
     estimator: PrivateEstimator
     rows: int | None = None
+    listed: npt.NDArray[Any] | None = None
 
     @property
     def width(self) -> int:
         """The number of columns of an encoded row."""
         return len(self.encoder.group_of_column_)
+
+    def facts_of_all(self) -> dict[str, str]:
+        """What all processes of a job must have alike, by its name in the plural. Where files are may differ."""
+        tables = [self.table, *([] if self.validation is None else [self.validation])]
+        return {
+            "options": json.dumps(comparable(self.asked)),
+            "schemas": json.dumps(self.schema.to_json(), default=str),
+            "columns of files": repr([(table.names, table.kinds) for table in tables]),
+            "numbers of rows": repr([table.rows for table in tables]),
+        }
 
     def check_rows(self, rows: int) -> None:
         """Raise for fewer rows than a run needs; their number is public."""
@@ -79,19 +96,19 @@ def prepared(asked: FitCommand) -> Job:
             f"--memory: is not supported together with the unit {asked.unit!r} yet, whose number of rows is private; "
             "leave it out"
         )
-    known = schema.resolved(_FEWEST)
+    known, listed = schema.resolved(_FEWEST), listed_units(asked.unit_ids)
     encoder = fitted_encoder(known.features(asked.target, *asked.columns_apart()), asked.invalid)
-    estimator = _estimator(asked, known, encoder)
+    estimator = _estimator(asked, known, encoder, listed)
     table = open_table(asked.data, how)
     validation = None if asked.validation is None else open_table(asked.validation, how)
     check_columns(schema, where, table, [*features.columns, asked.target, *asked.columns_apart(), *units])
     if validation is not None:
         check_columns(schema, where, validation, [*features.columns, asked.target, *units])
-    rows = _count(asked, table) if features.needs_rows or asked.memory is not None else None
+    rows = _count(asked, table, listed) if features.needs_rows or asked.memory is not None else None
     if rows is not None and features.needs_rows:
         known = schema.resolved(max(round(rows * (asked.mean_rows or 1)), _FEWEST))
         encoder = fitted_encoder(known.features(asked.target, *asked.columns_apart()), asked.invalid)
-        estimator = _estimator(asked, known, encoder)
+        estimator = _estimator(asked, known, encoder, listed)
     return Job(
         asked=asked,
         table=table,
@@ -100,6 +117,7 @@ def prepared(asked: FitCommand) -> Job:
         encoder=encoder,
         estimator=estimator,
         rows=rows,
+        listed=listed,
     )
 
 
@@ -114,16 +132,20 @@ def _check_weight(where: str, asked: FitCommand, schema: Schema) -> None:
         )
 
 
-def _count(asked: FitCommand, table: TableFile) -> int | None:
+def _count(asked: FitCommand, table: TableFile, listed: npt.NDArray[Any] | None) -> int | None:
     """The public number of records: rows, or units, whose rows are private. A dry run reads no CSV, and is told it."""
+    if listed is not None:
+        return len(listed)
     if asked.unit is not None:
-        return asked.rows if asked.dry_run else len(np.unique(unit_ids(table, asked.unit)))
+        return asked.rows if asked.dry_run else len(np.unique(ids_of_rows(table, asked.unit)))
     if asked.dry_run:
         return table.rows if asked.rows is None else asked.rows
     return table.count_rows()
 
 
-def _estimator(asked: FitCommand, schema: Schema, encoder: BoundedEncoder) -> PrivateEstimator:
+def _estimator(
+    asked: FitCommand, schema: Schema, encoder: BoundedEncoder, listed: npt.NDArray[Any] | None
+) -> PrivateEstimator:
     target, kinds = schema.columns[asked.target], asked.estimators()
     if target.kind not in kinds:
         forms = {"classes": "classes = [...]", "range": "range = [low, high]"}
@@ -132,6 +154,7 @@ def _estimator(asked: FitCommand, schema: Schema, encoder: BoundedEncoder) -> Pr
     if target.scale != "linear" or target.missing:
         raise InvalidArgument(f"{asked.schema}: the target {asked.target!r} must have no scale and no missing = true")
     known: dict[str, Any] = {"data_norm": encoder.row_norm_}
+    known |= {} if listed is None else {"unit_ids": listed}
     known |= {"classes": list(target.values)} if target.kind == "classes" else {"target_range": target.values}
     for place, name in asked.place_columns().items():
         if schema.columns[name].kind != "categories":

@@ -1,31 +1,20 @@
 """How much memory a run takes, by public sizes, and whether its rows are on disk (``--memory``)."""
 
 import math
-import re
 from pathlib import Path
 
 from dpbilevel.cli.fit_command import FitCommand
+from dpbilevel.cli.memory_limit import memory_limit
 from dpbilevel.errors import InvalidArgument
+from dpbilevel.foundation.processes import current
 from dpbilevel.privacy.storage import Storage
 
-_UNITS = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 # Measured (docs/results/large.md): Python with its libraries, the compiler, and the blocks of a file that are encoded.
 _FIXED = 75 * 10**7
 _PER_ROW = 24  # bytes: roles, labels and masks
 _PER_NUMBER = 32  # bytes: for each row, a target that is a number, or a weight, with the copies on their way
+_PER_NAME = 12  # bytes: for each row, the name of its source
 _CELL = 4  # bytes of a number of an encoded row
-
-
-def memory_limit(text: str) -> int:
-    """A number of bytes.
-
-    >>> memory_limit("2GB"), memory_limit("1.5 gb")
-    (2000000000, 1500000000)
-    """
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]B)\s*", text.upper())
-    if found is None:
-        raise InvalidArgument(f"--memory {text}: must be a number with MB, GB or TB (try 2GB)")
-    return int(float(found[1]) * _UNITS[found[2]])
 
 
 def storage_for(asked: FitCommand, rows: int, width: int, *, has_number: bool) -> Storage | None:
@@ -39,10 +28,11 @@ def storage_for(asked: FitCommand, rows: int, width: int, *, has_number: bool) -
     """
     if asked.memory is None:
         return None
-    numbers = has_number + (asked.weight is not None)
-    limit, least = memory_limit(asked.memory), _FIXED + rows * (_PER_ROW + numbers * _PER_NUMBER)
-    # In memory they are held up to four times: in blocks, joined, set aside, and by role.
-    if least + 4 * rows * (width + 1) * _CELL <= limit:
+    numbers, names = has_number + (asked.weight is not None), len(asked.place_columns())
+    per_row = _PER_ROW + numbers * _PER_NUMBER + names * _PER_NAME
+    limit, least = memory_limit(asked.memory), _FIXED + rows * per_row
+    # In memory they are held up to four times: in blocks, joined, set aside, and by role. A process has its part.
+    if least + 4 * -(-rows // current().count) * (width + 1) * _CELL <= limit:
         return None
     if math.isinf(asked.epsilon):
         raise InvalidArgument(

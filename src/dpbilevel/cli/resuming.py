@@ -20,7 +20,13 @@ from dpbilevel.cli.run_folder import CHECKPOINT, OPTIONS, RUN, remove_checkpoint
 from dpbilevel.errors import InvalidArgument
 from dpbilevel.report.run_file import run_status
 
-_MOVABLE = ("data", "schema", "validation", "ledger")  # where something is; that it is the same is checked otherwise
+_MOVABLE = (
+    "data",
+    "schema",
+    "validation",
+    "unit_ids",
+    "ledger",
+)  # where something is; that it is the same is checked otherwise
 _OUTPUT = ("json", "quiet")
 _NEW_RUNS = ("force", "dry_run", "rows")  # options that mean something for a new run only
 _PASSWORD = r"(?<=://)([^:@/]*):[^@]*(?=@)"
@@ -47,12 +53,16 @@ class StoredRun:
     @classmethod
     def of(cls, asked: FitCommand, **known: Any) -> "StoredRun":
         """What to store of a run that is about to start."""
-        kept = {o.name: _stored(o.name, getattr(asked, o.name)) for o in options(type(asked)) if _is_kept(o.name)}
-        return cls(command=asked.command, options=kept, **known)
+        return cls(command=asked.command, options=_kept(asked), **known)
 
     def text(self) -> str:
         """As a file has it."""
         return json.dumps(dict(vars(self)), indent=1) + "\n"
+
+    @classmethod
+    def parsed(cls, text: str) -> "StoredRun":
+        """The inverse of `text`."""
+        return cls(**json.loads(text))
 
     def fit_command(self, kind: type[FitCommand], folder: Path, given: Mapping[str, Any]) -> FitCommand:
         """The command that the run was started with; raises for options that are given and differ."""
@@ -105,9 +115,18 @@ def stored_run(kind: type[FitCommand], folder: Path) -> StoredRun:
     return stored
 
 
+def comparable(asked: FitCommand) -> dict[str, Any]:
+    """The options that all processes of a job have alike, as JSON has them: where a file is may differ."""
+    return {name: value for name, value in _kept(asked).items() if name not in _MOVABLE}
+
+
+def _kept(asked: FitCommand) -> dict[str, Any]:
+    return {o.name: _stored(o.name, getattr(asked, o.name)) for o in options(type(asked)) if _is_kept(o.name)}
+
+
 def _read(folder: Path) -> StoredRun:
     try:
-        stored = StoredRun(**json.loads((folder / OPTIONS).read_text("utf-8")))
+        stored = StoredRun.parsed((folder / OPTIONS).read_text("utf-8"))
         complete = {"ledger", *_MOVABLE[:2]} <= set(stored.options)
     except (ValueError, TypeError):
         complete = False

@@ -26,20 +26,24 @@ class Rows:
     """All rows of a file.
 
     Args:
-        features: encoded features.
+        features: encoded features: `EncodedRows`, or `StreamedRows` where they do not fit into memory.
         target: labels as text or as `Codes`, or numbers.
         places: further columns by the name of the argument of `fit`, such as "sources".
         units: the id of the unit of each row; None if rows are protected.
+        listed: a public list of all ids that may be in the data; None without one.
     """
 
-    features: EncodedRows
+    features: Any
     target: Any
     places: Mapping[str, Array]
     units: Array | None = None
+    listed: Array | None = None
 
     @property
     def records(self) -> int:
         """The public number of records: of rows, or of units."""
+        if self.listed is not None:
+            return len(self.listed)
         return len(self.target) if self.units is None else len(np.unique(read_ids(self.units)))
 
 
@@ -104,7 +108,7 @@ def read_rows(
         for name, cells in listed.items():
             cells.append(listed_cells(name, schema, block, decimal))
         if unit is not None:
-            ids.append(unit_ids(unit, block[unit]))
+            ids.append(unit_ids(f"column {unit!r}", block[unit]))
         if weight is not None:
             weights.append(numbers(weight, block[weight], decimal))
     if not features:

@@ -157,11 +157,13 @@ class RunFolder:
         return ""
 
     def _how_to_resume(self) -> str:
-        checkpoint, name = self.checkpoint, self.command.split()[1]
+        checkpoint = self.checkpoint
         if checkpoint is None or not checkpoint.exists():
             remove_checkpoint(self.path)  # options alone are of no use
             return ""
-        return f"; resume it, at no further cost, with: dpbilevel {name} --resume {self.path}"
+        words = self.command.split()
+        started = words[: 5 if words[1] == "launch" else 2]  # dpbilevel launch --processes N tune
+        return f"; resume it, at no further cost, with: {' '.join(started)} --resume {self.path}"
 
     def _put_aside(self) -> None:
         """Put an earlier run aside; one that was put aside by a run that was then killed stays there instead."""
@@ -273,6 +275,19 @@ class RunLedger(Ledger):
             SIGNALS.ending = lambda: f"The run had started: {self._folder.abort()}."
             self._folder.replace_earlier()
         return receipt
+
+
+class FollowingLedger(Ledger):
+    """The ledger of a process of a job that is not the first: it charges nothing, and follows the first one's."""
+
+    def __init__(self, budget: Budget, also: Sequence[Chargeable]) -> None:
+        super().__init__(budget)
+        self._also = also
+        self.receipt: Receipt | None = None
+
+    def follow(self, releases: Sequence[Chargeable]) -> Receipt:
+        self.receipt = super().follow([*releases, *self._also])
+        return self.receipt
 
 
 class HeldLedger(Ledger):

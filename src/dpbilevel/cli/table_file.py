@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 from dpbilevel.cli.layout import NO_HEADER, Layout, check_header
 from dpbilevel.errors import InvalidArgument, InvalidRecords
 from dpbilevel.execution.progress import show_progress
-from dpbilevel.foundation.parquet import SUFFIXES, batches, footers, parquet_files, without_cells
+from dpbilevel.foundation.parquet import SUFFIXES, batches, footers, parquet_files, rows_within, without_cells
 
 Block = dict[str, Any]
 
@@ -61,19 +61,20 @@ class TableFile:
         first = self.names[0]
         return sum(len(block[first]) for block in self.blocks([first], "Counting rows of"))
 
-    def blocks(self, columns: Sequence[str], doing: str = "Reading") -> Iterator[Block]:
-        """The given columns of all rows, in order, as Arrow arrays of text."""
+    def blocks(self, columns: Sequence[str], doing: str = "Reading", within: slice | None = None) -> Iterator[Block]:
+        """The given columns of all rows, in order, as Arrow arrays of text; or of those ``within`` a range."""
         # Callers that need rows refuse empty files: the number of rows is known only at the end.
         headings = [self.headings[self.names.index(name)] for name in columns]
         with _without_cells(self.path), show_progress(f"{doing} {self.path.name}", 100, "percent") as advance:
             read = 0
-            for batch, part in self._parquet(headings) if self.kinds is not None else self._separated(headings):
+            rows = self._parquet(headings, within) if self.kinds is not None else self._separated(headings, within)
+            for batch, part in rows:
                 if batch.num_rows:
                     yield {name: _text(batch.column(at)) for name, at in zip(columns, headings, strict=True)}
                 advance(int(100 * part) - read)
                 read = int(100 * part)
 
-    def _separated(self, headings: Sequence[str]) -> Iterator[tuple[Any, float]]:
+    def _separated(self, headings: Sequence[str], within: slice | None) -> Iterator[tuple[Any, float]]:
         """Batches of rows, each with the fraction of the file read so far."""
         import pyarrow
         from pyarrow import csv as arrow_csv
@@ -93,14 +94,14 @@ class TableFile:
                 parse_options=arrow_csv.ParseOptions(delimiter=layout.delimiter, newlines_in_values=True),
                 convert_options=arrow_csv.ConvertOptions(column_types=text, include_columns=list(headings)),
             )
-            for batch in reader:
+            for batch in reader if within is None else rows_within(reader, within.start, within.stop):
                 yield batch, source.tell() / source.size()
 
-    def _parquet(self, headings: Sequence[str]) -> Iterator[tuple[Any, float]]:
-        read = 0
-        for batch in batches(self.path, headings):
+    def _parquet(self, headings: Sequence[str], within: slice | None) -> Iterator[tuple[Any, float]]:
+        read, rows = 0, self.rows if within is None else within.stop - within.start
+        for batch in batches(self.path, headings, within):
             read += batch.num_rows
-            yield batch, read / (self.rows or read)
+            yield batch, read / (rows or read)
 
 
 def open_table(path: Path, layout: Layout | None = None) -> TableFile:

@@ -1,6 +1,6 @@
 """A run on a file: read, charge, tune and train, write the released values."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,11 +14,13 @@ from dpbilevel.cli.holdout import HeldOut, divide, planned_scores, with_scores
 from dpbilevel.cli.job import Job
 from dpbilevel.cli.ledger import entry_fact
 from dpbilevel.cli.memory import storage_for
+from dpbilevel.cli.own_rows import read_own_rows
 from dpbilevel.cli.resuming import StoredRun
 from dpbilevel.cli.rows import Rows, column_names, read_rows
-from dpbilevel.cli.run_folder import RunFolder, check_free, finished, now, running
+from dpbilevel.cli.run_folder import FollowingLedger, RunFolder, check_free, finished, now, running
 from dpbilevel.cli.stored_rows import read_stored_rows
 from dpbilevel.estimators.prepared import Prepared
+from dpbilevel.foundation.processes import current
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.ledger import Ledger
 from dpbilevel.privacy.noise import KeySchedule
@@ -38,16 +40,18 @@ class Finished:
     folder: Path
 
 
-def run(job: Job, *, ledger: Ledger | None, command: str, stored: StoredRun | None = None) -> Finished:
+def run(job: Job, *, ledger: Ledger | None, command: str, stored: StoredRun | None = None) -> Finished | None:
     """Read the files, charge the ledger, fit, and write the folder; with ``stored``, resume the run that is there.
 
-    All errors in the input are found before the folder is created and anything is charged.
+    All errors in the input are found before the folder is created and anything is charged. Of several processes, the
+    first one charges and writes; the others return None.
     """
-    asked, declared = job.asked, job.schema.to_json()
-    if stored is None:
-        check_free(asked.out, force=asked.force)
-    else:
+    asked, declared, is_first = job.asked, job.schema.to_json(), current().is_first
+    current().agree(job.facts_of_all())
+    if stored is not None:
         stored.check_schema(asked.schema, declared)
+    elif is_first:
+        check_free(asked.out, force=asked.force)
     storage = None
     if job.rows is not None:
         storage = storage_for(asked, job.rows, job.width, has_number=job.schema.columns[asked.target].kind == "range")
@@ -75,8 +79,15 @@ def run(job: Job, *, ledger: Ledger | None, command: str, stored: StoredRun | No
     )
     also = () if scores is None else (scores.plan.release,)
     unit = None if asked.unit is None else unit_of_column(asked.unit)
+    if not is_first:
+        following = FollowingLedger(budget, also)
+        model: Any = job.estimator.set_params(ledger=following)
+        _fit(model, prepared, folder.checkpoint)
+        if scores is not None and following.receipt is not None:
+            scores.score(model, following.receipt, partial(_schedule, asked.seed, folder.checkpoint))
+        return None
     with running(folder, Ledger(budget) if ledger is None else ledger, also, unit) as charged:
-        model: Any = job.estimator.set_params(ledger=charged)
+        model = job.estimator.set_params(ledger=charged)
         _fit(model, prepared, folder.checkpoint)
         solution, evaluation = model.solution_, None
         if scores is not None and charged.receipt is not None:
@@ -115,17 +126,22 @@ def _fit(model: Any, prepared: Prepared, checkpoint: Path | None) -> None:
 
 def _read(job: Job, storage: Storage | None) -> tuple[Rows, Rows | None]:
     asked = job.asked
+    if current().is_several:
+        return read_own_rows(job, storage)
+    known, places = (job.table, job.encoder, job.schema, asked.target), asked.place_columns()
     if storage is not None and job.rows is not None:
         job.estimator.set_params(storage=storage.folder)
-        known = job.encoder, job.schema, asked.target
-        return read_stored_rows(job.table, *known, job.rows, storage, asked.weight), None
-    rows = read_rows(job.table, job.encoder, job.schema, asked.target, asked.place_columns(), asked.unit, asked.weight)
+        rows = read_stored_rows(*known, job.rows, places, asked.weight)
+    else:
+        rows = replace(read_rows(*known, places, asked.unit, asked.weight), listed=job.listed)
     if job.validation is None:
         return rows, None
     return rows, read_rows(job.validation, job.encoder, job.schema, asked.target, {}, asked.unit)
 
 
 def _prepared(model: Any, rows: Rows, validation: Rows | None) -> Prepared:
+    if rows.listed is not None:
+        model.set_params(unit_ids=rows.listed)  # without those that are set aside
     arguments: dict[str, Any] = dict(rows.places) | ({} if rows.units is None else {"units": rows.units})
     if validation is not None:
         more = () if validation.units is None else (validation.units,)
@@ -159,9 +175,16 @@ def _facts(job: Job, rows: Rows, validation: Rows | None, held: Rows | None) -> 
         **asked.place_columns(),
         **asked.facts(),
         **asked.unit_facts(),
+        **_list_of_units(job),
         "validation": validated,
         **({} if held is None else {"held out": f"{held.records:,} further {kind}, by {how}"}),
     }
+
+
+def _list_of_units(job: Job) -> dict[str, str]:
+    if job.asked.unit_ids is None or job.listed is None:
+        return {}
+    return {"list of units": f"{job.asked.unit_ids.name}, with {len(job.listed):,} ids, is public"}
 
 
 def _linear_model(job: Job, model: Any) -> LinearModel:

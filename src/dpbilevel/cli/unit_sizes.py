@@ -14,7 +14,7 @@ from dpbilevel.cli.ending import RunFailed, describe_unexpected
 from dpbilevel.cli.layout import Layout
 from dpbilevel.cli.run_folder import HeldLedger
 from dpbilevel.cli.table_file import open_table
-from dpbilevel.cli.units import unit_ids
+from dpbilevel.cli.units import ids_of_rows, listed_units
 from dpbilevel.cli.wording import for_command_line
 from dpbilevel.errors import InvalidArgument
 from dpbilevel.estimators.base import default_delta
@@ -32,11 +32,13 @@ class WantedSizes:
 
     Args:
         unit: the column of ids.
+        unit_ids: a public list of all ids that may be in the data, if there is one.
         largest: the end of the last bin but one; public.
         epsilon, delta, adjacency: of the histogram; without delta it is 1/n^1.1, rounded down, for n units.
     """
 
     unit: str
+    unit_ids: Path | None
     largest: int
     epsilon: float
     delta: float | None
@@ -55,11 +57,12 @@ def release_sizes(data: Path, wanted: WantedSizes, *, layout: Layout, ledger: Le
     table = open_table(data, layout)
     if wanted.unit not in table.names:
         raise InvalidArgument(f"--unit {wanted.unit}: {data} has no such column ({table.remedy})")
-    ids = unit_ids(table, wanted.unit)
-    budget = wanted.budget(len(np.unique(ids)))
+    ids = ids_of_rows(table, wanted.unit)
+    listed = listed_units(wanted.unit_ids)
+    budget = wanted.budget(len(np.unique(ids) if listed is None else listed))
     own = HeldLedger(Ledger(budget) if ledger is None else ledger, unit_of_column(wanted.unit), lambda: _SPENT)
     try:
-        return unit_sizes(ids, budget, largest=wanted.largest, ledger=own)
+        return unit_sizes(ids, budget, largest=wanted.largest, unit_ids=listed, ledger=own)
     except BaseException as error:
         if own.receipt is None:
             raise

@@ -4,12 +4,13 @@ Ids are private. They are read as text and never shown; the name of their column
 """
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from dpbilevel.cli.cells import words
+from dpbilevel.cli.cells import unit_ids
 from dpbilevel.cli.schema import Schema
 from dpbilevel.cli.table_file import TableFile
 from dpbilevel.errors import InvalidArgument, InvalidRecords
@@ -90,9 +91,34 @@ def unit_of_scores(review: Review, schema: Schema, unit: str | None, rows_per_un
     return unit_of(schema, "the schema of the run", unit=unit, rows_per_unit=rows_per_unit)
 
 
-def unit_ids(table: TableFile, column: str) -> npt.NDArray[Any]:
+def check_list(path: Path | None, unit: Unit | None, validation: Path | None = None) -> None:
+    """Raise for a list of ids without units, or with two files of rows."""
+    if path is not None and (unit is None or validation is not None):
+        remedy = "name the column of ids by --unit" if unit is None else "leave --validation out"
+        raise InvalidArgument(f"--unit-ids {path}: lists the units of one file of rows, with units; {remedy}")
+
+
+def listed_units(path: Path | None) -> npt.NDArray[Any] | None:
+    """The ids of a public list, a text file with one on each line; None without a file."""
+    if path is None:
+        return None
+    import pyarrow
+
+    try:
+        lines = path.read_text(encoding="utf-8").rstrip("\r\n").splitlines()
+    except (OSError, UnicodeDecodeError):
+        raise InvalidArgument(
+            f"--unit-ids {path}: cannot be read; must be a text file in UTF-8 with one id on each line"
+        ) from None
+    ids = read_ids(unit_ids(f"--unit-ids {path}", pyarrow.array(lines, pyarrow.string())), name="unit_ids")
+    if len(np.unique(ids)) < len(ids):
+        raise InvalidArgument(f"--unit-ids {path}: must list every id once; one is listed twice")
+    return ids
+
+
+def ids_of_rows(table: TableFile, column: str) -> npt.NDArray[Any]:
     """The private ids of all rows, as text; raises if one is missing."""
-    blocks = [words(block[column]) for block in table.blocks([column], "Reading units of")]
+    blocks = [unit_ids(f"column {column!r}", block[column]) for block in table.blocks([column], "Reading units of")]
     if not blocks:
         raise InvalidRecords(f"{table.path}: has no rows, and so no units")
     return read_ids(np.concatenate(blocks))

@@ -6,7 +6,7 @@ and errors of other libraries, which may quote cells, are replaced.
 
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -37,26 +37,34 @@ class Table:
         shape: numbers of rows and columns.
         kinds: the kind of each column, from its type.
         read: returns the columns of a slice of rows: a list of arrays, or one array with one row per column.
+        held: which rows are here, in order, if others are not: ``read`` then returns slices of these.
     """
 
     names: tuple[Any, ...] | None
     shape: tuple[int, int]
     kinds: tuple[Kind, ...]
     read: Callable[[slice], Chunk]
+    held: npt.NDArray[np.intp] | None = None
 
     @property
     def labels(self) -> tuple[Any, ...]:
         """How declarations refer to the columns: by name, or by position if they have no names."""
         return tuple(range(self.shape[1])) if self.names is None else self.names
 
-    def chunks(self) -> Iterator[tuple[slice, Chunk]]:
-        """Iterate over all rows in order, in chunks."""
+    def chunks(self, wanted: npt.NDArray[np.bool_] | None = None) -> Iterator[tuple[Any, Chunk]]:
+        """Iterate over all rows in order, in chunks, each with the places of its rows.
+
+        Chunks without a row that is ``wanted`` are not read. Rows that are not here are left out.
+        """
         rows, total, start = max(2, _CELLS // max(1, self.shape[1])), self.shape[0], 0
+        total = total if self.held is None else len(self.held)
         while start < total:
             # No chunk has one row, unless the table has: NumPy adds up a single row in another order, so that its last
             # bits would tell the number of rows, which is private with units.
             stop = total if total - start <= rows + 1 else start + rows
-            yield slice(start, stop), self.read(slice(start, stop))
+            places: Any = slice(start, stop) if self.held is None else self.held[start:stop]
+            if wanted is None or wanted[places].any():
+                yield places, self.read(slice(start, stop))
             start = stop
 
 
@@ -69,6 +77,9 @@ def read_table(X: Any, dates: Collection[Any] = ()) -> Table:
     >>> table.names, table.shape, table.kinds
     (('age', 'sex', 'town'), (2, 3), ('numbers', 'strings', 'objects'))
     """
+    if hasattr(X, "as_table"):  # rows that are made when they are read
+        table: Table = X.as_table()
+        return table
     if is_dictionary(X):
         return _of_columns(tuple(X), [_column(name, column) for name, column in X.items()], dates)
     if hasattr(X, "iloc") and hasattr(X, "columns"):  # pandas
@@ -82,7 +93,9 @@ def read_table(X: Any, dates: Collection[Any] = ()) -> Table:
             X = X.tocsr()
         return _of_matrix(X, lambda rows: X[rows].toarray())
     matrix = _array("X", X)
-    return _of_matrix(matrix, lambda rows: matrix[rows])
+    table = _of_matrix(matrix, lambda rows: matrix[rows])
+    held = getattr(X, "held", None)
+    return table if held is None else replace(table, shape=(held.number, matrix.shape[1]), held=held.places)
 
 
 def is_dictionary(X: Any) -> bool:

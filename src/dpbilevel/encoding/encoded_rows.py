@@ -39,6 +39,25 @@ class Inherited(NamedTuple):
         return cls(tuple(caveats), any(rows.counts_rows for rows in found))
 
 
+class Held(NamedTuple):
+    """Which rows of a table an array has, where other processes of a job have the others.
+
+    Args:
+        places: their places in the table, in order.
+        number: the number of rows of the table.
+    """
+
+    places: npt.NDArray[np.intp]
+    number: int
+
+    def chosen(self, places: npt.NDArray[np.intp]) -> tuple[npt.NDArray[np.bool_], "Held"]:
+        """Of a table of some rows of this one, in order: which rows here are in it, and their places there."""
+        place = np.full(self.number, -1)
+        place[places] = np.arange(len(places))
+        own = place[self.places]
+        return own >= 0, Held(own[own >= 0], len(places))
+
+
 class EncodedRows(np.ndarray[Any, np.dtype[Any]]):
     """An array of rows with a declared norm and caveats.
 
@@ -67,6 +86,7 @@ class EncodedRows(np.ndarray[Any, np.dtype[Any]]):
     caveats: tuple[str, ...]
     terms: tuple[Any, ...] = ()  # of `dpbilevel.encoding.terms`; dropped where columns may have changed
     counts_rows: bool = False  # whether the columns follow from the number of rows, which is private for units
+    held: Held | None = None  # if these are not all rows of a table; dropped by every operation
 
     def __new__(
         cls, rows: npt.ArrayLike, *, data_norm: float | None = None, caveats: Sequence[str] = ()
@@ -89,6 +109,7 @@ class EncodedRows(np.ndarray[Any, np.dtype[Any]]):
         # NumPy calls this for every new array and view; a transposed array, for example, has different rows.
         self.data_norm = None
         self.terms = ()
+        self.held = None
         self.caveats = getattr(source, "caveats", ())
         self.counts_rows = getattr(source, "counts_rows", False)
 
@@ -205,7 +226,7 @@ class EncodedRows(np.ndarray[Any, np.dtype[Any]]):
 
 
 def caveats_of(values: Any) -> tuple[str, ...]:
-    """The caveats of all encoded rows in nested sequences and dictionaries, without duplicates.
+    """The caveats of all encoded rows, which may be streamed, in nested sequences and dictionaries, without duplicates.
 
     >>> caveats_of([EncodedRows([1.0], caveats=["one"]), {"more": EncodedRows([1.0], caveats=["two", "one"])}])
     ('one', 'two')
@@ -213,8 +234,8 @@ def caveats_of(values: Any) -> tuple[str, ...]:
     return Inherited.of(values).caveats
 
 
-def _encoded(values: Any) -> Iterator[EncodedRows]:
-    if isinstance(values, EncodedRows):
+def _encoded(values: Any) -> Iterator[Any]:
+    if isinstance(values, EncodedRows) or hasattr(values, "as_table"):  # rows that are made when they are read
         yield values
     elif isinstance(values, list | tuple):
         for value in values:

@@ -31,6 +31,7 @@ import numpy.typing as npt
 
 from dpbilevel.applications.regularization import UNTUNED
 from dpbilevel.encoding.encoded_rows import EncodedRows
+from dpbilevel.encoding.streamed_rows import StreamedRows
 from dpbilevel.encoding.terms import NAMES, Term, readout
 from dpbilevel.errors import InvalidArgument
 from dpbilevel.estimators.prepared import Rows, Unread
@@ -132,7 +133,7 @@ class Additive:
     def of(cls, X: Any, smooth: bool | str, rows: Rows) -> "Additive":
         """The terms that encoded rows carry; those of a plan have no shapes."""
         columns = rows.shape[1]
-        terms = X.terms if isinstance(X, EncodedRows) else ()
+        terms = X.terms if isinstance(X, EncodedRows | StreamedRows) else ()
         curves = X.terms if isinstance(X, Unread) else terms
         if not isinstance(smooth, bool | np.bool_) and smooth != SHARED:
             raise InvalidArgument(f"smooth={smooth!r}: must be True, False or {SHARED!r}, one penalty for all curves")

@@ -18,6 +18,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dpbilevel.encoding.columns import Table, is_dictionary, read_table
 from dpbilevel.encoding.encoded_rows import EncodedRows, caveats_of
+from dpbilevel.encoding.streamed_rows import StreamedRows
 from dpbilevel.errors import InvalidArgument, InvalidRecords, PrivacyLeakWarning
 from dpbilevel.estimators.copies import CountedCopies
 from dpbilevel.estimators.owners import Levels, Owners, planned_sizes
@@ -34,8 +35,9 @@ from dpbilevel.planning import DEFAULT_METHOD, Method, Plan, prepare, with_cavea
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.ledger import Ledger
 from dpbilevel.privacy.noise import KeySchedule
+from dpbilevel.privacy.parts import job_of
 from dpbilevel.privacy.record_shapes import RecordShapes
-from dpbilevel.privacy.shards import first_devices
+from dpbilevel.privacy.shards import mesh_of
 from dpbilevel.privacy.storage import Storage
 from dpbilevel.problem import BilevelProblem
 from dpbilevel.records import Records
@@ -71,6 +73,7 @@ class PrivateEstimator(CountedCopies):
         mean_rows: a public guess of the mean number of rows of an id; k by default, as in `dpb.Records`.
         unit_ids: a public list of all ids that may be in the data, as in `dpb.Records`: ids without rows are units.
         devices: on how many devices the rows are divided, the first that JAX finds; None for one, without dividing.
+            In a job of several processes, rows are divided among the devices of all of them.
         storage: a folder on a disk, for rows that need not fit into memory, as in `dpb.Records`. Rows of a role are
             then in the order of the table, so that sums, and with them models, differ in the last bits.
     """
@@ -127,9 +130,10 @@ class PrivateEstimator(CountedCopies):
         table = self._read(X, reset=like is None, fitted=False)
         scaled, caveat = (None, None) if like is None else (like.scaling, None)
         if scaled is None:
-            undeclared = self.data_norm is None and self.bounds is None and isinstance(X, EncodedRows)
+            undeclared = self.data_norm is None and self.bounds is None and isinstance(X, EncodedRows | StreamedRows)
             scaled, caveat = scaling(table, X.data_norm if undeclared else self.data_norm, self.bounds)
-        values = ScaledRows(scaled, table, refuse=self.invalid == "refuse", storage=Storage.of(self.storage))
+        refuse, storage, mesh = self.invalid == "refuse", Storage.of(self.storage), mesh_of(self.devices)
+        values = ScaledRows(scaled, table, refuse=refuse, storage=storage, mesh=mesh)
         return Rows(values, (*caveats_of((X, *more)), *([caveat] if caveat else [])), scaled)
 
     def _levels(self, upper: Sequence[Any], lower: Sequence[Any], owners: Owners | None) -> Levels:
@@ -151,12 +155,15 @@ class PrivateEstimator(CountedCopies):
         mesh = prepared.planned.sizes.mesh
         where = {"mesh": mesh, "storage": self.storage}
         records = Records(**prepared.records, **prepared.units, invalid=self.invalid, **where)
+        job = job_of(mesh)
         # Warnings come before the charge: if a filter turns one into an error, nothing has been spent.
-        for caveat in prepared.caveats:
-            warnings.warn(caveat, PrivacyLeakWarning, stacklevel=3)
-        self._warn_of_copies(stacklevel=3)
-        warn_beforehand(prepared.planned.privacy, prepared.planned.remarks, stacklevel=3)
-        warn_if_not_private(prepared.planned.budget, schedule, "random_state", stacklevel=4)
+        with job.barrier("warnings"):
+            if job.is_first:
+                for caveat in prepared.caveats:
+                    warnings.warn(caveat, PrivacyLeakWarning, stacklevel=3)
+                self._warn_of_copies(stacklevel=3)
+                warn_beforehand(prepared.planned.privacy, prepared.planned.remarks, stacklevel=3)
+                warn_if_not_private(prepared.planned.budget, schedule, "random_state", stacklevel=4)
         copies = self._copies_caveat()
         known = (*prepared.caveats, *(() if copies is None else (copies,)))
         solution, result = execute(
@@ -169,7 +176,7 @@ class PrivateEstimator(CountedCopies):
             facts=prepared.facts_as_text(),
             saves_required=saves_required,
         )
-        if not result.usable:
+        if not result.usable and job.is_first:
             warn_afterwards(result.sentence, stacklevel=3)
         attributes = dict(prepared.finish(solution.x, solution.y))
         if prepared.errors is not None and STANDARD_ERRORS in solution.history:
@@ -203,8 +210,7 @@ class PrivateEstimator(CountedCopies):
             first: where all hyperparameters start, or where each does.
             default: the method, unless the estimator has one.
         """
-        if self.devices is not None:
-            sizes = replace(sizes, mesh=first_devices(self.devices))
+        sizes = replace(sizes, mesh=mesh_of(self.devices))
         rows = sum(map(sizes.count, sizes.roles))
         budget = self._budget(rows)
         method = default if self.method is None else self.method

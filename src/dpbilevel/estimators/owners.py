@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpbilevel.encoding.encoded_rows import EncodedRows
+from dpbilevel.encoding.streamed_rows import StreamedRows
 from dpbilevel.errors import InvalidArgument
 from dpbilevel.estimators.prepared import Unread, levels
 from dpbilevel.estimators.split import split_by_hash
@@ -125,25 +126,8 @@ class Owners:
 
 
 def _check_encoded(X: Any) -> None:
-    if isinstance(X, EncodedRows):
+    if isinstance(X, EncodedRows | StreamedRows):
         check_columns_are_public([X])
-
-
-def check_no_weights(estimator: Any, sample_weight: Any, units: Any) -> None:
-    """Raise for weights together with units, before anything is read."""
-    if units is None and estimator.rows_per_unit is None:
-        return
-    weights = {
-        "sample_weight": sample_weight,
-        "largest_weight": estimator.largest_weight,
-        "class_weight": getattr(estimator, "class_weight", None),
-    }
-    for name, given in weights.items():
-        if given is not None:
-            raise InvalidArgument(
-                f"{name}: is not supported together with units yet; leave {name} out, or leave units and rows_per_unit "
-                "out, which protects rows"
-            )
 
 
 def planned_sizes(records: Mapping[str, Tree], estimator: Any) -> RecordShapes:

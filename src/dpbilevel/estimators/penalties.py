@@ -29,7 +29,7 @@ from dpbilevel.encoding.encoder import BoundedEncoder
 from dpbilevel.estimators.additive import Additive
 from dpbilevel.estimators.groups import numbered_groups
 from dpbilevel.estimators.linear import LinearEstimator
-from dpbilevel.estimators.owners import Owners, check_no_weights
+from dpbilevel.estimators.owners import Owners
 from dpbilevel.estimators.prepared import Prepared, Unread
 from dpbilevel.estimators.weights import Weights
 from dpbilevel.execution.notices import PASS_LIMIT
@@ -61,8 +61,8 @@ class PenaltyEstimator(LinearEstimator):
 
         Args:
             X, y: rows and targets.
-            sample_weight: one weight >= 0 per row, at most ``largest_weight``; larger ones are clamped to it. Not
-                together with units.
+            sample_weight: one weight >= 0 per row, at most ``largest_weight``; larger ones are clamped to it. With
+                units, weights are those of rows within the sum of a unit.
             units: the id of the unit of each row: integers or strings. Needs ``rows_per_unit``. The guarantee is then
                 that of all rows of one id, and the numbers of records are numbers of ids.
             checkpoint: path of a file from which an interrupted fit resumes, as in `dpbilevel.solve`. It is as secret
@@ -83,7 +83,6 @@ class PenaltyEstimator(LinearEstimator):
         return self._plan(self._prepare(Unread.of(rows, columns, self.data_norm)))
 
     def _prepare(self, X: Any, y: Any = None, sample_weight: Any = None, units: Any = None) -> Prepared:
-        check_no_weights(self, sample_weight, units)
         table = self._rows(X)
         targets = self._targets(y, table)
         weights = Weights.of(sample_weight, self.largest_weight, getattr(self, "class_weight", None), table, targets)

@@ -138,9 +138,9 @@ def split_levels(
         validating = validation_rows(rows, validation_fraction)
         return {"upper": _shapes(upper, validating), "lower": _shapes(lower, rows - validating)}
     selections = split(rows, validation_fraction, split_seed)
-    if isinstance(lower[0], ScaledRows) and lower[0].storage is not None:
+    if isinstance(lower[0], ScaledRows) and lower[0].is_in_order:
         for selection in selections:
-            selection.sort()  # a disk is written to in the order of the table
+            selection.sort()
     return levels(upper, lower, selections)
 
 

@@ -43,10 +43,12 @@ class Scaling:
             scaled[chosen] = chunk
         return scaled
 
-    def chunks(self, table: Table, *, refuse: bool = False) -> Iterator[tuple[slice, npt.NDArray[np.float32]]]:
-        """The same, chunk by chunk."""
+    def chunks(
+        self, table: Table, *, refuse: bool = False, wanted: npt.NDArray[np.bool_] | None = None
+    ) -> Iterator[tuple[Any, npt.NDArray[np.float32]]]:
+        """The same, chunk by chunk; those without a row that is ``wanted`` are left out."""
         unit_norm = not self.clamped and bool((self.size == 1).all())
-        for chosen, chunk in table.chunks():
+        for chosen, chunk in table.chunks(wanted):
             with np.errstate(all="ignore"):  # a NumPy warning would reveal an outlier
                 if unit_norm and isinstance(chunk, np.ndarray) and chunk.dtype == np.float32:
                     scaled = _within_unit_norm(chunk, refuse=refuse)

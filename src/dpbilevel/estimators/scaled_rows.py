@@ -9,10 +9,12 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from jax.sharding import Mesh
 
 from dpbilevel.encoding.columns import Table
 from dpbilevel.estimators.rows import Scaling, with_intercept
 from dpbilevel.privacy.memory import reserved
+from dpbilevel.privacy.parts import Part, job_of, own_range
 from dpbilevel.privacy.storage import Storage
 
 
@@ -26,6 +28,7 @@ class ScaledRows:
         intercept: whether rows have an additional constant column.
         basis: (columns, new columns), orthonormal; the columns are replaced by these combinations of them.
         storage: where rows are written to, if not to memory.
+        mesh: the devices that rows are divided among; of several processes, each has its own rows.
     """
 
     scaling: Scaling
@@ -34,6 +37,7 @@ class ScaledRows:
     intercept: bool = False
     basis: npt.NDArray[np.float64] | None = None
     storage: Storage | None = None
+    mesh: Mesh | None = None
 
     dtype = np.dtype(np.float32)
 
@@ -51,20 +55,34 @@ class ScaledRows:
         """The same rows in another basis; none is longer than before, up to rounding."""
         return replace(self, basis=basis)
 
-    def parts(self, selections: Sequence[npt.NDArray[np.intp]]) -> list[npt.NDArray[np.float32]]:
-        """Selected rows, one array for each of some disjoint selections, in its order; the table is read once."""
+    @property
+    def is_in_order(self) -> bool:
+        """Whether rows of a role should be in the order of the table: a disk, or a process, then reads a part of it."""
+        return self.storage is not None or self.mesh is not None
+
+    def parts(self, selections: Sequence[npt.NDArray[np.intp]]) -> list[Any]:
+        """Selected rows, one array for each of some disjoint selections, in its order; the table is read once.
+
+        In a job of several processes these are a `Part` of them.
+        """
         rows, columns = self.shape
-        parts = [reserved(len(selection), (columns,), self.dtype, self.storage) for selection in selections]
         part_of, place = np.full(rows, -1, np.int8), np.zeros(rows, np.min_scalar_type(rows))
+        parts = []
         for number, selection in enumerate(selections):
-            part_of[selection], place[selection] = number, np.arange(len(selection))
-        for chosen, chunk in self.scaling.chunks(self.table, refuse=self.refuse):
-            own = chunk if self.basis is None else in_basis(chunk, self.basis).astype(self.dtype)
-            scaled = with_intercept(own) if self.intercept else own
-            for number, part in enumerate(parts):
-                mine = part_of[chosen] == number
-                part[place[chosen][mine]] = scaled[mine]
-        return list(parts)
+            here = selection[own_range(len(selection), self.mesh)]
+            part_of[here], place[here] = number, np.arange(len(here))
+            parts.append(reserved(len(here), (columns,), self.dtype, self.storage))
+        job = job_of(self.mesh)
+        with job.barrier("rows"):
+            for chosen, chunk in self.scaling.chunks(self.table, refuse=self.refuse, wanted=part_of >= 0):
+                own = chunk if self.basis is None else in_basis(chunk, self.basis).astype(self.dtype)
+                scaled = with_intercept(own) if self.intercept else own
+                for number, part in enumerate(parts):
+                    mine = part_of[chosen] == number
+                    part[place[chosen][mine]] = scaled[mine]
+        if not job.is_several:
+            return list(parts)
+        return [Part(part, len(selection)) for part, selection in zip(parts, selections, strict=True)]
 
 
 def in_basis(rows: npt.NDArray[Any], basis: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:

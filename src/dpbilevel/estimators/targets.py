@@ -143,6 +143,9 @@ class Names:
             return cls(declared_names(f"{what}_names", names), rows.column(np.int32))
         if given is None:
             return cls(np.array(["all"]), np.zeros(rows.shape[0], np.int32))
+        if isinstance(given, Codes):
+            known, codes, caveat = name_codes(what, np.array(given.values), names, strict=True)
+            return cls(*_with_caveats(known, codes[given.indices], caveat))
         return cls(*_with_caveats(*name_codes(what, column(f"{what}s", given, rows.shape[0]), names, strict=True)))
 
 

@@ -21,9 +21,10 @@ from dpbilevel.evaluation.heldout import checked_pair, classes_of
 from dpbilevel.evaluation.means import NORM
 from dpbilevel.evaluation.of_units import (
     MEANING,
+    WithRows,
+    among_those_with_rows,
     caveats_without_units,
     in_places,
-    mean_over_rows,
     of_records,
     selected,
 )
@@ -32,15 +33,16 @@ from dpbilevel.evaluation.scoring import Declared, Metric, chosen_metrics, group
 from dpbilevel.execution.program import Program, Stage
 from dpbilevel.execution.running import check_ledger, run
 from dpbilevel.foundation.about import version
+from dpbilevel.methods.unit_losses import mean_over_rows
 from dpbilevel.planning import check_delta
 from dpbilevel.privacy.accounting import all_charges
 from dpbilevel.privacy.budget import Budget
+from dpbilevel.privacy.bundles import Bundle
 from dpbilevel.privacy.calibration import calibrate, for_exact_noise
 from dpbilevel.privacy.ledger import Ledger, Receipt
 from dpbilevel.privacy.noise import KeySchedule
 from dpbilevel.privacy.release import Contribution, Release
 from dpbilevel.privacy.spend import Privacy
-from dpbilevel.privacy.units import Bundle
 from dpbilevel.records import Records
 from dpbilevel.solving import check_noise, warn_if_not_private
 
@@ -64,6 +66,7 @@ def evaluate(
     edges: Any = None,
     units: Any = None,
     rows_per_unit: int | None = None,
+    unit_ids: Any = None,
     ledger: Ledger | None = None,
     seed: int | None = None,
     noise: str = "float",
@@ -104,6 +107,9 @@ def evaluate(
             rows. The number of records is that of units. Without, scores of a model that protects units have a caveat.
         rows_per_unit: k, public, with ``units``: how many rows of an id are used at most. Of a unit with more, k are
             drawn. It changes no noise.
+        unit_ids: with ``units``, a public list of all ids that may be in the data, not read off the rows, as in
+            `dpb.Records`. The guarantee then also hides whether a unit has rows at all. Scores are those of the units
+            that have rows; their number is released too, which takes a share of the budget.
         ledger: the data set's ledger; without one, the evaluation is accounted for on its own.
         seed: fixes the noise for experiments. The result is then reproducible, hence NOT private, and is marked so.
         noise: "float", or "exact" for integer noise, as in `solve`.
@@ -137,17 +143,18 @@ def evaluate(
     declared = Declared(loss_bound, positive_class, bins, edges, target_range, group_names)
     rows, targets = checked_pair(records)
     caveats = (*caveats_of(records), *caveats_without_units(model, units))
-    selection = selected(units, rows_per_unit, len(targets))
-    number = len(targets) if selection is None else len(selection.places)
+    selection = selected(units, rows_per_unit, len(targets), unit_ids)
+    number = len(targets) if selection is None else len(selection)
     check_delta(budget, number)
     metrics = chosen_metrics(metric, model, classes, budget, number, declared)
     group = _groups(metrics, groups, len(targets), declared)
-    planned = plan_scores(metrics, number, budget, noise)
+    scores = metrics if unit_ids is None else (*metrics, WithRows())
+    planned = plan_scores(scores, number, budget, noise)
     warn_if_noisy(planned, stacklevel=3, kind="rows" if units is None else "units")
     # The contributions are the library's own: in float64, whatever the user has set, a score without noise is exact.
     with jax.enable_x64(True):
         rows, targets, group = in_places(selection, rows, targets, group)
-        stored, bundles = of_records(selection, scored(metrics, model, rows, targets, classes, group))
+        stored, bundles = of_records(selection, scored(scores, model, rows, targets, classes, group))
         hidden = Records(both=stored, **bundles)
     for caveat in caveats:
         warnings.warn(caveat, PrivacyLeakWarning, stacklevel=2)
@@ -160,13 +167,13 @@ class ScorePlan:
     """Scores that are declared, and not yet charged: no record has been read.
 
     Attributes:
-        metrics: the metrics.
+        metrics: the metrics, and how many units have rows if a list declares all ids.
         number: the public number of records.
         budget: the budget of the scores.
         program: the program that releases them.
     """
 
-    metrics: tuple[Metric, ...]
+    metrics: tuple[Metric | WithRows, ...]
     number: int
     budget: Budget
     program: Program
@@ -206,7 +213,9 @@ class ScorePlan:
         return _result(self.metrics, released.values[1], self.release.noise_std, self.number, privacy)
 
 
-def plan_scores(metrics: tuple[Metric, ...], number: int, budget: Budget, noise: str, role: str = "both") -> ScorePlan:
+def plan_scores(
+    metrics: tuple[Metric | WithRows, ...], number: int, budget: Budget, noise: str, role: str = "both"
+) -> ScorePlan:
     """Declare scores on records of a role, with the noise that spends the budget."""
     with jax.enable_x64(True):
         program, release = _program(metrics, number, for_exact_noise(budget) if noise == "exact" else budget, role)
@@ -215,16 +224,22 @@ def plan_scores(metrics: tuple[Metric, ...], number: int, budget: Budget, noise:
     return ScorePlan(metrics, number, budget, program)
 
 
-def _result(metrics: tuple[Metric, ...], answer: Tree, noise: float, number: int, privacy: Privacy) -> Evaluation:
+def _result(
+    metrics: tuple[Metric | WithRows, ...], answer: Tree, noise: float, records: int, privacy: Privacy
+) -> Evaluation:
     """Scores from the answer of a release."""
-    mine = {chosen.name: (chosen, answer[chosen.name]) for chosen in metrics}
+    number, counted = records, {}
+    if WithRows.name in answer:
+        counted = {WithRows.name: WithRows().detail(answer[WithRows.name], noise, records)}
+        answer, noise, number = among_those_with_rows(answer, noise, records)
+    mine = {chosen.name: (chosen, answer[chosen.name]) for chosen in metrics if not isinstance(chosen, WithRows)}
     of_units = "" if privacy.rows_per_unit is None else MEANING
-    details = {name: chosen.detail(part, noise, number) for name, (chosen, part) in mine.items()}
+    details = {name: chosen.detail(part, noise, number) for name, (chosen, part) in mine.items()} | counted
     return Evaluation(
         values={name: chosen.value(part, number) for name, (chosen, part) in mine.items()},
         standard_errors={name: chosen.standard_error(part, noise, number) for name, (chosen, part) in mine.items()},
         privacy=privacy,
-        records=number,
+        records=records,
         ranges={name: chosen.largest for name, (chosen, _) in mine.items()},
         meanings={name: chosen.meaning + of_units for name, (chosen, _) in mine.items()},
         version=version(),
@@ -232,7 +247,7 @@ def _result(metrics: tuple[Metric, ...], answer: Tree, noise: float, number: int
     )
 
 
-def _groups(metrics: tuple[Metric, ...], groups: Any, number: int, declared: Declared) -> Any:
+def _groups(metrics: tuple[Metric | WithRows, ...], groups: Any, number: int, declared: Declared) -> Any:
     """The group of each row, if a metric needs it."""
     wanted = any(isinstance(chosen, GroupAccuracy) for chosen in metrics)
     if not wanted and (groups is not None or declared.group_names is not None):
@@ -241,7 +256,9 @@ def _groups(metrics: tuple[Metric, ...], groups: Any, number: int, declared: Dec
 
 
 @functools.lru_cache(maxsize=16)
-def _program(metrics: tuple[Metric, ...], number: int, budget: Budget, role: str = "both") -> tuple[Program, Release]:
+def _program(
+    metrics: tuple[Metric | WithRows, ...], number: int, budget: Budget, role: str = "both"
+) -> tuple[Program, Release]:
     clip = NORM * math.sqrt(len(metrics)) if budget.is_private else math.inf
     declared = Release(
         name="evaluation: " + ", ".join(chosen.name for chosen in metrics),
@@ -274,18 +291,18 @@ def _observe(state: Tree) -> Tree:
 
 
 @functools.lru_cache(maxsize=16)
-def _vector_of(metrics: tuple[Metric, ...]) -> Callable[[None, Tree], Tree]:
+def _vector_of(metrics: tuple[Metric | WithRows, ...]) -> Callable[[None, Tree], Tree]:
     return functools.partial(_vector, metrics)
 
 
-def _vector(metrics: tuple[Metric, ...], point: None, record: Tree) -> Tree:
+def _vector(metrics: tuple[Metric | WithRows, ...], point: None, record: Tree) -> Tree:
     """One record's contribution to all metrics jointly; of a unit, the mean over its rows."""
     if isinstance(record, Bundle):
-        return mean_over_rows(jax.vmap(lambda row: _vector(metrics, point, row))(record.rows), record)
+        return mean_over_rows(lambda row: _vector(metrics, point, row), record)
     return {chosen.name: chosen.contribution(record[chosen.name]) for chosen in metrics}
 
 
-def _zeros(metrics: tuple[Metric, ...]) -> Tree:
+def _zeros(metrics: tuple[Metric | WithRows, ...]) -> Tree:
     """An answer of zeros, in float64."""
     return jax.tree.map(np.zeros, {chosen.name: chosen.shape for chosen in metrics}, is_leaf=_is_shape)
 
@@ -296,7 +313,8 @@ def _is_shape(value: Any) -> bool:
 
 def warn_if_noisy(planned: ScorePlan, stacklevel: int, kind: str = "rows") -> None:
     """Warn, before the charge, if noise makes scores of little use."""
-    number, noise = planned.number, planned.release.noise_std * max(chosen.unit for chosen in planned.metrics)
+    units = [chosen.unit for chosen in planned.metrics if not isinstance(chosen, WithRows)]
+    number, noise = planned.number, planned.release.noise_std * max(units)
     if noise > _NOISY:
         warnings.warn(
             f"records: with {number:,} {kind} the noise alone has a standard deviation of {noise:.2g} of the score's "

@@ -19,40 +19,87 @@ leaves the mean over units what it is on average.
 of numbers in [0, b] lies in [0, b]. And for a unit with fractions w_c in cells c, which add up to one at most, the
 square of any sum_c a_c w_c is at most sum_c a_c^2 w_c (Jensen): counts vary no more than those of as many rows.
 
+**Units without rows.** If a public list declares all ids, a unit without rows contributes zero to everything, and
+counts in no mean: scores are those of the units that have rows. How many these are is private. So one number more is
+released with the others, 1/2 for a unit with rows, and all of them are divided by the released fraction of such units.
+Let f be the true fraction, m the mean of a contribution over units with rows, |m| <= 1/2, and let N and N' be the
+noise, of deviation s each. What is released is f m + N and f/2 + N', and the quotient errs by
+
+    (f m + N)/(f + 2 N') - m = (N - 2 m N')/(f + 2 N'),
+
+where the denominator is what was released: noise of a deviation of at most sqrt(2) s over the released fraction. Scores
+and intervals are computed with that noise, and with the released number of units as the size of the sample.
+Contributions of one score share N'. A ratio of counts does not depend on it. In a quantile of errors and in a variance
+its part is below that of the independent noise of their several contributions.
+
 **The model** is called on k rows of every unit, where absent rows repeat one of the same unit. A call on the rows
 themselves would show it their number, which is private: a compiled model, which may be kept in a file, has the shape.
 """
 
-from typing import Any
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from dpbilevel.errors import InvalidArgument
+from dpbilevel.evaluation.cells import UNIT, count_noise
 from dpbilevel.evaluation.heldout import rows_at
-from dpbilevel.privacy.units import Bundle, Selection, check_bounds, read_ids
+from dpbilevel.evaluation.means import NORM
+from dpbilevel.privacy.units import Selection, check_bounds, listed_ids, read_ids
 
 Tree = Any
 
 MEANING = "; a unit counts once, by the mean over its rows"
 
 
-def selected(units: Any, rows_per_unit: Any, rows: int) -> Selection | None:
+@dataclass(frozen=True)
+class WithRows:
+    """How many units of a declared list have rows: released with scores, and no score itself."""
+
+    name: ClassVar[str] = "units with rows"
+    unit: ClassVar[float] = UNIT
+    shape: ClassVar[tuple[int, ...]] = ()
+
+    def contribution(self, record: jax.Array) -> jax.Array:
+        """1/2 for every row, and so for the mean over the rows of a unit."""
+        return jnp.where(record, NORM, 0.0)
+
+    def detail(self, answer: Tree, noise: float, number: int) -> dict[str, Any]:
+        """The released number of units with rows, of so many, and the standard deviation of its noise."""
+        found = round(float(np.clip(np.asarray(answer) * UNIT, 0, 1)) * number)
+        return {"number": max(1, found), "noise": count_noise(noise, number)}
+
+
+def among_those_with_rows(answer: Mapping[str, Tree], noise: float, number: int) -> tuple[dict[str, Tree], float, int]:
+    """An answer as if it were that of the units with rows alone, its noise, and how many these are."""
+    having = int(WithRows().detail(answer[WithRows.name], noise, number)["number"])
+    share = having / number
+    scores = {name: part for name, part in answer.items() if name != WithRows.name}
+    return jax.tree.map(lambda leaf: np.asarray(leaf) / share, scores), math.sqrt(2) * noise / share, having
+
+
+def selected(units: Any, rows_per_unit: Any, rows: int, unit_ids: Any = None) -> Selection | None:
     """Which rows units hold; None if records are rows. Raises for ids that do not fit."""
     if units is None and rows_per_unit is None:
+        if unit_ids is not None:
+            raise InvalidArgument("unit_ids: must be left out without units and rows_per_unit; it lists ids of units")
         return None
     most, _ = check_bounds(rows_per_unit, None)
     if units is None:
         raise InvalidArgument("units: must be given with rows_per_unit, one id for each row")
-    return Selection.of(read_ids(units, rows), most)
+    ids = read_ids(units, rows)
+    return Selection.of(ids, most, listed_ids(unit_ids, ids))
 
 
 def in_places(selection: Selection | None, rows: Any, *columns: Any) -> tuple[Any, ...]:
     """Rows, and columns that are not None, in the places of units: k for every unit, whatever it has."""
     if selection is None:
         return rows, *columns
-    places = selection.places.reshape(-1)
+    places = selection.places.rows.reshape(-1)
     return rows_at(rows, places), *(None if column is None else column[places] for column in columns)
 
 
@@ -60,9 +107,9 @@ def of_records(selection: Selection | None, scored: Tree) -> tuple[Tree, dict[st
     """What was stored for rows in the places of units, and the arguments of `Records` that bundle it."""
     if selection is None:
         return scored, {}
-    number, most = selection.present.shape
-    present = selection.present.reshape(-1)
-    units = {"unit": np.repeat(np.arange(number), most)[present], "rows_per_unit": most}
+    number, most = len(selection), selection.rows_per_unit
+    present = selection.places.present.reshape(-1)
+    units = {"unit": np.repeat(np.arange(number), most)[present], "rows_per_unit": most, "unit_ids": np.arange(number)}
     return jax.tree.map(lambda leaf: leaf[present], scored), units
 
 
@@ -76,14 +123,3 @@ def caveats_without_units(model: Any, units: Any) -> tuple[str, ...]:
         "the training of the model protected units (all rows of one id), and these scores protect single rows; pass "
         "units=... and rows_per_unit=... to protect units",
     )
-
-
-def mean_over_rows(contributions: Tree, unit: Bundle) -> Tree:
-    """The mean of the contributions of the rows of a unit that are present; zero if none is."""
-    rows = jnp.maximum(jnp.sum(unit.present), 1)
-
-    def mean(leaf: jax.Array) -> jax.Array:
-        there = unit.present.reshape(-1, *[1] * (leaf.ndim - 1))
-        return jnp.sum(jnp.where(there, leaf, 0), axis=0) / rows
-
-    return jax.tree.map(mean, contributions)

@@ -14,6 +14,7 @@ from dpbilevel.evaluation.error_quantiles import quantile_interval
 from dpbilevel.evaluation.groups import group_interval, group_records
 from dpbilevel.evaluation.intervals import Interval, z_score
 from dpbilevel.evaluation.means import mean_interval
+from dpbilevel.evaluation.of_units import WithRows
 from dpbilevel.evaluation.r_squared import r2_interval
 from dpbilevel.foundation.arguments import one_of
 from dpbilevel.foundation.files import write_atomically
@@ -57,7 +58,8 @@ class Evaluation:
             to its range, in the form of ``values``. For means and bins it is exact; for the other metrics, which are
             ratios of noisy numbers, it is computed from their derivatives at the released numbers.
         privacy: the privacy spend.
-        records: the number of records, rows or units (public).
+        records: the number of records, rows or units (public). If a list declares all units, scores are those of the
+            units that have rows, whose released number is in ``details``, as "units with rows".
         ranges: the largest possible value of each metric, infinite if there is none; the smallest is zero, except for
             "r2", which has none.
         meanings: a description of each metric in words.
@@ -78,12 +80,22 @@ class Evaluation:
     @property
     def counted(self) -> str:
         """The number of records in words: records, or units if these are protected."""
-        return f"{self.records:,} {self._kind('records')}"
+        return f"{self.records:,} {self._kind('records')}{self._having_rows}"
 
     @property
     def counted_apart(self) -> str:
         """The same for records that were set aside: rows, or units."""
-        return f"{self.records:,} held-out {self._kind('rows')}"
+        return f"{self.records:,} held-out {self._kind('rows')}{self._having_rows}"
+
+    @property
+    def _having_rows(self) -> str:
+        found = self.details.get(WithRows.name)
+        return "" if found is None else f", of which {found['number']:,} ± {found['noise']:.2g} have rows"
+
+    @property
+    def _sample(self) -> int:
+        """The number of records that scores are of."""
+        return int(self.details.get(WithRows.name, {"number": self.records})["number"])
 
     def _kind(self, rows: str) -> str:
         return rows if self.privacy.rows_per_unit is None else "units"
@@ -134,11 +146,11 @@ class Evaluation:
             case "calibration":
                 return calibration_interval(released, self._parts(metric).index(part), level)
             case "r2":
-                return r2_interval(released, self.records, level)
+                return r2_interval(released, self._sample, level)
             case "error_quantiles":
-                return quantile_interval(released, part, self.records, level)
+                return quantile_interval(released, part, self._sample, level)
         score, noise = self.values[metric], self.standard_errors[metric]
-        return mean_interval(score, noise, self.ranges[metric], self.records, level)
+        return mean_interval(score, noise, self.ranges[metric], self._sample, level)
 
     def lines(self) -> Iterator[Line]:
         """All scores except for bins, one after the other, for display."""

@@ -47,6 +47,7 @@ from dpbilevel.evaluation.means import (
     log_losses,
     squared_errors,
 )
+from dpbilevel.evaluation.of_units import WithRows
 from dpbilevel.evaluation.r_squared import RSquared
 from dpbilevel.foundation.arguments import count, one_of, positive
 from dpbilevel.privacy.budget import Budget
@@ -94,7 +95,7 @@ def chosen_metrics(
 
 
 def scored(
-    metrics: tuple[Metric, ...],
+    metrics: tuple[Metric | WithRows, ...],
     model: Any,
     rows: Any,
     targets: Array,
@@ -106,7 +107,9 @@ def scored(
         check_same_kind(targets, classes)
     made = _Predictions(model, rows, targets, classes)
 
-    def stored(metric: Metric) -> Tree:
+    def stored(metric: Metric | WithRows) -> Tree:
+        if isinstance(metric, WithRows):
+            return np.ones(len(targets), np.bool_)
         if isinstance(metric, Accuracy):
             return made.right
         if isinstance(metric, GroupAccuracy):

@@ -30,7 +30,7 @@ from dpbilevel.privacy.ledger import Ledger
 from dpbilevel.privacy.noise import KeySchedule
 from dpbilevel.privacy.release import Contribution, Release
 from dpbilevel.privacy.spend import Privacy
-from dpbilevel.privacy.units import read_ids
+from dpbilevel.privacy.units import listed_ids, read_ids
 from dpbilevel.records import Records
 from dpbilevel.solving import warn_if_not_private
 
@@ -84,7 +84,13 @@ class UnitSizes:
 
 
 def unit_sizes(
-    units: Any, budget: Budget, *, largest: int = 64, ledger: Ledger | None = None, seed: int | None = None
+    units: Any,
+    budget: Budget,
+    *,
+    largest: int = 64,
+    unit_ids: Any = None,
+    ledger: Ledger | None = None,
+    seed: int | None = None,
 ) -> UnitSizes:
     """Release how many rows units have, within a budget of its own.
 
@@ -94,6 +100,8 @@ def unit_sizes(
         units: the id of the unit of each row: integers or strings.
         budget: of this release, with a finite epsilon; a small one will do.
         largest: public: bins end at 1, 2, 4, ... up to it, and one more is for all other units.
+        unit_ids: a public list of all ids that may be in the data, not read off the rows, as in `dpb.Records`. Units
+            without rows are in no bin.
         ledger: the ledger of the data set.
         seed: fixes the noise, for experiments. The result is then NOT private.
 
@@ -108,11 +116,14 @@ def unit_sizes(
     check_ledger(ledger)
     schedule = KeySchedule(seed)
     last = math.ceil(math.log2(count("largest", largest, "it is the end of the last bin but one (try 64)")))
-    _, numbers = np.unique(read_ids(units), return_counts=True)
-    number = len(numbers)
+    ids = read_ids(units)
+    listed = listed_ids(unit_ids, ids)
+    names = np.unique(ids) if listed is None else listed
+    numbers, number = np.bincount(np.searchsorted(names, ids), minlength=len(names)), len(names)
     check_delta(budget, number)
-    # Of 1, 2, 3 to 4, ... rows: the exponent of the smallest power of two that is large enough.
-    bins = np.minimum(np.ceil(np.log2(numbers)).astype(np.int32), last + 1)
+    # Of 1, 2, 3 to 4, ... rows: the exponent of the smallest power of two that is large enough; of no rows, none.
+    bins = np.minimum(np.ceil(np.log2(np.maximum(numbers, 1))).astype(np.int32), last + 1)
+    bins[numbers == 0] = -1
     release = _release(last + 2, number, budget)
     program = Program(
         rounds=1,

@@ -5,7 +5,6 @@ gradients. Where the model is a `LinearLoss` on rows that records hold, scores o
 rows where they are. Derivatives of any order are such products, too. All other functions are computed in blocks.
 """
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from dpbilevel.linear_loss import LinearLoss
+from dpbilevel.privacy.bundles import unit_shape, units_from
 
 Tree = Any
 
@@ -30,7 +30,8 @@ def mean_over_records(
 
     Args:
         function: the function, of arguments and a record.
-        records: pytree of arrays with a common leading axis, which may be longer than the number of records.
+        records: pytree of arrays with a common leading axis, which may be longer than the number of records; or units
+            that are `Packed`, of which those that are absent have no rows.
         present: which records are summed.
         stored: whether absent records are known to be zeros, as those of `Memory.stored` are. Otherwise they are
             replaced by zeros, in a copy: they may hold non-finite values, and zero times such a value is not zero.
@@ -39,7 +40,7 @@ def mean_over_records(
     if not stored:
         records = jax.tree.map(lambda leaf: leaf[:number], records)
         records = jax.tree.map(lambda leaf: jnp.where(_broadcast(present, leaf), leaf, jnp.zeros_like(leaf)), records)
-    size = max(1, sum(math.prod(leaf.shape[1:]) for leaf in jax.tree.leaves(records)))
+    size = max(1, sum(leaf.size for leaf in jax.tree.leaves(unit_shape(records))))
     blocks = _mean_in_blocks(function, records, present, min(number, max(1, _ELEMENTS // size)))
     if not isinstance(function, LinearLoss) or (leaf := _leaf_of_rows(function, records)) is None:
         return blocks
@@ -60,7 +61,7 @@ def _mean_in_blocks(
     def block_sum(arguments: Any, first: jax.Array) -> jax.Array:
         # The last block is shifted back to end with the records; records of the block before are masked.
         begin = jnp.minimum(first, number - block)
-        part, taken = jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, begin, block), (records, present))
+        part, taken = units_from(records, begin, block), jax.lax.dynamic_slice_in_dim(present, begin, block)
         taken = taken & (begin + jnp.arange(block) >= first)
         values = jax.vmap(lambda record: function(*arguments, record))(part)
         return _sum(jnp.where(taken, values, 0))

@@ -68,7 +68,7 @@ def records_needed(records: int, ratio: float) -> int:
 
 
 def memory_remarks(rows_per_unit: int | None, mean_rows: float | None) -> tuple[str, ...]:
-    """A remark on bundles of units that take much more memory than their rows.
+    """A remark on units that take much more memory than their rows, where they are not packed.
 
     >>> memory_remarks(8, 4.0), len(memory_remarks(8, 2.0))
     ((), 1)
@@ -76,8 +76,9 @@ def memory_remarks(rows_per_unit: int | None, mean_rows: float | None) -> tuple[
     if rows_per_unit is None or mean_rows is None or rows_per_unit <= _MOST_MEMORY * mean_rows:
         return ()
     return (
-        f"Units are stored with {rows_per_unit} rows each: with {mean_rows:g} on average (mean_rows), that is "
-        f"{rows_per_unit / mean_rows:.2g} times the memory of their rows; a smaller rows_per_unit needs less",
+        f"Units have {rows_per_unit} places for rows each, on a GPU, on several devices and in a black box: with "
+        f"{mean_rows:g} rows on average (mean_rows), that is {rows_per_unit / mean_rows:.2g} times the memory of their "
+        "rows; a smaller rows_per_unit needs less",
     )
 
 

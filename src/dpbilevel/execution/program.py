@@ -18,7 +18,8 @@ import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 
-from dpbilevel.errors import InvalidArgument, InvalidProblem
+from dpbilevel.errors import InvalidArgument, InvalidProblem, NotCharged
+from dpbilevel.foundation.processes import ALONE, Job
 from dpbilevel.foundation.structure import function, register
 from dpbilevel.privacy.accounting import Chargeable
 from dpbilevel.privacy.declared import DeclaredRelease
@@ -74,6 +75,11 @@ class Stage:
 
     def run(self, answer: Answer, state: State, keys: jax.Array, first: Any = 0) -> State:
         """Run all steps of the stage; ``keys`` has a row of keys, or of exact noise, for each use from ``first`` on."""
+        step = self.step(answer, state, keys, first)
+        return self.end(state, _repeated(step, self.uses_per_round, self.begin(state)))
+
+    def step(self, answer: Answer, state: State, keys: jax.Array, first: Any) -> Callable[[jax.Array, Tree], Tree]:
+        """The function (index, carry) -> carry of one step."""
 
         def step(index: jax.Array, carry: Tree) -> Tree:
             noisy = None
@@ -82,7 +88,7 @@ class Stage:
                 noisy = answer(self.release, self.query(state, carry, index), key)
             return self.update(state, carry, noisy, index)
 
-        return self.end(state, _repeated(step, self.uses_per_round, self.begin(state)))
+        return step
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -178,9 +184,19 @@ class Program:
         return not any(isinstance(stage, Call) for stage in self.stages)
 
     @property
+    def has_stages_only(self) -> bool:
+        """Whether records are read by releases only: by no black box, and by no exact means."""
+        return all(isinstance(stage, Stage) for stage in self.stages)
+
+    @property
     def keys_per_round(self) -> int:
         """Number of noise keys per round. Each use of a release has its own index in the key schedule."""
         return sum(stage.keys_per_round for stage in self.stages)
+
+    @property
+    def uses_per_round(self) -> int:
+        """Number of uses of all releases per round."""
+        return sum(stage.uses_per_round for stage in self.stages if stage.release is not None)
 
     def take(self, receipt: Receipt, schedule: KeySchedule, rounds: int) -> int:
         """Redeem the next rounds on a receipt; returns the index of their first use in the key schedule."""
@@ -225,13 +241,19 @@ class Program:
             return self.keys_per_round
         return max(_KEYS, 2 ** math.ceil(math.log2(max(1, self.keys_per_round))))
 
-    def randomness(self, schedule: KeySchedule, first: int, rounds: int) -> Randomness:
+    def randomness(self, schedule: KeySchedule, first: int, rounds: int, job: Job = ALONE) -> Randomness:
         """The randomness of some rounds, from a first use on: exact noise, or keys from which noise is generated.
 
-        It has the shapes of `randomness_shapes`: what no round and no use reads is zero.
+        It has the shapes of `randomness_shapes`: what no round and no use reads is zero. It is the same on all
+        processes of a job: the first of them draws exact noise, and keys are those of its schedule.
         """
-        drawn = self.draws(rounds) if self.is_exact else self.keys(schedule, first, rounds)
-        return jax.tree.map(_filled, drawn, self.randomness_shapes())
+        if job.is_several and not (self.is_exact or schedule.is_common):
+            raise NotCharged("schedule: is that of one process, and every process of a job must add the same noise")
+        if not self.is_exact:
+            return _filled(self.keys(schedule, first, rounds), self.randomness_shapes())
+        with job.barrier("exact noise"):
+            drawn = self.draws(rounds if job.is_first else 0)
+        return job.broadcast_arrays(jax.tree.map(_filled, drawn, self.randomness_shapes()))
 
     def randomness_shapes(self) -> Any:
         """Shapes and dtype of the randomness of one call of the compiled loop."""

@@ -1,6 +1,6 @@
 """Progress of a run: a bar on terminals, plain lines where the command line requests them, nothing otherwise.
 
-The number of rounds is public. Neither it nor the time per round depends on the values of records.
+How often releases are used is public. Neither it nor the time of a use depends on the values of records.
 """
 
 import contextlib
@@ -79,7 +79,7 @@ def set_display(display: Display) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def show_progress(title: str, total: int, unit: str = "rounds") -> Iterator[Advance]:
+def show_progress(title: str, total: int, unit: str = "releases") -> Iterator[Advance]:
     """Show progress up to a total on stderr; the returned function adds to the count.
 
     >>> with set_display("none"), show_progress("tuning", 20) as advance:
@@ -122,7 +122,7 @@ def _lines(printer: _LinePrinter, title: str, total: int, unit: str) -> Advance:
         if done == 0:
             return
         now = time.monotonic()
-        if finished:  # the time of the first rounds includes their compilation
+        if finished:  # the time of the first ones includes their compilation
             paces.append((now - last) / done)
         last, finished = now, finished + done
         if finished >= total:

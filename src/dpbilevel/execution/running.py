@@ -5,6 +5,7 @@ nothing else in the library executes a program on records (`tests/guarantees/tes
 """
 
 import contextlib
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,13 +15,17 @@ import numpy as np
 
 from dpbilevel.checkpoint.checkpoint import Checkpoint
 from dpbilevel.errors import InvalidArgument
+from dpbilevel.execution.parts import Observer, uses_in
 from dpbilevel.execution.program import Program
 from dpbilevel.execution.progress import set_display, show_progress
+from dpbilevel.foundation.precision import isolated_jax_config
+from dpbilevel.foundation.processes import ALONE, Job
 from dpbilevel.privacy.accounting import Chargeable
 from dpbilevel.privacy.budget import Budget
 from dpbilevel.privacy.ledger import Ledger, Receipt
 from dpbilevel.privacy.noise import KeySchedule
-from dpbilevel.records import Records, isolated_jax_config
+from dpbilevel.privacy.parts import job_of
+from dpbilevel.records import Records
 
 Tree = Any
 
@@ -74,37 +79,40 @@ def run(
     """
     # The charge precedes any access to a record. Whatever happens after it, it is not refunded.
     history: list[Tree] = []
+    job = job_of(records.sizes.mesh)
     if receipt is not None:
         if checkpoint is not None:
             raise InvalidArgument("receipt: must be left out with a checkpoint, which charges")
     elif checkpoint is None:
         releases = [release for part in parts for release in part.releases]
-        receipt = charge(releases, budget, ledger, description, records.sizes.rows_per_unit)
+        receipt = charge(releases, budget, ledger, description, records.sizes.rows_per_unit, job)
     else:
         schedule = checkpoint.schedule
         receipt = checkpoint.charge(ledger or Ledger(budget), records, description)
         history = checkpoint.history(parts[0], start)
     with contextlib.ExitStack() as stack:
-        if not progress:
+        if not (progress and job.is_first):
             stack.enter_context(set_display("none"))
-        advance = stack.enter_context(show_progress(description, sum(part.rounds for part in parts)))
+        uses = sum(part.rounds * part.uses_per_round for part in parts)
+        advance = stack.enter_context(show_progress(description, uses))
         values, trained = start, _NOTHING
         for index, part in enumerate(parts):
-            state, done = part.start(values[0], start[1]), 0
+            state, done, steps = part.start(values[0], start[1]), 0, 0
             if checkpoint is not None:
-                state, done = checkpoint.restore(index, part, state)
+                state, done, steps = checkpoint.restore(index, part, state)
             if done:
                 part.take(receipt, schedule, done)
-                advance(done)
-            chunk = chunk_length(part.rounds)
+            advance(done * part.uses_per_round + uses_in(part, 0, steps))
+            chunk, observer = chunk_length(part.rounds), Observer(advance)
+            if checkpoint is not None:
+                observer = Observer(advance, functools.partial(checkpoint.save, index, 0, history))
             for first in range(done, part.rounds, chunk):
                 number = min(chunk, part.rounds - first)
-                state, observed = records.execute(part, receipt, schedule, _plain(state), number)
+                state, observed = records.execute(part, receipt, schedule, _plain(state), number, steps, observer)
                 if index == 0:
                     history.append(jax.tree.map(np.asarray, observed))
                 if checkpoint is not None:
-                    checkpoint.save(index, first + number, state, history)
-                advance(number)
+                    checkpoint.save(index, first + number, history, state)
             values = part.finish(_plain(state))
             # Of the state that a checkpoint keeps, so that a resumed run has it too.
             trained = jax.tree.map(np.asarray, part.observe(_plain(state))) if index else _NOTHING
@@ -118,9 +126,18 @@ def charge(
     ledger: Ledger | None,
     description: str,
     rows_per_unit: int | None = None,
+    job: Job = ALONE,
 ) -> Receipt:
-    """Charge releases to a ledger, or to one of their own if there is none; the receipt allows each of them once."""
-    return (ledger or Ledger(budget)).charge(releases, budget, description, rows_per_unit=rows_per_unit)
+    """Charge releases to a ledger, or to one of their own if there is none; the receipt allows each of them once.
+
+    The first process of a job charges, and the others have their receipts once it has.
+    """
+    charged = ledger or Ledger(budget)
+    return job.by_first(
+        "charge",
+        lambda: charged.charge(releases, budget, description, rows_per_unit=rows_per_unit),
+        lambda: charged.follow(releases),
+    )
 
 
 def check_ledger(ledger: Any) -> None:

@@ -4,6 +4,8 @@ JAX has one setting for both. Losses are traced under the user's setting, becaus
 type under the other one (and JAX 0.10 confuses an array that it has seen under both).
 """
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -38,3 +40,20 @@ def in_user_precision(program: Any) -> Any:
         return narrowed(part) if jnp.issubdtype(part.dtype, jnp.integer) else part
 
     return jax.tree.map(convert, program, is_leaf=lambda part: isinstance(part, Partial))
+
+
+@contextlib.contextmanager
+def isolated_jax_config() -> Iterator[None]:
+    """The JAX settings under which programs run: float64 for noise and sums, and no debugging that inspects values.
+
+    ``jax_debug_nans`` would turn a record's value into an exception, and ``jax_disable_jit`` would show values to the
+    losses. Settings that could fail a run after its charge are off too: strict type promotion and transfer guards.
+    """
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(jax.enable_x64(True))
+        stack.enter_context(jax.debug_nans(False))
+        stack.enter_context(jax.debug_infs(False))
+        stack.enter_context(jax.disable_jit(False))
+        stack.enter_context(jax.numpy_dtype_promotion("standard"))
+        stack.enter_context(jax.transfer_guard("allow"))
+        yield

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from dpbilevel.constraints import Domain, project
 from dpbilevel.errors import InvalidArgument, TrainerFailed
 from dpbilevel.execution.program import Call, State
-from dpbilevel.foundation.arguments import one_of
+from dpbilevel.foundation.arguments import count, one_of
 from dpbilevel.inner.solver import Declare, InnerProblem, InnerSolver, Parameters
 from dpbilevel.privacy.budget import ADJACENCIES, Adjacency
 from dpbilevel.privacy.declared import ApproximateDP, DeclaredRelease, Event, GaussianDP
@@ -42,6 +42,10 @@ class BlackBox(InnerSolver):
         event: the privacy cost of one call to each record that it reads, `GaussianDP(mu)` or
             `ApproximateDP(epsilon, delta)`. The guarantee of the run relies on this declaration.
         adjacency: the neighbouring relation of the event; it must be that of the budget.
+        rows_per_unit: k, for records that are units of several rows: the event is then the cost of one call to *all*
+            rows of a unit that has at most k, which no call of this library can check. ``lower`` and ``upper`` are
+            `Bundle`s: ``rows`` is a pytree of arrays of shape (units, rows per unit, ...), and ``present`` says which
+            rows exist. Without it, the event is the cost to a record with one row, and units with more are refused.
 
     >>> import numpy as np, dpbilevel as dpb
     >>> def train(x, lower, upper, upper_weight):  # output perturbation of a mean that is shrunk by x
@@ -54,6 +58,7 @@ class BlackBox(InnerSolver):
     train: Train
     event: Event
     adjacency: Adjacency = "replace-one"
+    rows_per_unit: int | None = None
     calibrated: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -65,6 +70,8 @@ class BlackBox(InnerSolver):
                 "cost of one call of the trainer; without it nothing can be charged"
             )
         one_of("adjacency", self.adjacency, ADJACENCIES, "it defines which data sets are neighbours")
+        if self.rows_per_unit is not None:
+            count("rows_per_unit", self.rows_per_unit, "it is the most rows of a unit that the event is the cost for")
 
     def declare(self, problem: InnerProblem, declare: Declare) -> DeclaredRelease:
         """One call per round, at the declared cost, on the records of each level that it reads."""
@@ -72,7 +79,12 @@ class BlackBox(InnerSolver):
         roles = {sizes.role_of(level) for level in problem.levels if context.problem.loss(level) is not None}
         counts = {role: sizes.count(role) for role in sizes.roles if role in roles}
         return DeclaredRelease(
-            name=problem.name, roles=counts, event=self.event, uses=problem.rounds, adjacency=self.adjacency
+            name=problem.name,
+            roles=counts,
+            event=self.event,
+            uses=problem.rounds,
+            adjacency=self.adjacency,
+            rows_per_unit=self.rows_per_unit,
         )
 
     def stage(self, problem: InnerProblem, release: DeclaredRelease) -> tuple[Call, Parameters]:

@@ -19,9 +19,9 @@ import jax.numpy as jnp
 from dpbilevel.foundation.structure import function
 from dpbilevel.methods.context import PublicContext
 from dpbilevel.methods.training_gradients import fraction, levels_of
-from dpbilevel.methods.unit_losses import UnitLoss, linear_loss
+from dpbilevel.methods.unit_losses import UnitLoss, clip_of_units, linear_loss
+from dpbilevel.privacy.bundles import Bundle
 from dpbilevel.privacy.release import Contribution
-from dpbilevel.privacy.units import Bundle
 from dpbilevel.problem import BilevelProblem
 
 Tree = Any
@@ -29,8 +29,7 @@ Tree = Any
 
 def moments_clip(rows_per_unit: int, mean_rows: float, momentum: float) -> float:
     """c, the clip of a record's second moments in units of R^2; one for rows."""
-    surplus = rows_per_unit / mean_rows
-    return max(math.sqrt(surplus), surplus / (2 * (1 + momentum)))
+    return max(clip_of_units(rows_per_unit, mean_rows), rows_per_unit / mean_rows / (2 * (1 + momentum)))
 
 
 def moment_rows(context: PublicContext, norm: float) -> dict[str, Contribution]:

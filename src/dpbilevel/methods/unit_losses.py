@@ -12,6 +12,8 @@ of the data by a constant relative to data-free terms such as penalties; tuned p
 """
 
 import functools
+import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,8 +21,8 @@ import jax
 import jax.numpy as jnp
 
 from dpbilevel.linear_loss import LinearLoss
+from dpbilevel.privacy.bundles import Bundle
 from dpbilevel.privacy.record_shapes import RecordShapes
-from dpbilevel.privacy.units import Bundle
 from dpbilevel.problem import BilevelProblem, Loss
 
 Tree = Any
@@ -83,7 +85,39 @@ def rows_of_units(problem: BilevelProblem, sizes: RecordShapes) -> tuple[int, fl
     return int(sizes.record("lower").present.shape[-1]), problem.lower_loss.mean_rows
 
 
+def loss_of_row(loss: Loss) -> Loss:
+    """The loss of a row, of a loss of rows or of units."""
+    return loss.loss if isinstance(loss, UnitLoss) else loss
+
+
 def linear_loss(loss: Loss | None) -> LinearLoss | None:
     """The linear loss of a row, of a loss of rows or of units; None if it is not known to be linear."""
-    of_row = loss.loss if isinstance(loss, UnitLoss) else loss
+    of_row = None if loss is None else loss_of_row(loss)
     return of_row if isinstance(of_row, LinearLoss) else None
+
+
+def clip_of_units(rows_per_unit: int, mean_rows: float) -> float:
+    """c: the sum over the rows of a unit, divided by m, is clipped to c times what one row may have; one for rows.
+
+    sqrt(k/m) leaves a unit of sqrt(k m) equal rows as it is, and one of k unrelated rows.
+
+    >>> clip_of_units(8, 2.0), clip_of_units(1, 1.0)
+    (2.0, 1.0)
+    """
+    return math.sqrt(rows_per_unit / mean_rows)
+
+
+def mean_over_rows(of_row: Callable[[Tree], Tree], unit: Bundle) -> Tree:
+    """The mean over the rows of a unit that are present; zero if none is."""
+    rows = jnp.maximum(jnp.sum(unit.present), 1)
+    return jax.tree.map(lambda leaf: leaf / rows, sum_over_rows(of_row, unit))
+
+
+def sum_over_rows(of_row: Callable[[Tree], Tree], unit: Bundle) -> Tree:
+    """The sum over the rows of a unit that are present."""
+
+    def summed(leaf: jax.Array) -> jax.Array:
+        there = unit.present.reshape(-1, *[1] * (leaf.ndim - 1))
+        return jnp.sum(jnp.where(there, leaf, 0), axis=0)
+
+    return jax.tree.map(summed, jax.vmap(of_row)(unit.rows))

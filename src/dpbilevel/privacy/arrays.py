@@ -13,7 +13,8 @@ import numpy.typing as npt
 from dpbilevel.errors import InvalidRecords
 from dpbilevel.foundation.precision import user_float
 from dpbilevel.privacy.memory import Reserved, reserved
-from dpbilevel.privacy.storage import Storage
+from dpbilevel.privacy.parts import Part
+from dpbilevel.privacy.storage import Storage, copy_in_order
 
 Tree = Any
 
@@ -32,7 +33,7 @@ def narrowed(leaf: Any, dtype: np.dtype[Any], storage: Storage | None = None) ->
     if storage is None or array.dtype == dtype or array.ndim == 0:
         return array.astype(dtype, copy=False)
     copied = reserved(len(array), array.shape[1:], dtype, storage)
-    copied[...] = array
+    copy_in_order(array, copied)
     return copied
 
 
@@ -46,7 +47,7 @@ def usable_dtype(role: str, leaf: Any) -> np.dtype[Any]:
     """The dtype in which a leaf is stored: JAX's float, or JAX's form of the leaf's integer or boolean dtype."""
     if isinstance(leaf, np.ma.MaskedArray):
         raise InvalidRecords(f"{role}: has a masked array; fill masked values, or drop their rows")
-    dtype = leaf.dtype if isinstance(leaf, np.ndarray | jax.Array | jax.ShapeDtypeStruct) else _dtype(leaf)
+    dtype = leaf.dtype if isinstance(leaf, np.ndarray | jax.Array | jax.ShapeDtypeStruct | Part) else _dtype(leaf)
     if jnp.issubdtype(dtype, jnp.floating):
         return user_float()
     if getattr(dtype, "kind", None) in ("i", "u", "b"):

@@ -100,6 +100,7 @@ class DeclaredRelease:
         uses: the number of calls in the run.
         adjacency: the neighbouring relation of the event.
         condition: what the declared cost rests on, as a sentence; by default that the declaration is true.
+        rows_per_unit: the most rows of a unit for which the event is the cost; None for the cost of a record with one.
 
     >>> release = DeclaredRelease(name="training", roles={"lower": 100}, event=GaussianDP(0.1), uses=25)
     >>> release.charges()[0].mu
@@ -112,9 +113,12 @@ class DeclaredRelease:
     uses: int
     adjacency: Adjacency = "replace-one"
     condition: str | None = None
+    rows_per_unit: int | None = None
 
     def __post_init__(self) -> None:
         count("uses", self.uses, "it is the number of calls in the run")
+        if self.rows_per_unit is not None:
+            count("rows_per_unit", self.rows_per_unit, "it is the most rows of a unit that the cost is declared for")
         one_of("adjacency", self.adjacency, ADJACENCIES, "it defines which data sets are neighbours")
         if not self.roles:
             raise InvalidArgument("roles: must name at least one role that the black box reads")
@@ -125,8 +129,10 @@ class DeclaredRelease:
     @property
     def assumption(self) -> str:
         """The assumption that the guarantee relies on."""
+        most = self.rows_per_unit
+        unit = "" if most is None else f", for all rows of a unit of at most {most}"
         black_box = (
-            f"{self.name} is a black box: the guarantee holds if each of its calls is {self.event!r}, as declared"
+            f"{self.name} is a black box: the guarantee holds if each of its calls is {self.event!r}, as declared{unit}"
         )
         return black_box if self.condition is None else self.condition
 

@@ -5,8 +5,12 @@ summed in one block, if their few numbers fit: then rows are read where they are
 For this, arrays have room for a whole number of chunks, and invalid records are stored as zeros.
 """
 
+import contextlib
 import math
-from collections.abc import Callable
+import mmap
+import platform
+import sys
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -14,10 +18,12 @@ import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 
+from dpbilevel.errors import InvalidArgument
 from dpbilevel.privacy.buffer import computed_once, stored_once
+from dpbilevel.privacy.bundles import Packed, as_bundles, contents, unit_shape, units_at, units_from
 from dpbilevel.privacy.outer import Layout, dense, known_norms, layout
 from dpbilevel.privacy.products import OVERFLOW, Products, finite_rows, row_norms
-from dpbilevel.privacy.storage import Storage
+from dpbilevel.privacy.storage import Storage, copy_in_order
 from dpbilevel.privacy.sums import Sum, Tree, Vector
 
 CHUNK = 128  # records whose contributions are summed in their own precision; the bounds on rounding assume it
@@ -38,6 +44,8 @@ _NUMBER_ELEMENTS = 2**19
 _NUMBERS, _WHOLE = 2**22, 2**24
 _WHOLE_IN_METRIC = 2**21  # the same where rows may be longer than they count (`products`)
 _LINES = 16  # numbers of a record that are computed line by line: compilers vectorise that, but not a concatenation
+# Linux grants addresses without memory behind them; Python knows the name of the flag since version 3.13 only.
+_NO_RESERVE = 0x4000 if sys.platform == "linux" and platform.machine() in ("x86_64", "aarch64") else 0
 _ALIGNMENT = 64  # bytes: arrays that begin at a multiple of it are used by processors without a copy
 
 
@@ -45,7 +53,8 @@ class Memory(NamedTuple):
     """Records in memory, a `Source`.
 
     Args:
-        arrays: pytree of arrays with a common leading axis, which may be longer than the number of records (`room`).
+        arrays: pytree of arrays with a common leading axis, which may be longer than the number of records (`room`); or
+            units that are `Packed`.
         norms: of the rows of each leaf that is a matrix, None for others, from `stored`: then rows are finite. Without
             them every fold measures rows, and replaces those that are not finite.
     """
@@ -54,17 +63,19 @@ class Memory(NamedTuple):
     norms: tuple[Any, ...] | None = None
 
     @classmethod
-    def stored(cls, arrays: Tree, valid: npt.NDArray[np.bool_], storage: Storage | None = None) -> "Memory":
-        """Copies of NumPy's arrays, with the norms of rows, on disk if ``storage`` is given.
+    def stored(cls, arrays: Tree, valid: npt.NDArray[np.bool_]) -> "Memory":
+        """Copies of NumPy's arrays, with the norms of rows, on JAX's device.
 
         Records that are not valid become zeros, so that rows are finite: a coefficient of zero does not remove NaN from
         a matrix product. What was `reserved` is not copied.
         """
-        return jax.device_put(cls.filled(arrays, valid, storage), may_alias=True)
+        return jax.device_put(cls.filled(arrays, valid), may_alias=True)
 
     @classmethod
     def filled(cls, arrays: Tree, valid: npt.NDArray[np.bool_], storage: Storage | None = None) -> "Memory":
-        """What is `stored`, as NumPy's arrays."""
+        """What is `stored`, as NumPy's arrays, on disk if ``storage`` is given."""
+        if isinstance(arrays, Packed):
+            return cls(arrays, ())
         filled = jax.tree.map(lambda leaf: _filled(leaf, valid, storage), arrays)
         norms = tuple(_norms(leaf, storage) if _is_matrix(leaf) else None for leaf in jax.tree.leaves(filled))
         return cls(filled, norms)
@@ -75,17 +86,32 @@ class Memory(NamedTuple):
         filled = jax.tree.map(
             lambda leaf: jax.ShapeDtypeStruct((room(leaf.shape[0]), *leaf.shape[1:]), leaf.dtype), records
         )
+        if isinstance(records, Packed):
+            return cls(filled, ())
         leaves = jax.tree.leaves(filled)
         norms = [jax.ShapeDtypeStruct(leaf.shape[:1], np.float64) if _is_matrix(leaf) else None for leaf in leaves]
         return cls(filled, tuple(norms))
 
     def records(self, number: int) -> Tree:
         """The shapes of the records, of which there are so many."""
-        return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((number, *leaf.shape[1:]), leaf.dtype), self.arrays)
+        return jax.tree.map(
+            lambda leaf: jax.ShapeDtypeStruct((number, *leaf.shape), leaf.dtype), unit_shape(self.arrays)
+        )
 
     def as_numpy(self, number: int) -> Tree:
         """The records, of which there are so many, as NumPy's arrays; not to be written into."""
+        if isinstance(self.arrays, Packed):
+            return as_bundles(self.arrays, number)
         return jax.tree.map(lambda leaf: np.asarray(leaf)[:number], self.arrays)
+
+    def contents(self, number: int) -> Iterator[npt.NDArray[Any]]:
+        """All that is held of the records, for a seal."""
+        return contents(self.arrays if isinstance(self.arrays, Packed) else self.as_numpy(number), number)
+
+    def at(self, places: jax.Array) -> "Memory":
+        """The records at some places."""
+        norms = self.norms if self.norms is None else jax.tree.map(lambda leaf: leaf[places], self.norms)
+        return Memory(units_at(self.arrays, places), norms)
 
     def fold(self, vector: Vector, total: Sum, present: jax.Array, most: int | None = None) -> Any:
         """Fold a sum over blocks of records; a block is a whole number of chunks.
@@ -96,13 +122,13 @@ class Memory(NamedTuple):
         Contributions that are outer products are added as such, all others as vectors. So is a single record or column:
         compilers make no matrix product of it, and tests of compiled programs look for one.
         """
-        found = layout(vector, _one(self.arrays))
+        found = None if isinstance(self.arrays, Packed) else layout(vector, unit_shape(self.arrays))
         if found is None or min(found.columns, present.shape[0]) < 2:
             return self._vectors(vector, total, present, most)
         return self._products(found, vector, total, present)
 
     def _vectors(self, vector: Vector, total: Sum, present: jax.Array, most: int | None) -> Any:
-        described = jax.tree.leaves(jax.eval_shape(lambda record: dense(vector(record)), _one(self.arrays)))
+        described = jax.tree.leaves(jax.eval_shape(lambda record: dense(vector(record)), unit_shape(self.arrays)))
         dimension = sum(leaf.size for leaf in described)
         # Half precision is too coarse for sums.
         dtype = jnp.result_type(jnp.float32, *(leaf.dtype for leaf in described))
@@ -112,7 +138,7 @@ class Memory(NamedTuple):
 
         def add(carry: Any, begin: jax.Array, taken: jax.Array) -> Any:
             def rows(offset: jax.Array, size: int) -> list[jax.Array]:
-                part = _slice(self.arrays, begin + offset, size)
+                part = units_from(self.arrays, begin + offset, size)
                 return jax.tree.leaves(jax.vmap(lambda record: dense(vector(record)))(part))
 
             return total.add(carry, computed_once(rows, (block, dimension), dtype), taken)
@@ -127,7 +153,7 @@ class Memory(NamedTuple):
                 return found.numbers_of(vector(record))
 
         def add(carry: Any, begin: Any, taken: jax.Array) -> Any:
-            part = Memory(*_slice(tuple(self), begin, taken.shape[0]))
+            part = Memory(*units_from(tuple(self), begin, taken.shape[0]))
             own, norms = part._rows(found)
             if own is not None:
                 norms = _in_metric(found, own, norms)
@@ -173,7 +199,7 @@ class Memory(NamedTuple):
 
     def _block(self, present: jax.Array, numbers: int, elements: int) -> int:
         """Records in a block, from public sizes only."""
-        largest = max(1, numbers, sum(leaf.size for leaf in jax.tree.leaves(_one(self.arrays))))
+        largest = max(1, numbers, sum(leaf.size for leaf in jax.tree.leaves(unit_shape(self.arrays))))
         elements = max(elements, min(CHUNK * largest, _ELEMENTS))  # a whole chunk, unless records are wide
         if jax.default_backend() != "cpu":
             elements = _ELEMENTS_ON_ACCELERATORS
@@ -225,22 +251,48 @@ def reserved(number: int, shape: tuple[int, ...], dtype: Any, storage: Storage |
 
     Whoever fills it must not change it afterwards. With ``storage`` it is on disk.
     """
-    length, dtype = room(number), np.dtype(dtype)
-    size = length * math.prod(shape) * dtype.itemsize
+    whole_shape, dtype = (room(number), *shape), np.dtype(dtype)
+    size = math.prod(whole_shape) * dtype.itemsize
     # The memory of files begins with a page.
     memory = np.zeros(size + _ALIGNMENT, np.uint8) if storage is None else storage.zeros(size)
     begin = -memory.ctypes.data % _ALIGNMENT
-    whole = memory[begin : begin + size].view(dtype).reshape(length, *shape)
+    whole = memory[begin : begin + size].view(dtype).reshape(whole_shape)
     part = whole[:number].view(Reserved)
     part.whole = whole
     return part
+
+
+def untouched(
+    units: int, shape: tuple[int, ...], dtype: Any, rows: int, storage: Storage | None = None
+) -> npt.NDArray[Any]:
+    """Zeros for so many units of a shape (k, ...), with room for whole chunks; memory only for those that are written.
+
+    With ``storage`` it is on disk, where space is taken for the first ``rows`` rows, and the rest is a hole.
+    """
+    whole_shape, dtype = (room(units), *shape), np.dtype(dtype)
+    size, row = math.prod(whole_shape) * dtype.itemsize, math.prod(shape[1:]) * dtype.itemsize
+    memory = _pages(size) if storage is None else storage.zeros(size, rows * row)
+    return memory[:size].view(dtype).reshape(whole_shape)
+
+
+def _pages(size: int) -> npt.NDArray[np.uint8]:
+    """So many bytes of zeros, which the system backs by memory when they are written; there may be more than it has."""
+    if not hasattr(mmap, "MAP_ANONYMOUS"):
+        return np.zeros(size, np.uint8)
+    with contextlib.suppress(OSError, OverflowError):
+        kind = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE
+        return np.frombuffer(mmap.mmap(-1, max(1, size), flags=kind), np.uint8, size)
+    raise InvalidArgument(
+        f"rows_per_unit: the system has no {size / 2**30:,.0f} GiB of addresses for the places of all units; must be "
+        "smaller, or a limit on addresses must be raised (ulimit -v)"
+    )
 
 
 def _filled(leaf: npt.NDArray[Any], valid: npt.NDArray[np.bool_], storage: Storage | None) -> npt.NDArray[Any]:
     """An array with room for whole chunks, and zeros for records that are not valid."""
     if not isinstance(leaf, Reserved) or leaf.whole is None:
         copied = reserved(leaf.shape[0], leaf.shape[1:], leaf.dtype, storage)
-        copied[...] = leaf
+        copy_in_order(leaf, copied)
         leaf = copied
     assert leaf.whole is not None
     leaf.whole[: len(valid)][~valid] = 0
@@ -249,14 +301,6 @@ def _filled(leaf: npt.NDArray[Any], valid: npt.NDArray[np.bool_], storage: Stora
 
 def _norms(rows: npt.NDArray[Any], storage: Storage | None) -> npt.NDArray[Any]:
     return row_norms(rows, reserved(len(rows), (), np.float64, storage))
-
-
-def _one(records: Tree) -> Tree:
-    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), records)
-
-
-def _slice(tree: Tree, begin: jax.Array, size: int) -> Tree:
-    return jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, begin, size), tree)
 
 
 def _is_matrix(leaf: Any) -> bool:

@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpbilevel.errors import InvalidArgument, NotCharged
+from dpbilevel.foundation.processes import Job
 
 _PURPOSES = {"noise": 0, "batch": 1}
 
@@ -31,7 +32,7 @@ class KeySchedule:
     reproducible and therefore not private.
     """
 
-    __slots__ = ("__owner", "__reproducible", "__secret")
+    __slots__ = ("__common", "__owner", "__reproducible", "__secret")
 
     def __init__(self, seed: int | None = None) -> None:
         if seed is None:
@@ -40,7 +41,7 @@ class KeySchedule:
             raise InvalidArgument(f"seed={seed!r}: must be a whole number >= 0, or None for a private run")
         else:
             self.__secret = hashlib.blake2b(f"not private: {int(seed)}".encode(), digest_size=32).digest()
-        self.__reproducible = seed is not None
+        self.__reproducible = self.__common = seed is not None
         self.__owner: object = None
 
     @classmethod
@@ -53,6 +54,19 @@ class KeySchedule:
     def reveal_secret(self) -> bytes:
         """The secret, for a checkpoint, which must stay as secret: it suffices to remove all noise of the run."""
         return self.__secret
+
+    def shared(self, job: Job) -> "KeySchedule":
+        """The schedule of the first process of a job, on all of them."""
+        if self.__common or not job.is_several:
+            return self  # processes agree upon a seed
+        common = self if job.is_first else type(self)()
+        common.__secret, common.__common = job.broadcast(self.__secret), True
+        return common
+
+    @property
+    def is_common(self) -> bool:
+        """Whether all processes of a job have it."""
+        return self.__common
 
     def claim(self, owner: object) -> None:
         """Bind the schedule to one run, so that no other run draws the same noise."""

@@ -29,6 +29,18 @@ release.
 output is a Gaussian mechanism on y~ - y*, which differs between neighbours by at most 2 tolerance/ridge. It composes
 with the above: mu^2 grows by (2 tolerance/(ridge output_std))^2, in each of the four terms.
 
+**Units.** A record may be a unit with r of at most k rows. Its loss is w/m times the sum of losses of its rows, with m
+public and w = min(1, c m/r). It is a convex function, as w does not depend on y. To clip its gradient would not do:
+what is clipped is the gradient of no function, and b and y* would not determine each other. The gradient is w/m sum s_j
+a_j, with one derivative s_j for each row, and at most c G R long. The Hessian has at most k eigenvalues other than
+zero, with a sum of at most T = c K R^2. So either determinant is at most (1 + T/(k ridge))^k times that of the
+remainder. And v has one derivative for each row of both units: it is convex in 2 k numbers, which have 4^k vertices,
+each of them a fixed vector of norm at most 2 c G R. With mu = 2 c G R/noise_std,
+
+    delta(epsilon) <= 4^k delta_mu(epsilon - k log(1 + c K R^2/(k ridge))),
+
+and with 2^k vertices and c G R if a unit is set to zero. For k = c = 1 these are the bounds above.
+
 The guarantee assumes that the bounds G and K hold, that rows are shortened to R, and that y~ satisfies the tolerance.
 It is one of real arithmetic, like that of all noise in floating point.
 """
@@ -41,7 +53,8 @@ from dpbilevel.errors import InvalidArgument
 from dpbilevel.privacy.accounting import gaussian_delta, gaussian_mu
 from dpbilevel.privacy.budget import Budget
 
-_VERTICES = {"replace-one": 4, "zero-out": 2}
+_VERTICES = {"replace-one": 4, "zero-out": 2}  # for each row of a unit
+MOST_ROWS = 256  # of a unit: with more, delta divided by the number of vertices is no number in float64
 _CHANGES = {"replace-one": 2.0, "zero-out": 1.0}  # gradients of records that a neighbour adds or removes
 _HEADROOM = 1e-9  # relative margin for rounding
 _OUTPUT_SHARE = 1e-3  # of mu^2, for the noise that hides what the solver has left
@@ -65,9 +78,24 @@ class ObjectiveNoise:
 
     @classmethod
     def of(
-        cls, budget: Budget, *, derivative: float, curvature: float, row_norm: float, ridge: float, tolerance: float
+        cls,
+        budget: Budget,
+        *,
+        derivative: float,
+        curvature: float,
+        row_norm: float,
+        ridge: float,
+        tolerance: float,
+        rows: int = 1,
+        reach: float = 1.0,
     ) -> Self:
         """For a budget and a ridge, whose determinant must cost less than epsilon.
+
+        Args:
+            budget: of the release.
+            derivative, curvature, row_norm: G, K, R.
+            ridge, tolerance: as above.
+            rows, reach: k and c, of units.
 
         >>> noise = ObjectiveNoise.of(
         ...     Budget(1.0, 1e-6), derivative=1.0, curvature=0.25, row_norm=1.0, ridge=2.5, tolerance=1e-9
@@ -79,22 +107,47 @@ class ObjectiveNoise:
         True
         """
         assert budget.delta is not None, "without privacy there is no noise"
-        cost = math.log1p(curvature * row_norm**2 / ridge)
+        cost = _determinant(curvature * row_norm**2 * reach / ridge, rows)
         if not cost < budget.epsilon:
             raise InvalidArgument(
                 f"ridge={ridge!r}: its determinant costs {cost:.3g}, all of epsilon={budget.epsilon!r} (try more)"
             )
-        mu = gaussian_mu(budget.epsilon - cost, budget.delta / _VERTICES[budget.adjacency]) * (1 - _HEADROOM)
+        vertices = float(_VERTICES[budget.adjacency] ** rows)
+        mu = gaussian_mu(budget.epsilon - cost, budget.delta / vertices) * (1 - _HEADROOM)
         return cls(
             ridge=ridge,
-            noise_std=_CHANGES[budget.adjacency] * derivative * row_norm / (mu * math.sqrt(1 - _OUTPUT_SHARE)),
+            noise_std=_CHANGES[budget.adjacency] * derivative * row_norm * reach / (mu * math.sqrt(1 - _OUTPUT_SHARE)),
             output_std=2 * tolerance / (ridge * mu * math.sqrt(_OUTPUT_SHARE)),
             tolerance=tolerance,
         )
 
-    def delta(self, epsilon: float, *, derivative: float, curvature: float, row_norm: float, adjacency: str) -> float:
+    def delta(
+        self,
+        epsilon: float,
+        *,
+        derivative: float,
+        curvature: float,
+        row_norm: float,
+        adjacency: str,
+        rows: int = 1,
+        reach: float = 1.0,
+    ) -> float:
         """The delta at epsilon, by the bound above."""
-        minimiser = _CHANGES[adjacency] * derivative * row_norm / self.noise_std
+        minimiser = _CHANGES[adjacency] * derivative * row_norm * reach / self.noise_std
         output = 2 * self.tolerance / (self.ridge * self.output_std)
-        left = epsilon - math.log1p(curvature * row_norm**2 / self.ridge)
-        return _VERTICES[adjacency] * gaussian_delta(math.hypot(minimiser, output), left)
+        left = epsilon - _determinant(curvature * row_norm**2 * reach / self.ridge, rows)
+        return float(_VERTICES[adjacency] ** rows) * gaussian_delta(math.hypot(minimiser, output), left)
+
+
+def smallest_ridge(cost: float, *, curvature: float, row_norm: float, rows: int = 1, reach: float = 1.0) -> float:
+    """The ridge whose determinant costs so much of epsilon.
+
+    >>> round(smallest_ridge(0.1, curvature=0.25, row_norm=1.0), 2)
+    2.38
+    """
+    return reach * curvature * row_norm**2 / (rows * math.expm1(cost / rows))
+
+
+def _determinant(bend: float, rows: int) -> float:
+    """The largest logarithm of a determinant, for a Hessian of a unit with this sum of eigenvalues over the ridge."""
+    return rows * math.log1p(bend / rows)

@@ -12,11 +12,13 @@ from typing import Any
 import jax
 import numpy as np
 import numpy.typing as npt
+from jax.sharding import Mesh
 
 from dpbilevel.errors import InvalidArgument, InvalidRecords
 from dpbilevel.foundation.parquet import batches, footers, parquet_files
 from dpbilevel.privacy.arrays import check_leading_axis, usable_dtype
 from dpbilevel.privacy.memory import reserved
+from dpbilevel.privacy.parts import Part, job_of, own_range
 from dpbilevel.privacy.storage import Storage
 
 Tree = Any
@@ -27,15 +29,29 @@ _MADE_UP = 3  # rows that are no one's
 
 
 def read_parquet(
-    files: Mapping[str, Any], record: Callable[[Block], Tree], columns: Sequence[str] | None, storage: Storage | None
+    files: Mapping[str, Any],
+    record: Callable[[Block], Tree],
+    columns: Sequence[str] | None,
+    storage: Storage | None,
+    mesh: Mesh | None = None,
 ) -> dict[str, Tree]:
-    """The records of each role, of a file or of a folder of files; arguments are those of `Records.from_parquet`."""
+    """The records of each role, of a file or of a folder of files; arguments are those of `Records.from_parquet`.
+
+    Where a mesh has devices of several processes, they are a `Part`, and only its rows are read.
+    """
     if not callable(record):
         raise InvalidArgument("record: must be a function from a block of rows, by column, to arrays of records")
-    return {role: _read(role, path, record, columns, storage) for role, path in files.items() if path is not None}
+    return {role: _read(role, path, record, columns, storage, mesh) for role, path in files.items() if path is not None}
 
 
-def _read(role: str, given: Any, record: Callable[[Block], Tree], columns: Any, storage: Storage | None) -> Tree:
+def _read(
+    role: str,
+    given: Any,
+    record: Callable[[Block], Tree],
+    columns: Any,
+    storage: Storage | None,
+    mesh: Mesh | None,
+) -> Tree:
     path = Path(given)
     if not path.exists() or not parquet_files(path):
         raise InvalidArgument(f"{role}: {path} must be a Parquet file, or a folder of Parquet files; check the path")
@@ -49,9 +65,11 @@ def _read(role: str, given: Any, record: Callable[[Block], Tree], columns: Any, 
     leaves, structure = jax.tree.flatten(described)
     if any(len(leaf) != _MADE_UP for leaf in leaves):
         raise InvalidArgument("record: must return arrays with one line for each row of the block")
-    stored = [_reserved(role, rows, leaf, storage) for leaf in leaves]
+    own, several = own_range(rows, mesh), job_of(mesh).is_several
+    number = own.stop - own.start
+    stored = [_reserved(role, number, leaf, storage) for leaf in leaves]
     first = 0
-    for batch in batches(path, list(kinds)):
+    for batch in batches(path, list(kinds), own if several else None):
         block = {name: _cells(name, batch.column(at), kind) for at, (name, kind) in enumerate(kinds.items())}
         made = _made(record, block, batch.num_rows, leaves, structure)
         if made is None:
@@ -60,13 +78,14 @@ def _read(role: str, given: Any, record: Callable[[Block], Tree], columns: Any, 
                 "withheld, because it may depend on records. It must return arrays of the same shapes and types for "
                 "any cells, with one line for each row; try it on blocks of synthetic rows"
             )
-        _check_length(path, first + batch.num_rows <= rows)
+        _check_length(path, first + batch.num_rows <= number)
         for array, leaf in zip(stored, made, strict=True):
             with np.errstate(over="ignore"):  # a NumPy warning would reveal an outlier
                 array[first : first + batch.num_rows] = leaf
         first += batch.num_rows
-    _check_length(path, first == rows)
-    return jax.tree.unflatten(structure, stored)
+    _check_length(path, first == number)
+    parts = [Part(array, rows) for array in stored] if several else stored
+    return jax.tree.unflatten(structure, parts)
 
 
 def _kinds(path: Path, schemas: Sequence[Any], columns: Any) -> dict[str, np.dtype[Any]]:

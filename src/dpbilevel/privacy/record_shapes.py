@@ -12,9 +12,10 @@ from jax.sharding import Mesh
 from dpbilevel.errors import InvalidArgument
 from dpbilevel.privacy.accounting import ROLES
 from dpbilevel.privacy.arrays import check_leading_axis, shape_of
+from dpbilevel.privacy.bundles import Bundle
 from dpbilevel.privacy.roles import check_roles
 from dpbilevel.privacy.shards import checked_mesh
-from dpbilevel.privacy.units import Bundle, bundle_shapes, check_bounds
+from dpbilevel.privacy.units import bundle_shapes, check_bounds
 
 Tree = Any
 

@@ -26,9 +26,10 @@ from dpbilevel.foundation.precision import is_double
 from dpbilevel.foundation.structure import function, passing
 from dpbilevel.privacy.accounting import ROLES, Charge
 from dpbilevel.privacy.budget import ADJACENCIES, Adjacency
+from dpbilevel.privacy.bundles import unit_shape
 from dpbilevel.privacy.clipping import LARGEST_CLIP, ROUNDING, SMALLEST_CLIP, clipped_sum
 from dpbilevel.privacy.grid import Grid
-from dpbilevel.privacy.memory import room
+from dpbilevel.privacy.memory import Memory, room
 from dpbilevel.privacy.noise import standard_normal
 from dpbilevel.privacy.outer import dense
 from dpbilevel.privacy.sampling import FullBatch, Sampling, check_sampling
@@ -181,15 +182,37 @@ class Release:
             keys: the noise key and the batch key of this use, two rows; for exact noise the noise itself, as
                 `Program.draws` gives it.
         """
-        example, unravel = self._example(records, point)
-        precise = is_double()
+        example, precise = self._example(records, point), is_double()
         # Sums and noise are in float64; what the method and the user wrote is traced in the user's precision.
         with jax.enable_x64(True):
             if self.grid is None:
-                noisy = self._noised(self._total(records, point, keys[1], precise), keys[0])
+                total = self._total(records, point, keys[1], precise)
             else:
-                noisy = self._exactly_noised(self.grid, self._exact_total(self.grid, records, point, precise), keys)
-            rounded = noisy.astype(example.dtype)
+                total = self._exact_total(self.grid, records, point, precise)
+        return self._answered(example, total, keys)
+
+    def total_of(self, role: str, arrays: Tree, present: jax.Array, point: Tree) -> jax.Array:
+        """What some records of a role add to the answer, without noise: private. Inside compiled code.
+
+        Those of all records, merged in float64 with compensation, or as integers, are the answer before its noise.
+        """
+        precise = is_double()
+        with jax.enable_x64(True):
+            if self.grid is None:
+                return self._part(role, arrays, present, point, precise)
+            return self._exact_part(self.grid, role, arrays, present, point, precise)
+
+    def noisy(
+        self, records: Mapping[str, tuple[Tree, jax.Array]], point: Tree, total: jax.Array, keys: jax.Array
+    ) -> Tree:
+        """The answer of a total, with its noise. Of ``records``, only the shape of a record is used."""
+        return self._answered(self._example(records, point), total, keys)
+
+    def _answered(self, example: tuple[Any, Any], total: jax.Array, keys: jax.Array) -> Tree:
+        zeros, unravel = example
+        with jax.enable_x64(True):
+            noisy = self._noised(total, keys[0]) if self.grid is None else self._exactly_noised(self.grid, total, keys)
+            rounded = noisy.astype(zeros.dtype)
         return unravel(rounded)
 
     def _total(
@@ -198,7 +221,7 @@ class Release:
         """The sum over roles of their means of clipped contributions, without noise: private."""
         totals = []
         batches = self.sampling.draw(batch_key, [part.count for part in self.contributions.values()])
-        for (role, contribution), batch in zip(self.contributions.items(), batches, strict=True):
+        for role, batch in zip(self.contributions, batches, strict=True):
             arrays, present = records[role]
             if batch is not None:
                 if isinstance(arrays, Shards):
@@ -208,12 +231,16 @@ class Release:
                     )
                 indices, taken = batch
                 places = jnp.concatenate([indices, jnp.zeros(room(indices.size) - indices.size, indices.dtype)])
-                arrays = jax.tree.map(lambda leaf: leaf[places], arrays)  # noqa: B023
+                arrays = (arrays if isinstance(arrays, Memory) else Memory(arrays)).at(places)
                 present = present[indices] & taken
-            vector = at_point(contribution.per_record, point, precise)
-            summed = clipped_sum(vector, arrays, present, contribution.clip)
-            totals.append(summed / self.sampling.divisor(contribution.count))
+            totals.append(self._part(role, arrays, present, point, precise))
         return sum(totals, start=jnp.zeros(totals[0].size, jnp.float64))
+
+    def _part(self, role: str, arrays: Tree, present: jax.Array, point: Tree, precise: bool) -> jax.Array:
+        contribution = self.contributions[role]
+        vector = at_point(contribution.per_record, point, precise)
+        summed = clipped_sum(vector, arrays, present, contribution.clip)
+        return summed / self.sampling.divisor(contribution.count)
 
     def _noised(self, total: jax.Array, key: jax.Array) -> jax.Array:
         """The total with its noise, which is drawn once, whatever the total was merged from."""
@@ -224,11 +251,17 @@ class Release:
     ) -> jax.Array:
         """The same in integers of the grid."""
         totals = []
-        for role, contribution in self.contributions.items():
-            vector = at_point(contribution.per_record, point, precise)
+        for role in self.contributions:
             arrays, present = records[role]
-            totals.append(grid.summed(vector, arrays, present, contribution.clip, contribution.count))
+            totals.append(self._exact_part(grid, role, arrays, present, point, precise))
         return sum(totals, start=jnp.zeros(totals[0].size, jnp.int64))
+
+    def _exact_part(
+        self, grid: Grid, role: str, arrays: Tree, present: jax.Array, point: Tree, precise: bool
+    ) -> jax.Array:
+        contribution = self.contributions[role]
+        vector = at_point(contribution.per_record, point, precise)
+        return grid.summed(vector, arrays, present, contribution.clip, contribution.count)
 
     def _exactly_noised(self, grid: Grid, total: jax.Array, draws: jax.Array) -> jax.Array:
         if draws.shape != (grid.dimension, 2) or draws.dtype != jnp.uint32 or total.size != grid.dimension:
@@ -247,7 +280,7 @@ class Release:
         """A raveled answer of zeros, and the function that gives an answer its structure back."""
         shapes = []
         for role, contribution in self.contributions.items():
-            one = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape[1:], leaf.dtype), arrays_of(records[role][0]))
+            one = unit_shape(arrays_of(records[role][0]))
             shapes.append(jax.eval_shape(lambda *at: dense(contribution.per_record(*at)), point, one))  # noqa: B023
         described = [(jax.tree.structure(s), [leaf.shape for leaf in jax.tree.leaves(s)]) for s in shapes]
         if any(description != described[0] for description in described):

@@ -38,6 +38,7 @@ import numpy as np
 
 from dpbilevel.errors import InvalidArgument
 from dpbilevel.foundation.structure import passing
+from dpbilevel.privacy.bundles import unit_shape
 from dpbilevel.privacy.clipping import ROUNDING, clipped
 from dpbilevel.privacy.grid import Grid, integers
 from dpbilevel.privacy.memory import CHUNK
@@ -100,32 +101,28 @@ class SecondMoments(Release):
         bounds = {role: (part.clip**2, part.count) for role, part in self.contributions.items()}
         return replace(self, grid=Grid.of(self.name, columns * (columns + 1) // 2, bounds))
 
-    def _total(
-        self, records: Mapping[str, tuple[Tree, jax.Array]], point: Tree, batch_key: jax.Array, precise: bool
-    ) -> jax.Array:
-        totals = []
-        for role, part in self.contributions.items():
-            summed = self._folded(records[role], part, point, precise, functools.partial(_sum_of_products, part.clip))
-            totals.append(coordinates(summed) / part.count)
-        return sum(totals, start=jnp.zeros(totals[0].size, jnp.float64))
+    def _part(self, role: str, arrays: Tree, present: jax.Array, point: Tree, precise: bool) -> jax.Array:
+        part = self.contributions[role]
+        summed = self._folded(arrays, present, part, point, precise, functools.partial(_sum_of_products, part.clip))
+        return coordinates(summed) / part.count
 
-    def _exact_total(
-        self, grid: Grid, records: Mapping[str, tuple[Tree, jax.Array]], point: Tree, precise: bool
+    def _exact_part(
+        self, grid: Grid, role: str, arrays: Tree, present: jax.Array, point: Tree, precise: bool
     ) -> jax.Array:
-        totals = [
-            self._folded(records[role], part, point, precise, functools.partial(_sum_of_integers, grid, part))
-            for role, part in self.contributions.items()
-        ]
-        return sum(totals, start=jnp.zeros(totals[0].size, jnp.int64))
+        part = self.contributions[role]
+        return self._folded(arrays, present, part, point, precise, functools.partial(_sum_of_integers, grid, part))
 
     @staticmethod
     def _folded(
-        records: tuple[Tree, jax.Array], part: Contribution, point: Tree, precise: bool, total: Callable[[int], Sum]
+        arrays: Tree,
+        present: jax.Array,
+        part: Contribution,
+        point: Tree,
+        precise: bool,
+        total: Callable[[int], Sum],
     ) -> jax.Array:
-        arrays, present = records
         row = at_point(part.per_record, point, precise)
-        one = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), arrays_of(arrays))
-        shape = jax.eval_shape(lambda record: dense(row(record)), one).shape
+        shape = jax.eval_shape(lambda record: dense(row(record)), unit_shape(arrays_of(arrays))).shape
         own = total(shape[0] if len(shape) == 2 else 0)
         return own.value(source_of(arrays).fold(lambda record: dense(row(record)), own, present))
 

@@ -3,7 +3,8 @@
 A device sees its own records and what has been released. What leaves it is the sum of its clipped contributions: a few
 numbers for each entry of an answer, whatever the number of records. They are gathered once per sum and merged in the
 order of devices, on every device alike. Noise is added after that, as to any other sum, so that it is drawn once.
-Between devices sums travel without noise: all of them belong to the party that holds the records.
+Between devices sums travel without noise: all of them belong to the party that holds the records. They may be devices
+of several processes: an array then has the records of all, and each process only its own.
 
 **The same bits on any number of devices.** Exact noise is added to integers, which add up in any order. So the answer
 has the same bits on any mesh if the integers of every record have. They do if a record is always computed at the same
@@ -18,7 +19,7 @@ the bound on rounding counts (`clipping.ROUNDING`).
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,7 +31,9 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from dpbilevel.errors import InvalidArgument
 from dpbilevel.foundation.arguments import count
-from dpbilevel.privacy.memory import Memory
+from dpbilevel.privacy.bundles import contents
+from dpbilevel.privacy.memory import Memory, reserved
+from dpbilevel.privacy.storage import Storage
 from dpbilevel.privacy.sums import Source, Sum, Tree, Vector
 
 _AXIS = "records"
@@ -41,13 +44,17 @@ _PIECES, _SHORTEST, _LONGEST = 256, 2**8, 2**16
 
 
 def first_devices(devices: Any) -> Mesh:
-    """The first ``devices`` devices of this process; raises if JAX finds fewer.
+    """The first ``devices`` devices; raises if JAX finds fewer. In a job of several processes they must be all.
 
     >>> first_devices(1).size
     1
     """
     number = count("devices", devices, "it is the number of devices that records are divided among")
     found = jax.devices()
+    if jax.process_count() > 1 and number != len(found):
+        raise InvalidArgument(
+            f"devices={number}: must be {len(found)}, the devices of all {jax.process_count()} processes; leave it out"
+        )
     if number > len(found):
         raise InvalidArgument(
             f"devices={number}: must be at most {len(found)}, the number of devices that JAX finds "
@@ -56,8 +63,15 @@ def first_devices(devices: Any) -> Mesh:
     return Mesh(np.array(found[:number]), (_AXIS,))
 
 
+def mesh_of(devices: Any) -> Mesh | None:
+    """The first ``devices`` devices; without a number none, and in a job of several processes those of all of them."""
+    if devices is None:
+        return first_devices(jax.device_count()) if jax.process_count() > 1 else None
+    return first_devices(devices)
+
+
 def checked_mesh(mesh: Any) -> Mesh:
-    """The devices of a mesh along one axis; raises unless they are equal devices of this process."""
+    """The devices of a mesh along one axis; raises unless they are alike, of this process or of all processes."""
     if not isinstance(mesh, Mesh):
         raise InvalidArgument(
             f"mesh: must be a jax.sharding.Mesh, not {type(mesh).__name__}; "
@@ -66,8 +80,14 @@ def checked_mesh(mesh: Any) -> Mesh:
     devices = mesh.devices.flatten()
     if not 0 < len(devices) == len(set(devices)):
         raise InvalidArgument("mesh: must hold at least one device, and each once")
-    if any(device.process_index != jax.process_index() for device in devices):
-        raise InvalidArgument("mesh: must hold devices of this process only; several processes are not supported")
+    places = [device.process_index for device in devices]
+    if set(places) != {jax.process_index()}:
+        each = len(places) // jax.process_count()
+        if places != [place // max(1, each) for place in range(each * jax.process_count())]:
+            raise InvalidArgument(
+                "mesh: must hold devices of this process only, or as many devices of every process, one process after "
+                "the other; try jax.sharding.Mesh(jax.devices(), ('records',))"
+            )
     if len({(device.platform, device.device_kind) for device in devices}) > 1:
         raise InvalidArgument("mesh: must hold devices of one kind, for all of them to compute the same bits")
     if devices[0].platform != (backend := jax.default_backend()):
@@ -75,6 +95,11 @@ def checked_mesh(mesh: Any) -> Mesh:
             f"mesh: must hold devices of JAX's default backend, {backend}; set JAX_PLATFORMS to that of the mesh"
         )
     return Mesh(devices, (_AXIS,))
+
+
+def local_devices(mesh: Mesh) -> list[Any]:
+    """The devices of a mesh that are of this process."""
+    return [device for device in mesh.devices.flat if device.process_index == jax.process_index()]
 
 
 def piece_of(number: int) -> int:
@@ -112,11 +137,24 @@ class Shards:
     most: int
 
     @classmethod
-    def stored(cls, arrays: Tree, valid: npt.NDArray[np.bool_], mesh: Mesh) -> tuple["Shards", jax.Array]:
-        """NumPy's arrays as `Memory.stored` stores them, on the devices, and which of their records are valid."""
-        length = shard_of(len(valid), mesh.size)
-        parts = jax.tree.map(lambda leaf: _divided(leaf, length, mesh), (Memory.filled(arrays, valid), valid))
-        return cls(parts[0], mesh, piece_of(len(valid)) // 2), parts[1]
+    def stored(
+        cls,
+        arrays: Tree,
+        valid: npt.NDArray[np.bool_],
+        mesh: Mesh,
+        number: int | None = None,
+        storage: Storage | None = None,
+    ) -> tuple["Shards", jax.Array]:
+        """NumPy's arrays as `Memory.stored` stores them, on the devices, and which of their records are valid.
+
+        Of several processes, each gives its own of so many records.
+        """
+        number = len(valid) if number is None else number
+        length = shard_of(number, mesh.size)
+        parts = jax.tree.map(
+            lambda leaf: _divided(leaf, length, mesh, storage), (Memory.filled(arrays, valid, storage), valid)
+        )
+        return cls(parts[0], mesh, piece_of(number) // 2), parts[1]
 
     @classmethod
     def shapes(cls, records: Tree, mesh: Mesh) -> tuple["Shards", Any]:
@@ -141,8 +179,12 @@ class Shards:
         return self.memory.records(number)
 
     def as_numpy(self, number: int) -> Tree:
-        """The records, of which there are so many, as NumPy's arrays."""
+        """The records of this process, of which there are so many, as NumPy's arrays."""
         return jax.tree.map(lambda leaf: gathered(leaf)[:number], self.memory.arrays)
+
+    def contents(self, number: int) -> Iterator[npt.NDArray[Any]]:
+        """All that is held of the records, for a seal."""
+        return contents(self.as_numpy(number), number)
 
     def fold(self, vector: Vector, total: Sum, present: jax.Array) -> Any:
         """Fold a sum over the records of each device, and merge the sums of all of them on every device."""
@@ -174,22 +216,26 @@ def arrays_of(records: Tree) -> Tree:
 
 
 def gathered(array: jax.Array) -> npt.NDArray[Any]:
-    """The shards of an array, one after the other, as NumPy's array."""
+    """The shards of an array that are on this process, one after the other, as NumPy's array."""
     shards = sorted(array.addressable_shards, key=lambda shard: shard.index[0].start or 0)
     return np.concatenate([np.asarray(shard.data) for shard in shards])
 
 
-def _divided(array: npt.NDArray[Any], length: int, mesh: Mesh) -> jax.Array:
-    """An array on the devices of a mesh, with zeros up to shards of equal length. Processors use it without a copy."""
+def _divided(array: npt.NDArray[Any], length: int, mesh: Mesh, storage: Storage | None) -> jax.Array:
+    """A process's part of an array on its devices, with zeros up to shards of equal length.
+
+    Processors use it without a copy.
+    """
 
     def shard(place: int) -> npt.NDArray[Any]:
         own = array[place * length : (place + 1) * length]
         if len(own) == length:
             return own
-        padded = np.zeros((length, *array.shape[1:]), array.dtype)
+        padded = reserved(length, array.shape[1:], array.dtype, storage)
         padded[: len(own)] = own
-        return padded
+        return np.asarray(padded)
 
-    parts = [jax.device_put(shard(place), device, may_alias=True) for place, device in enumerate(mesh.devices)]
+    places = enumerate(local_devices(mesh))
+    parts = [jax.device_put(shard(place), device, may_alias=True) for place, device in places]
     shape = (length * mesh.size, *array.shape[1:])
     return jax.make_array_from_single_device_arrays(shape, NamedSharding(mesh, _DIVIDED), parts)

@@ -22,7 +22,8 @@ numbers in another order have other last bits.
 
 import contextlib
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import jax
 import numpy as np
@@ -31,7 +32,8 @@ import numpy.typing as npt
 from dpbilevel.errors import InvalidArgument, InvalidRecords
 from dpbilevel.foundation.arguments import count, positive
 from dpbilevel.privacy.arrays import check_leading_axis, shape_of
-from dpbilevel.privacy.memory import reserved
+from dpbilevel.privacy.bundles import Bundle, Packed, as_bundles, place_dtype
+from dpbilevel.privacy.memory import reserved, untouched
 from dpbilevel.privacy.storage import Storage
 
 Tree = Any
@@ -42,19 +44,6 @@ _RULES = {
     "unit": "unit: must be one integer or string for each row, none of them missing",
     "unit_ids": "unit_ids: must list integers or strings, each once, none of them missing",
 }
-
-
-class Bundle(NamedTuple):
-    """The rows of a unit, or of many units along a leading axis.
-
-    Args:
-        rows: pytree of arrays; the axis after the units' is over k rows. Absent rows repeat a row of the same unit, so
-            that a loss is only evaluated at rows that exist.
-        present: which of the k rows exist.
-    """
-
-    rows: Tree
-    present: Any
 
 
 def check_bounds(rows_per_unit: Any, mean_rows: Any) -> tuple[int, float]:
@@ -79,62 +68,85 @@ def bundle_shapes(shapes: Tree, rows_per_unit: int) -> Tree:
     return Bundle(wide, jax.ShapeDtypeStruct((leaves[0].shape[0], rows_per_unit), np.dtype(bool)))
 
 
-class Selection(NamedTuple):
+@dataclass(frozen=True, eq=False, repr=False)  # a repr would show places
+class Selection:
     """Which rows of a table make up its units.
 
     Args:
-        places: one line per unit, in the order of ids, with the places of its k rows in the table.
-        present: which of them exist; the others repeat the first. Of a unit without rows none does.
+        rows: the places in the table of all rows that are used, unit after unit, in the order of ids.
+        number: how many rows of each unit are used.
+        rows_per_unit: k.
     """
 
-    places: npt.NDArray[np.intp]
-    present: npt.NDArray[np.bool_]
+    rows: npt.NDArray[np.intp]
+    number: npt.NDArray[np.intp]
+    rows_per_unit: int
 
     def __repr__(self) -> str:
-        return f"Selection({len(self.places)} units of at most {self.places.shape[1]} rows; places hidden)"
+        return f"Selection({len(self)} units of at most {self.rows_per_unit} rows; places hidden)"
+
+    def __len__(self) -> int:
+        return len(self.number)
 
     @classmethod
     def of(cls, ids: npt.NDArray[Any], rows_per_unit: int, listed: npt.NDArray[Any] | None = None) -> "Selection":
         """At most k rows for each id; with ``listed``, which is sorted, for each of those."""
         names = np.unique(ids) if listed is None else listed
         unit = np.searchsorted(names, ids)
+        found = np.bincount(unit, minlength=len(names))
         order = np.argsort(unit, kind="stable")  # the rows of a unit, in the order of the table
-        unit = unit[order]
-        begins = np.searchsorted(unit, np.arange(len(names)))
-        hashes = _mixed(np.arange(len(unit)) - begins[unit])
-        ranked = order[np.lexsort((hashes, unit))]
-        rank = np.arange(len(unit)) - begins[unit]
-        kept = np.zeros(len(unit), bool)
-        kept[ranked[rank < rows_per_unit]] = True
-        kept_rows, kept_unit = order[kept[order]], unit[kept[order]]
-        first = np.searchsorted(kept_unit, np.arange(len(names)))
-        slot = np.arange(len(kept_unit)) - first[kept_unit]
-        first = np.minimum(first, len(kept_rows) - 1)  # of a unit without rows it is that of another, never used
-        places = np.repeat(kept_rows[first][:, None], rows_per_unit, axis=1)
-        present = np.zeros(places.shape, bool)
-        places[kept_unit, slot], present[kept_unit, slot] = kept_rows, True
-        return cls(places, present)
-
-    def bundled(self, arrays: Tree, storage: Storage | None = None) -> Tree:
-        """The units of arrays with one line per row, on disk if ``storage`` is given.
-
-        A unit of one row is that row, without a mask.
-        """
-        number, most = self.places.shape
-
-        def gathered(leaf: npt.NDArray[Any]) -> npt.NDArray[Any]:
-            shape = leaf.shape[1:] if most == 1 else (most, *leaf.shape[1:])
-            units = reserved(number, shape, leaf.dtype, storage)
-            np.take(leaf, self.places[:, 0] if most == 1 else self.places, axis=0, out=units, mode="clip")
-            units[~self.present.any(axis=1)] = 0  # a unit without rows has none of another
-            return units
-
-        rows = jax.tree.map(gathered, arrays)
-        return rows if most == 1 else Bundle(rows, self.present)
+        # Of longer units, those rows are kept that have the smallest hashes of their places in the unit.
+        longer = np.flatnonzero(np.repeat(found > rows_per_unit, found))
+        unit = unit[order[longer]]
+        begins = np.searchsorted(unit, unit)
+        hashes = _mixed(np.arange(len(unit)) - begins)
+        ranked = longer[np.lexsort((hashes, unit))]
+        kept = np.ones(len(order), bool)
+        kept[ranked[np.arange(len(unit)) - begins >= rows_per_unit]] = False
+        return cls(order[kept], np.minimum(found, rows_per_unit), rows_per_unit)
 
     def usable(self, valid: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
         """Which units are valid: those with rows, of which every row that is used is. Others contribute zero."""
-        return np.asarray(valid[self.places].all(axis=1) & self.present.any(axis=1))
+        unit = np.repeat(np.arange(len(self)), self.number)
+        return (self.number > 0) & (np.bincount(unit[~valid[self.rows]], minlength=len(self)) == 0)
+
+    def _of_one_row(self, arrays: Tree, storage: Storage | None) -> Tree:
+        def gathered(leaf: npt.NDArray[Any]) -> npt.NDArray[Any]:
+            units = reserved(len(self), leaf.shape[1:], leaf.dtype, storage)
+            if len(self.rows) == len(self):
+                np.take(leaf, self.rows, axis=0, out=units, mode="clip")
+            else:
+                units[self.number > 0] = leaf[self.rows]
+            return units
+
+        return jax.tree.map(gathered, arrays)
+
+    @property
+    def places(self) -> Bundle:
+        """The places in the table of k rows of each unit, and which of these exist; 0 for a unit without rows."""
+        table = np.arange(self.rows.max(initial=-1) + 1)
+        return as_bundles(self.packed(table, np.ones(len(self), bool)), len(self))
+
+    def packed(self, arrays: Tree, valid: npt.NDArray[np.bool_], storage: Storage | None = None) -> Packed:
+        """The units of arrays with one line per row. Rows of units that are not valid are left out."""
+        most, number = self.rows_per_unit, np.where(valid, self.number, 0)
+        rows = self.rows[np.repeat(valid, self.number)]
+
+        def gathered(leaf: npt.NDArray[Any]) -> npt.NDArray[Any]:
+            whole = untouched(len(self), (most, *leaf.shape[1:]), leaf.dtype, len(rows), storage)
+            np.take(leaf, rows, axis=0, out=whole.reshape(-1, *leaf.shape[1:])[: len(rows)], mode="clip")
+            return whole
+
+        first = np.cumsum(number) - number
+        places = _with_room(first, place_dtype(len(self), most)), _with_room(number, np.dtype(np.int32))
+        return Packed(jax.tree.map(gathered, arrays), *places)
+
+    def bundled(self, arrays: Tree, storage: Storage | None = None) -> Tree:
+        """The units of arrays with k places for each; a unit of one row is that row, without a mask."""
+        if self.rows_per_unit == 1:
+            return self._of_one_row(arrays, storage)
+        packed = self.packed(arrays, np.ones(len(self), bool))
+        return as_bundles(packed, len(self), lambda shape, dtype: reserved(shape[0], shape[1:], dtype, storage))
 
 
 def check_columns_are_public(rows: Tree) -> None:
@@ -243,6 +255,13 @@ def _plain(objects: npt.NDArray[Any]) -> npt.NDArray[Any]:
         except OverflowError:
             return objects
     return objects
+
+
+def _with_room(values: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    part = reserved(len(values), (), dtype)
+    part[...] = values
+    assert part.whole is not None
+    return part.whole
 
 
 def _mixed(positions: npt.NDArray[np.intp]) -> npt.NDArray[np.uint64]:

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dpbilevel.constraints import project
+from dpbilevel.foundation.precision import isolated_jax_config
 from dpbilevel.methods.tracking.tracking import Tracking
-from dpbilevel.records import isolated_jax_config
 
 Tree = Any
 Numbers = npt.NDArray[np.float64]

@@ -32,8 +32,6 @@ class Tune(FitCommand):
 
     weight: Annotated[str | None, "A column of weights of rows, with range = [0, largest] in the schema."] = None
 
-    memory: Annotated[str | None, "At most so much memory, such as 2GB: rows that do not fit are held on disk."] = None
-
     command = "tune"
     example = "dpbilevel tune people.csv --target income --schema schema.toml --epsilon 1 --delta 1e-6 --out run"
     title = "A privately trained model"
@@ -46,15 +44,10 @@ class Tune(FitCommand):
         return {"classes": estimators.DPLogisticRegressionCV, "range": estimators.DPRidgeCV}
 
     def check(self) -> None:
-        """Check the options for groups and memory."""
-        from dpbilevel.cli.memory import memory_limit
-
-        if self.memory is not None:
-            memory_limit(self.memory)
+        """Check the options for groups too."""
+        super().check()
         if self.groups not in _GROUPS:
             raise InvalidArgument(f"--groups {self.groups}: must be one of {', '.join(_GROUPS)}")
-        if self.unit is not None and self.weight is not None:
-            raise InvalidArgument("--weight: is not supported together with --unit yet; leave one of them out")
 
     def declared(self, schema: "Schema", encoder: "BoundedEncoder") -> dict[str, Any]:
         """The group of each encoded column, smoothness, and the largest weight."""

@@ -15,7 +15,7 @@ from dpbilevel.constraints import Box, NonNegative, project
 from dpbilevel.errors import InvalidProblem
 from dpbilevel.foundation.precision import user_float
 from dpbilevel.methods.context import PublicContext
-from dpbilevel.privacy.units import Bundle
+from dpbilevel.privacy.bundles import Bundle
 
 Tree = Any
 
