@@ -56,7 +56,7 @@ def dimensions(columns: int) -> dict[str, int]:
     """Entries of an answer, by release, of a logistic or ridge regression with one penalty."""
     numbers = columns + 1  # with the intercept
     return {
-        "training": numbers + 1,
+        "training": numbers + 2,  # one less for a ridge regression
         "second moments": numbers**2,
         "training pass of tracking": 2 * numbers + 2,
         "validation pass of tracking": numbers + 3,
