@@ -77,7 +77,7 @@ def started(monkeypatch):
 def test_such_a_run_has_one_round_with_stages_of_several_steps():
     (part,) = dpb.plan(PROBLEM, dpb.Records(**DATA).sizes, BUDGET, method=METHOD).parts
     assert is_divided(part)
-    assert [stage.uses_per_round > 1 for stage in part.stages] == [False, True, True]
+    assert [stage.uses_per_round > 1 for stage in part.stages] == [False, True]
 
 
 def test_it_resumes_where_it_was_to_the_same_bits(path, where, started):

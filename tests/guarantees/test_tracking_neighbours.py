@@ -15,10 +15,12 @@ from support.problems import CASES
 
 import dpbilevel as dpb
 from dpbilevel.methods.preconditioned import MOMENTS
+from dpbilevel.methods.scale import SCALE
 from dpbilevel.privacy.release import Release
 from dpbilevel.records import isolated_jax_config
 
 BUDGET = dpb.Budget(1.0, 1e-4)
+SCALES = (1.0, (1.0, 1.0)), (0.5, (1e-3, 1e-6)), (2.0, (50.0, 10.0))  # factors of a model, and clips of derivatives
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,6 +104,9 @@ def _points(plan, case, release, rng):
         return [(x, y, jnp.float32(1.5), metric) for metric in metrics]
     if release.name == MOMENTS:
         return [(x, y)]
+    if release.name == SCALE:
+        y = jnp.asarray(rng.normal(size=y.shape), y.dtype)
+        return [(x, y, jnp.float32(factor), jnp.array(clips, jnp.float32)) for factor, clips in SCALES]
     points = []
     for step in (0, 3, 20, 39):
         state = plan.program.start(x, y) | {"step": jnp.int32(step)}
