@@ -12,6 +12,7 @@ from dpbilevel.audit import Case, audit, of_units, standard_cases
 from dpbilevel.baselines import AdaSSP
 from dpbilevel.baselines.ada_ssp import PRODUCTS
 from dpbilevel.methods.preconditioned import MOMENTS
+from dpbilevel.methods.scale import SCALE
 from dpbilevel.methods.unit_losses import problem_of_units
 from dpbilevel.privacy import release as release_module
 from dpbilevel.privacy import second_moments
@@ -38,11 +39,11 @@ def test_a_unit_without_rows_that_contributes_is_noticed(monkeypatch):
         units.check_units(["Tracking"])
 
 
-@pytest.mark.parametrize("kind", ["logistic", "squared"])
+@pytest.mark.parametrize("kind", ["logistic", "squared", "softmax"])
 def test_no_unit_moves_an_answer_of_the_training_of_a_linear_model(kind):
-    """Second moments and gradients: all rows of a unit count once."""
+    """Second moments, gradients and the scale of several classes: all rows of a unit count once."""
     found = units.check_plan(*units.linear_plan(kind), np.random.default_rng(0))
-    assert set(found) == {MOMENTS, "training"}
+    assert set(found) == {MOMENTS, "training"} | ({SCALE} if kind == "softmax" else set())
     assert min(found.values()) > 0.3, "the search is weak"
 
 

@@ -224,12 +224,13 @@ def linear_plan(kind, method=None):
     """
     rng, shape = np.random.default_rng(1), (UNITS, MOST)
     rows = (rng.normal(size=(*shape, 3)) / 3).astype(np.float32)
-    targets = rng.integers(0, 2, shape).astype("int32" if kind == "logistic" else "float32")
+    targets = rng.integers(0, 2, shape).astype("float32" if kind == "squared" else "int32")
     weights = Weights((rng.uniform(size=shape).astype(np.float32),) if kind == "logistic" else ())
     unit = Bundle((rows, targets, *weights.columns), np.arange(MOST) < rng.integers(1, MOST + 1, size=(UNITS, 1)))
     held = dict.fromkeys(("upper", "lower"), (jax.tree.map(jnp.asarray, unit), jnp.ones(UNITS, bool)))
     shapes = dict.fromkeys(held, jax.tree.map(lambda leaf: leaf[:, 0], unit.rows))
     sizes = dpb.RecordShapes(**shapes, rows_per_unit=MOST, mean_rows=MEAN)
-    problem = weights.problem(dpb.applications.regularization(kind, columns=3, row_norm=1.0))
+    classes = {"classes": 2} if kind == "softmax" else {}
+    problem = weights.problem(dpb.applications.regularization(kind, columns=3, row_norm=1.0, **classes))
     method = dpb.Refit(steps=3) if method is None else method
     return dpb.plan(problem, sizes, dpb.Budget(8.0, 1e-3), method=method, refit=None), held
