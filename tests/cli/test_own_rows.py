@@ -80,8 +80,8 @@ def test_a_process_reads_one_stretch_of_a_parquet_file(folder, monkeypatch):
     parquet.write_table(table, folder / "people.parquet", row_group_size=20)
     be(monkeypatch, 1)
     job, read = job_of(folder / "people.parquet"), []
-    true = own_rows.read_stored_rows
-    monkeypatch.setattr(own_rows, "read_stored_rows", lambda *given: read.append(given[-1].places) or true(*given))
+    true = own_rows.read_held_rows
+    monkeypatch.setattr(own_rows, "read_held_rows", lambda *given: read.append(given[-1].places) or true(*given))
     read_own_rows(job, None)
     assert read[0][-1] - read[0][0] < 200
 

@@ -78,7 +78,7 @@ class PenaltyEstimator(LinearEstimator):
 
         >>> from dpbilevel.estimators import DPLogisticRegressionCV
         >>> DPLogisticRegressionCV(epsilon=1.0, classes=["no", "yes"]).plan(rows=5000, columns=3)
-        Plan(Refit, 25 releases on RecordShapes(upper=1000 records, lower=4000 records): (1, 8e-05)-DP, ...)
+        Plan(Refit, 50 releases on RecordShapes(upper=1000 records, lower=4000 records): (1, 8e-05)-DP, ...)
         """
         return self._plan(self._prepare(Unread.of(rows, columns, self.data_norm)))
 
