@@ -29,8 +29,8 @@ REACHED = 2 / 3 / (1 - MOMENTUM)
 
 
 @passing(
-    *("gradients", "ridge", "row_norm", "surplus", "curvature", "derivative", "steps", "noise", "moments_noise"),
-    *("scale", "readout"),
+    *("gradients", "ridge", "row_norm", "unlike", "surplus", "curvature", "derivative", "steps", "noise"),
+    *("moments_noise", "scale", "readout"),
     structure=("problem", "outputs"),
 )
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -42,6 +42,7 @@ class Steps:
         gradients: how released gradients are read.
         ridge: worth the noise, for rows of typical length in the metric.
         row_norm: declared, R.
+        unlike: by which gradients of units are shorter than those of their rows; one for rows.
         surplus: by which clipped second moments of units underestimate the curvature, at most.
         curvature: kappa, of the loss in the score.
         derivative: bound on the derivative of the loss in the score; None for residuals, which have none.
@@ -57,6 +58,7 @@ class Steps:
     gradients: ReleasedGradients
     ridge: float
     row_norm: float
+    unlike: float
     surplus: float
     curvature: float
     derivative: float | None
@@ -104,7 +106,7 @@ class Steps:
             "directions": directions.astype(y.dtype),
             "metric": metric,
             "damping": damping.astype(y.dtype),
-            "clip": (self._first_derivative * typical).astype(jnp.float32),
+            "clip": (self._first_derivative * self.unlike * typical).astype(jnp.float32),
             "preconditioner": ((inverse + inverse.T) / 2).astype(y.dtype),
         }
 
