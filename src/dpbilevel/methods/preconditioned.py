@@ -234,8 +234,14 @@ class Preconditioned:
             "training: records": (", ".join(roles), pooled if len(roles) > 1 else "of the lower level only"),
             "second moments: share": (_SHARE, "of the training's mu^2"),
             "second moments: noise": (moments.noise_std, f"on entries of a mean of {self.records} products of rows"),
-            "training: ridge": (self.ridge, "worth the noise, for rows half as long as declared: steps shrink the model like it"),
-            "training: damping": (self.damping, "of the preconditioner, for such rows; released second moments say what theirs is"),
+            "training: ridge": (
+                self.ridge,
+                "worth the noise, for rows half as long as declared: steps shrink the model like it",
+            ),
+            "training: damping": (
+                self.damping,
+                "of the preconditioner, for such rows; released second moments say what theirs is",
+            ),
             "training: noise": (
                 training.noise_std,
                 f"on a mean of {self.records} vectors of norm at most one, spends the budget over all steps",

@@ -75,18 +75,17 @@ class Traced:
         function: from a record and a norm to a list of arrays.
         record: shapes of a record.
         row: which leaf of it is the row.
-        dtype: of the norm, and in which scores are computed.
+        dtype: in which scores are computed; norms are in float64.
 
     Attributes:
         columns: what multiplies rows, one line for each score.
         constants: arrays that do not depend on the record, raveled.
         leaves: which leaves of a record are read, besides the row.
-        reads_norm: whether the norm of the row is read.
     """
 
     def __init__(self, function: Callable[[Tree, Any], list[Any]], record: Tree, row: int, dtype: Any) -> None:
         leaves = jax.tree.leaves(record)
-        norm = jax.ShapeDtypeStruct((), dtype)
+        norm = jax.ShapeDtypeStruct((), jnp.float64)
         traced = jax.make_jaxpr(function)(record, norm)
         self._dtype = dtype
         self._columns: list[jax.Array] = []
@@ -99,10 +98,7 @@ class Traced:
         reached = _reached(self._outputs)
         self._inputs = {index: value for index, value in enumerate(inputs) if id(value) in reached}
         self.leaves = tuple(self._inputs)
-        self.reads_norm = id(self._norm) in reached
-        self._held = [
-            value for value in reached.values() if not isinstance(value, Value) and not _is_literal(value)
-        ]
+        self._held = [value for value in reached.values() if not isinstance(value, Value) and not _is_literal(value)]
         self.constants = [jnp.ravel(value) for value in self._held]
         used = [index for index, score in self._scores.items() if id(score) in reached]
         self._used = {index: place for place, index in enumerate(used)}
@@ -121,7 +117,7 @@ class Traced:
         Args:
             scores: one vector for each of `columns`.
             leaves: entries of each of `leaves`.
-            norm: of the rows, if it is read.
+            norm: of the rows.
             constants: numbers of each of `constants`.
             length: of the block.
         """
@@ -176,9 +172,7 @@ class Traced:
             return [self._of_row(name, params, operands, shapes[0])]
         if name == "split":
             operation = functools.partial(_part, params["axis"], np.cumsum(params["sizes"]))
-            return [
-                Value(shape, functools.partial(operation, index), operands) for index, shape in enumerate(shapes)
-            ]
+            return [Value(shape, functools.partial(operation, index), operands) for index, shape in enumerate(shapes)]
         return [Value(shapes[0], _operation(equation.primitive, params, shapes[0]), operands)]
 
     def _of_row(self, name: str, params: Any, operands: list[Any], shape: tuple[int, ...]) -> Any:

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpbilevel.privacy.buffer import computed_once, stored_once
+from dpbilevel.privacy.one_read import one_read
 from dpbilevel.privacy.outer import Layout, dense, known_norms, layout
 from dpbilevel.privacy.products import OVERFLOW, Products, finite_rows, row_norms
 from dpbilevel.privacy.storage import Storage
@@ -131,7 +132,7 @@ class Memory(NamedTuple):
             own, norms = part._rows(found)
             if own is not None:
                 norms = _in_metric(found, own, norms)
-            known = None if own is None else norms.astype(own.dtype)
+            known = None if own is None else norms.astype(found.dtype)
             parts = jax.vmap(numbers)(part.arrays, known)
             if own is None:
                 own, norms = finite_rows(stored_once([parts.pop().astype(found.dtype)]), computed=True)
@@ -147,6 +148,9 @@ class Memory(NamedTuple):
             return total.add(carry, Products(stored_once(lines), own, norms, factors, found), taken)
 
         start = total.start(sum(size for size, _ in found.leaves))
+        kernel = one_read(found, vector, self.arrays, self.norms)
+        if kernel is not None:
+            return total.add(start, kernel, present)
         if self._is_one_block(found):
             rest = jax.tree.leaves(self.arrays)[0].shape[0] - present.shape[0]
             return add(start, 0, jnp.concatenate([present, jnp.zeros(rest, bool)]))

@@ -1,158 +1,228 @@
 """The clipped sum of outer products on a GPU, by a kernel that reads every row once.
 
-XLA makes two matrix products of it, one for scores and one for sums, and reads all rows for each. The kernel holds a
-few rows in registers, computes their scores, the numbers of their records (`entries`), their scales, and adds them up.
+XLA makes two matrix products of such a sum, one for scores and one for sums, and each reads all rows; a third measures
+rows, where contributions have a metric. The kernel holds a few rows in registers, computes their scores, from these the
+numbers of their records (`entries`), measures, scales and adds them up. `products` has the formulas, and is what is
+summed wherever the kernel does not apply: on processors, in float64, for records whose rows were not measured when they
+were stored, for losses that it cannot compute, and for rows that are very long.
+
+**What is measured is what is summed.** A record's numbers leave a loop that runs until a number in memory says so, and
+so does its norm in the metric. No compiler computes such a value a second time, for its last round is known only when
+it has run; whatever follows reads the one value. Rows are read from memory, which does not change, and so are their
+norms. Scales may be computed several times, as in `products`.
+
+**Rounding.** A program of the kernel holds a few rows at a time, one in each of as many places, and adds up what was in
+a place in float32: 64 rows, or 32 in a metric. These are the chunks of `products`, and shorter, with its bound: an entry
+errs by at most 129 * 2^-24 * sum_i |c_il| |a_ij|, in any order, with or without fused multiply-adds. No format is
+shorter than float32, for nothing here is a matrix product. Chunks are added in float64, up to 16 of a program, then those
+of all programs, which err by less than the sums of one block there. Which rows are in a chunk depends on their places
+alone: neighbours differ in one chunk.
 """
 
 import functools
+import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.experimental import pallas as pl
+import numpy as np
+from jax.experimental import pallas
 from jax.experimental.pallas import triton
 
-from dpbilevel.privacy.entries import Traced
-from dpbilevel.privacy.outer import Layout
+from dpbilevel.privacy.entries import NotByEntries, Traced
+from dpbilevel.privacy.outer import Layout, known_norms
+from dpbilevel.privacy.products import OVERFLOW, UNDERFLOW, longest, scales, shortened
+from dpbilevel.privacy.sums import Tree, Vector
 
-_OVERFLOW, _UNDERFLOW, _LONGEST = 2.0**100, 2.0**-100, 2.0**200
+INTERPRETED = False  # whether the kernel is run by JAX's interpreter, which tests do on processors
 
-WIDTH, ROWS, STEPS, WARPS, STAGES = 32, 16, 128, 4, 1
-ROUNDTRIP, PREFETCH, HOIST, F64 = True, True, False, True
+_CHUNK, _CHUNK_IN_METRIC = 64, 32  # rows whose products are summed in float32
+# Measured on an H200 for 256 columns: two warps and four rows for each took 2.15 ms where 33 other shapes took up to 4.2.
+_WARPS = 2
+_PIECES = 8  # of a row, at most: every thread has four numbers of each piece of a row, and of its sums
+_NARROWEST, _WIDEST = 32, 128  # columns of a piece
+_COEFFICIENTS = 4  # of a record, at most: their sums are in registers, too
+_RECORDS = 128  # the length of arrays is a multiple of it
 
 
-def total(traced, layout, rows, norms, leaves, taken, clip, interpret=False):
+class OneRead(NamedTuple):
+    """Contributions of all records, not yet computed.
+
+    Args:
+        traced: the numbers of a record, and in a metric the norm of its row there.
+        layout: which number is what.
+        leaves: arrays of the records.
+        norms: of rows, rounded up, in float64.
+    """
+
+    traced: Traced
+    layout: Layout
+    leaves: tuple[jax.Array, ...]
+    norms: jax.Array
+
+    @property
+    def rows(self) -> jax.Array:
+        """The rows that coefficients multiply."""
+        assert self.layout.record_leaf is not None
+        return self.leaves[self.layout.record_leaf]
+
+
+def one_read(found: Layout, vector: Vector, arrays: Tree, norms: Sequence[Any] | None) -> OneRead | None:
+    """The contributions of these records, if the kernel can sum them; by public shapes and by what a loss does."""
+    leaves = tuple(jax.tree.leaves(arrays))
+    place = found.record_leaf
+    if norms is None or place is None or not (INTERPRETED or jax.default_backend() == "gpu"):
+        return None
+    rows = leaves[place]
+    few = found.coefficients <= _COEFFICIENTS and found.numbers - found.coefficients <= rows.shape[1]
+    fits = few and rows.shape[1] <= _PIECES * _WIDEST and rows.shape[0] % _RECORDS == 0
+    if found.dtype != jnp.float32 or rows.dtype not in (jnp.float32, jnp.bfloat16) or not fits:
+        return None
+
+    def numbers(record: Tree, norm: jax.Array) -> list[jax.Array]:
+        row = jax.tree.leaves(record)[place]
+        shaping = norm
+        measured = []
+        if found.metric is not None:
+            measured = [found.metric.norms(row.astype(found.dtype), norm)]
+            shaping = measured[0]
+        with known_norms([(row, shaping.astype(found.dtype))]):
+            return [part.astype(found.dtype) for part in found.numbers_of(vector(record))] + measured
+
+    record = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), arrays)
+    try:
+        traced = Traced(numbers, record, place, found.dtype)
+    except NotByEntries:
+        return None
+    return OneRead(traced, found, leaves, norms[place])
+
+
+def one_read_total(block: OneRead, taken: jax.Array, clip: float) -> jax.Array:
+    """Sum of the clipped contributions, raveled, in float64."""
+    layout, traced, rows = block.layout, block.traced, block.rows
     number, columns = rows.shape
-    padded = max(WIDTH, pl.next_power_of_2(columns))
-    slabs = padded // WIDTH
-    count, lines = layout.coefficients, layout.numbers
-    weights = jnp.stack(traced.columns).astype(jnp.float32)
-    weights = jnp.pad(weights, ((0, 0), (0, padded - columns)))
-    scores = weights.shape[0]
-    steps = STEPS
-    programs = -(-number // (ROWS * steps))
-    blocks = number // ROWS
-    assert number % ROWS == 0
-    constants = [jnp.atleast_1d(c) for c in traced.constants]
-    read = [leaves[i] for i in traced.leaves]
-    whole = columns == padded
-
-    def kernel(rows_ref, norms_ref, taken_ref, weights_ref, *refs):
-        constants_refs, refs = refs[: len(constants)], refs[len(constants) :]
-        leaves_refs, refs = refs[: len(read)], refs[len(read) :]
-        products_ref, others_ref = refs
-        first = pl.program_id(0) * steps
-        last = jnp.minimum(first + steps, blocks)
-        held = [[ref[i] for i in range(ref.shape[0])] for ref in constants_refs]
-        longest = jnp.float64(min(clip, _LONGEST))
-
-        def tile(block):
-            begin = block * ROWS
-            found = []
-            for slab in range(slabs):
-                if whole or (slab + 1) * WIDTH <= columns:
-                    found.append(rows_ref[pl.ds(begin, ROWS), pl.ds(slab * WIDTH, WIDTH)])
-                else:
-                    lines = jnp.broadcast_to(begin + jnp.arange(ROWS, dtype=jnp.int32)[:, None], (ROWS, WIDTH))
-                    places = slab * WIDTH + jnp.arange(WIDTH, dtype=jnp.int32)
-                    places = jnp.broadcast_to(places[None], (ROWS, WIDTH))
-                    at = rows_ref.at[lines, places]
-                    found.append(triton.load(at, mask=places < columns, other=0))
-            return found
-
-        def weight(score, slab):
-            return weights_ref[score, pl.ds(slab * WIDTH, WIDTH)]
-
-        hoisted = [[weight(s, c) for c in range(slabs)] for s in range(scores)] if HOIST else None
-
-        def scored(block, part):
-            begin = block * ROWS
-            wide = [slab.astype(jnp.float32) for slab in part]
-            values = []
-            for s in range(scores):
-                column = hoisted[s] if HOIST else [weight(s, c) for c in range(slabs)]
-                products = [slab * column[c][None, :] for c, slab in enumerate(wide)]
-                values.append(jnp.sum(functools.reduce(jnp.add, products), axis=1))
-            norm = norms_ref[pl.ds(begin, ROWS)].astype(jnp.float32) if traced.reads_norm else None
-            own = [_entries_of(ref, begin) for ref in leaves_refs]
-            return [value.astype(jnp.float32) for value in traced.lines(values, own, norm, held, ROWS)]
-
-        def step(carry):
-            block, sums, others, part, found = carry
-            begin = block * ROWS
-            ahead = jnp.minimum(block + 1, last - 1)
-            following = tile(ahead)
-            norm = norms_ref[pl.ds(begin, ROWS)]
-            usable = taken_ref[pl.ds(begin, ROWS)] != 0
-            scaled = (_scaled if F64 else _scaled32)(found, count, norm, usable, longest)
-            wide = [slab.astype(jnp.float32) for slab in part]
-            sums = [
-                [sums[l][c] + scaled[l][:, None] * slab for c, slab in enumerate(wide)] for l in range(count)
-            ]
-            others = [other + scaled[count + index] for index, other in enumerate(others)]
-            return block + 1, sums, others, following, scored(ahead, following)
-
-        start = [[jnp.zeros((ROWS, WIDTH), jnp.float32) for _ in range(slabs)] for _ in range(count)]
-        rest = [jnp.zeros((ROWS,), jnp.float32) for _ in range(lines - count)]
-        part = tile(first)
-        _, sums, others, _, _ = jax.lax.while_loop(
-            lambda carry: last > carry[0], step, (first, start, rest, part, scored(first, part))
-        )
-        me = pl.program_id(0)
-        for l in range(count):
-            for c in range(slabs):
-                products_ref[me, l, pl.ds(c * WIDTH, WIDTH)] = jnp.sum(sums[l][c].astype(jnp.float64), axis=0)
-        for index, other in enumerate(others):
-            others_ref[me, index] = jnp.sum(other.astype(jnp.float64), axis=0)
-
-    def _entries_of(ref, begin):
-        import numpy as np
-
-        shape = ref.shape[1:]
-        found = np.empty(shape, dtype=object)
-        for index in np.ndindex(*shape):
-            found[index] = ref[(pl.ds(begin, ROWS), *index)]
-        return found
-
-    shapes = [
-        jax.ShapeDtypeStruct((programs, count, padded), jnp.float64),
-        jax.ShapeDtypeStruct((programs, max(1, lines - count)), jnp.float64),
-    ]
-    call = pl.pallas_call(
-        kernel,
-        out_shape=shapes,
+    piece = min(_WIDEST, max(_NARROWEST, pallas.next_power_of_2(columns) // _PIECES))
+    width = -(-columns // piece) * piece
+    held = _WARPS * (_WIDEST // piece)  # a warp has 128 numbers of a piece
+    chunk = _CHUNK if layout.metric is None else _CHUNK_IN_METRIC
+    programs = -(-number // (held * chunk))
+    weights = jnp.pad(jnp.stack(traced.columns), ((0, 0), (0, width - columns)))
+    found = pallas.pallas_call(
+        functools.partial(_kernel, traced, layout, _Shape(piece, held, chunk)),
+        # The last line has sums of other numbers, and what it has after them is not read.
+        out_shape=jax.ShapeDtypeStruct((programs, layout.coefficients + 1, width), jnp.float64),
         grid=(programs,),
-        interpret=interpret,
-        compiler_params=None if interpret else triton.CompilerParams(num_warps=WARPS, num_stages=STAGES),
+        interpret=INTERPRETED,
+        compiler_params=None if INTERPRETED else triton.CompilerParams(num_warps=_WARPS, num_stages=1),
+        name="one_read",
+    )(
+        rows,
+        block.norms,
+        jnp.pad(taken, (0, number - taken.shape[0])).astype(jnp.int8),
+        jnp.ones(1, jnp.int32),
+        longest(clip)[None],
+        weights,
+        [jnp.atleast_1d(constant) for constant in traced.constants],
+        [block.leaves[place] for place in traced.leaves],
     )
-    present = jnp.pad(taken, (0, number - taken.shape[0])).astype(jnp.int8)
-    products, others = call(rows, norms, present, weights, *constants, *read)
-    return layout.assemble(jnp.sum(products, axis=0)[:, :columns], jnp.sum(others, axis=0)[: lines - count])
+    summed = jnp.sum(found, axis=0)
+    return layout.assemble(summed[:-1, :columns], summed[-1, : layout.numbers - layout.coefficients])
 
 
-def _scaled(found, count, norm, taken, longest):
-    sizes = [jnp.abs(line) for line in found]
-    finite = functools.reduce(jnp.logical_and, [size <= _OVERFLOW for size in sizes])
-    largest = functools.reduce(jnp.maximum, sizes[:count])
-    largest = jnp.maximum(largest, jnp.float32(_UNDERFLOW))
-    usable = taken & finite & (norm * largest.astype(jnp.float64) < _OVERFLOW)
-    squares = [line.astype(jnp.float64) * line.astype(jnp.float64) for line in found]
-    outer = functools.reduce(jnp.add, squares[:count]) * (norm * norm)
-    lengths = jnp.sqrt(functools.reduce(jnp.add, squares[count:], outer)) * (1 + (len(found) + 8) * 2.0**-52)
-    scales = (longest / jnp.where(usable, jnp.maximum(lengths, longest), jnp.inf)).astype(jnp.float32)
-    scaled = [jnp.where(scales >= _UNDERFLOW, line * scales, jnp.float32(0)) for line in found]
-    return [jnp.where(jnp.abs(line) >= _UNDERFLOW, line, jnp.float32(0)) for line in scaled]
+class _Shape(NamedTuple):
+    """Of what a program reads: columns of a piece of a row, rows at a time, and how many times."""
+
+    piece: int
+    held: int
+    times: int
 
 
-def _scaled32(found, count, norm, taken, longest):
-    """Only to see what float64 costs."""
-    sizes = [jnp.abs(line) for line in found]
-    finite = functools.reduce(jnp.logical_and, [size <= _OVERFLOW for size in sizes])
-    norm = norm.astype(jnp.float32)
-    usable = taken & finite & (norm < _OVERFLOW)
-    squares = [line * line for line in found]
-    outer = functools.reduce(jnp.add, squares[:count]) * (norm * norm)
-    lengths = jnp.sqrt(functools.reduce(jnp.add, squares[count:], outer))
-    longest = longest.astype(jnp.float32)
-    scales = longest / jnp.where(usable, jnp.maximum(lengths, longest), jnp.float32(jnp.inf))
-    return [line * scales for line in found]
+def _kernel(
+    traced: Traced,
+    layout: Layout,
+    shape: _Shape,
+    rows: Any,
+    norms: Any,
+    taken: Any,
+    rounds: Any,
+    limit: Any,
+    weights: Any,
+    constants: list[Any],
+    leaves: list[Any],
+    totals: Any,
+) -> None:
+    """One program. Rows are in pieces, so that few threads share a row, and compute the numbers of its record."""
+    piece, held, times = shape
+    count, pieces = layout.coefficients, weights.shape[1] // piece
+    me = pallas.program_id(0)
+    known = [[constant[place] for place in range(constant.shape[0])] for constant in constants]
+
+    def numbers(begin: Any, parts: list[jax.Array], norm: jax.Array) -> list[jax.Array]:
+        scores = []
+        for line in range(weights.shape[0]):
+            columns = [weights[line, pallas.ds(index * piece, piece)] for index in range(pieces)]
+            products = [part * column[None, :] for part, column in zip(parts, columns, strict=True)]
+            scores.append(jnp.sum(functools.reduce(jnp.add, products), axis=1))
+        return traced.lines(scores, [_entries(leaf, begin, held) for leaf in leaves], norm, known, held)
+
+    def add(index: Any, carry: Any) -> Any:
+        sums, others = carry
+        begin = index * held
+        parts = [_part(rows, begin, held, first * piece, piece) for first in range(pieces)]
+        norm = norms[pallas.ds(begin, held)]
+        empty = [jnp.zeros(held, line.dtype) for line in jax.eval_shape(lambda: numbers(begin, parts, norm))]
+        # How often it is computed is read from memory, so that it is computed once, and then known.
+        _, lines = jax.lax.while_loop(
+            lambda state: state[0] > 0, lambda state: (state[0] - 1, numbers(begin, parts, norm)), (rounds[0], empty)
+        )
+        if layout.metric is not None:
+            measured = lines.pop()
+            norm = jnp.where(measured <= OVERFLOW, measured, jnp.inf)
+        lines = _clipped(lines, count, norm, taken[pallas.ds(begin, held)] != 0, limit[0])
+        sums = [
+            [total + line[:, None] * part for total, part in zip(totals, parts, strict=True)]
+            for totals, line in zip(sums, lines[:count], strict=True)
+        ]
+        return sums, [total + line for total, line in zip(others, lines[count:], strict=True)]
+
+    empty = [jnp.zeros((held, piece), jnp.float32)] * pieces
+    start = [empty] * count, [jnp.zeros(held, jnp.float32)] * (layout.numbers - count)
+    last = jnp.minimum((me + 1) * times, rows.shape[0] // held)
+    sums, others = jax.lax.fori_loop(me * times, last, add, start)
+    for line, pieces_of_line in enumerate(sums):
+        for index, total in enumerate(pieces_of_line):
+            totals[me, line, pallas.ds(index * piece, piece)] = jnp.sum(total.astype(jnp.float64), axis=0)
+    for place, total in enumerate(others):
+        totals[me, count, place] = jnp.sum(total.astype(jnp.float64))
+
+
+def _part(rows: Any, begin: Any, held: int, first: int, piece: int) -> jax.Array:
+    """A piece of some rows in float32, with zeros after their last column."""
+    if first + piece <= rows.shape[1]:
+        return rows[pallas.ds(begin, held), pallas.ds(first, piece)].astype(jnp.float32)
+    lines = begin + jax.lax.broadcasted_iota(jnp.int32, (held, piece), 0)
+    places = first + jax.lax.broadcasted_iota(jnp.int32, (held, piece), 1)
+    found: jax.Array = triton.load(rows.at[lines, places], mask=places < rows.shape[1], other=0)
+    return found.astype(jnp.float32)
+
+
+def _entries(leaf: Any, begin: Any, held: int) -> Any:
+    """Entries of some records' leaf, as `Traced.lines` takes them."""
+    found = np.empty(leaf.shape[1:], dtype=object)
+    for index in np.ndindex(*leaf.shape[1:]):
+        found[index] = leaf[(pallas.ds(begin, held), *index)]
+    return found
+
+
+def _clipped(lines: list[jax.Array], count: int, norms: jax.Array, taken: jax.Array, limit: jax.Array) -> Any:
+    """The numbers of some records, scaled as in `products`, one line after another."""
+    sizes = [jnp.abs(line) for line in lines]
+    finite = functools.reduce(jnp.logical_and, [size <= OVERFLOW for size in sizes])
+    largest = functools.reduce(jnp.maximum, sizes[:count], jnp.full_like(sizes[0], UNDERFLOW))
+    usable = taken & finite & (norms * largest.astype(jnp.float64) < OVERFLOW)
+    squares = [jnp.square(line.astype(jnp.float64)) for line in lines]
+    outer = functools.reduce(jnp.add, squares[:count])
+    others = functools.reduce(jnp.add, squares[count:], jnp.zeros_like(outer))
+    found = scales(outer, others, norms, usable, limit, len(lines)).astype(lines[0].dtype)
+    return [shortened(line, found) for line in lines]
