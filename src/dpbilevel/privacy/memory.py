@@ -150,7 +150,7 @@ class Memory(NamedTuple):
         start = total.start(sum(size for size, _ in found.leaves))
         kernel = one_read(found, vector, self.arrays, self.norms)
         if kernel is not None:
-            return total.add(start, kernel, present)
+            return kernel.fold(total, start, present)
         if self._is_one_block(found):
             rest = jax.tree.leaves(self.arrays)[0].shape[0] - present.shape[0]
             return add(start, 0, jnp.concatenate([present, jnp.zeros(rest, bool)]))

@@ -11,16 +11,18 @@ so does its norm in the metric. No compiler computes such a value a second time,
 it has run; whatever follows reads the one value. Rows are read from memory, which does not change, and so are their
 norms. Scales may be computed several times, as in `products`.
 
-**Rounding.** A program of the kernel holds a few rows at a time, one in each of as many places, and adds up what was in
-a place in float32: 64 rows, or 32 in a metric. These are the chunks of `products`, and shorter, with its bound: an entry
-errs by at most 129 * 2^-24 * sum_i |c_il| |a_ij|, in any order, with or without fused multiply-adds. No format is
-shorter than float32, for nothing here is a matrix product. Chunks are added in float64, up to 16 of a program, then those
-of all programs, which err by less than the sums of one block there. Which rows are in a chunk depends on their places
-alone: neighbours differ in one chunk.
+**Rounding.** A program of the kernel holds a few rows at a time, one in each of at most eight places, and adds up what
+was in a place in float32: 64 rows, or 32 in a metric. These are the chunks of `products`, as long as there or shorter,
+and its bound holds: an entry errs by at most 65 * 2^-24 * sum_i |c_il| |a_ij|, in any order, with or without fused
+multiply-adds, which is 65 * 2^-24 * 64 C in all; in a metric by 33 * 2^-24 * 32 * 16 C. No format is shorter than
+float32, for nothing here is a matrix product. Which rows are in a chunk depends on their places alone, so that
+neighbours differ in one chunk. From there on sums are in float64: of eight places, then of at most 2^15 programs, with
+2^24 records in all, which err by (2^15 + 8) * 2^-53 * 2^24 C < 2^-13 C; in a metric of 2^13 programs with 2^21 records
+by less than 2^-14 C. Blocks of so many programs are added with compensation, as those of `clipping` are. All of it is
+less than what `products` and `clipping` allow for.
 """
 
 import functools
-import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -33,12 +35,13 @@ from jax.experimental.pallas import triton
 from dpbilevel.privacy.entries import NotByEntries, Traced
 from dpbilevel.privacy.outer import Layout, known_norms
 from dpbilevel.privacy.products import OVERFLOW, UNDERFLOW, longest, scales, shortened
-from dpbilevel.privacy.sums import Tree, Vector
+from dpbilevel.privacy.sums import Sum, Tree, Vector
 
 INTERPRETED = False  # whether the kernel is run by JAX's interpreter, which tests do on processors
 
 _CHUNK, _CHUNK_IN_METRIC = 64, 32  # rows whose products are summed in float32
-# Measured on an H200 for 256 columns: two warps and four rows for each took 2.15 ms where 33 other shapes took up to 4.2.
+_PROGRAMS, _PROGRAMS_IN_METRIC = 2**15, 2**13  # whose totals are added at a time
+# Measured on an H200 for 256 columns: two warps with four rows each took 2.15 ms, other shapes 2.15 to 4.2 ms.
 _WARPS = 2
 _PIECES = 8  # of a row, at most: every thread has four numbers of each piece of a row, and of its sums
 _NARROWEST, _WIDEST = 32, 128  # columns of a piece
@@ -54,18 +57,59 @@ class OneRead(NamedTuple):
         layout: which number is what.
         leaves: arrays of the records.
         norms: of rows, rounded up, in float64.
+        first: the first of the programs that add up these contributions.
     """
 
     traced: Traced
     layout: Layout
     leaves: tuple[jax.Array, ...]
     norms: jax.Array
+    first: Any = 0
 
     @property
     def rows(self) -> jax.Array:
         """The rows that coefficients multiply."""
         assert self.layout.record_leaf is not None
         return self.leaves[self.layout.record_leaf]
+
+    @property
+    def shape(self) -> "Shape":
+        """Of what a program reads, by public sizes."""
+        number, columns = self.rows.shape
+        piece = min(_WIDEST, max(_NARROWEST, pallas.next_power_of_2(columns) // _PIECES))
+        held = _WARPS * (_WIDEST // piece)  # a thread has four columns of a piece
+        chunk, most = (_CHUNK, _PROGRAMS) if self.layout.metric is None else (_CHUNK_IN_METRIC, _PROGRAMS_IN_METRIC)
+        return Shape(piece, -(-columns // piece), held, chunk, min(most, -(-number // (held * chunk))))
+
+    def fold(self, total: Sum, start: Any, present: jax.Array) -> Any:
+        """Add all contributions to a sum, in blocks of so many programs."""
+        shape = self.shape
+        blocks = -(-self.rows.shape[0] // (shape.held * shape.times * shape.programs))
+        if blocks == 1:
+            return total.add(start, self, present)
+
+        def step(carry: Any, index: jax.Array) -> tuple[Any, None]:
+            return total.add(carry, self._replace(first=index * shape.programs), present), None
+
+        return jax.lax.scan(step, start, jnp.arange(blocks, dtype=jnp.int32))[0]
+
+
+class Shape(NamedTuple):
+    """What a program reads.
+
+    Args:
+        piece: columns of a piece of a row.
+        pieces: of a row.
+        held: rows at a time.
+        times: how many times.
+        programs: how many there are in a block.
+    """
+
+    piece: int
+    pieces: int
+    held: int
+    times: int
+    programs: int
 
 
 def one_read(found: Layout, vector: Vector, arrays: Tree, norms: Sequence[Any] | None) -> OneRead | None:
@@ -102,17 +146,14 @@ def one_read_total(block: OneRead, taken: jax.Array, clip: float) -> jax.Array:
     """Sum of the clipped contributions, raveled, in float64."""
     layout, traced, rows = block.layout, block.traced, block.rows
     number, columns = rows.shape
-    piece = min(_WIDEST, max(_NARROWEST, pallas.next_power_of_2(columns) // _PIECES))
-    width = -(-columns // piece) * piece
-    held = _WARPS * (_WIDEST // piece)  # a warp has 128 numbers of a piece
-    chunk = _CHUNK if layout.metric is None else _CHUNK_IN_METRIC
-    programs = -(-number // (held * chunk))
+    shape = block.shape
+    width = shape.piece * shape.pieces
     weights = jnp.pad(jnp.stack(traced.columns), ((0, 0), (0, width - columns)))
     found = pallas.pallas_call(
-        functools.partial(_kernel, traced, layout, _Shape(piece, held, chunk)),
+        functools.partial(_kernel, traced, layout, shape),
         # The last line has sums of other numbers, and what it has after them is not read.
-        out_shape=jax.ShapeDtypeStruct((programs, layout.coefficients + 1, width), jnp.float64),
-        grid=(programs,),
+        out_shape=jax.ShapeDtypeStruct((shape.programs, layout.coefficients + 1, width), jnp.float64),
+        grid=(shape.programs,),
         interpret=INTERPRETED,
         compiler_params=None if INTERPRETED else triton.CompilerParams(num_warps=_WARPS, num_stages=1),
         name="one_read",
@@ -120,7 +161,7 @@ def one_read_total(block: OneRead, taken: jax.Array, clip: float) -> jax.Array:
         rows,
         block.norms,
         jnp.pad(taken, (0, number - taken.shape[0])).astype(jnp.int8),
-        jnp.ones(1, jnp.int32),
+        jnp.stack([jnp.int32(1), jnp.asarray(block.first, jnp.int32)]),
         longest(clip)[None],
         weights,
         [jnp.atleast_1d(constant) for constant in traced.constants],
@@ -130,22 +171,14 @@ def one_read_total(block: OneRead, taken: jax.Array, clip: float) -> jax.Array:
     return layout.assemble(summed[:-1, :columns], summed[-1, : layout.numbers - layout.coefficients])
 
 
-class _Shape(NamedTuple):
-    """Of what a program reads: columns of a piece of a row, rows at a time, and how many times."""
-
-    piece: int
-    held: int
-    times: int
-
-
 def _kernel(
     traced: Traced,
     layout: Layout,
-    shape: _Shape,
+    shape: Shape,
     rows: Any,
     norms: Any,
     taken: Any,
-    rounds: Any,
+    given: Any,
     limit: Any,
     weights: Any,
     constants: list[Any],
@@ -153,9 +186,9 @@ def _kernel(
     totals: Any,
 ) -> None:
     """One program. Rows are in pieces, so that few threads share a row, and compute the numbers of its record."""
-    piece, held, times = shape
-    count, pieces = layout.coefficients, weights.shape[1] // piece
-    me = pallas.program_id(0)
+    piece, pieces, held, times, _ = shape
+    count, me = layout.coefficients, pallas.program_id(0)
+    first = (given[1] + me) * times
     known = [[constant[place] for place in range(constant.shape[0])] for constant in constants]
 
     def numbers(begin: Any, parts: list[jax.Array], norm: jax.Array) -> list[jax.Array]:
@@ -166,15 +199,15 @@ def _kernel(
             scores.append(jnp.sum(functools.reduce(jnp.add, products), axis=1))
         return traced.lines(scores, [_entries(leaf, begin, held) for leaf in leaves], norm, known, held)
 
-    def add(index: Any, carry: Any) -> Any:
+    def add(tile: Any, carry: Any) -> Any:
         sums, others = carry
-        begin = index * held
-        parts = [_part(rows, begin, held, first * piece, piece) for first in range(pieces)]
+        begin = tile * held
+        parts = [_part(rows, begin, held, index * piece, piece) for index in range(pieces)]
         norm = norms[pallas.ds(begin, held)]
         empty = [jnp.zeros(held, line.dtype) for line in jax.eval_shape(lambda: numbers(begin, parts, norm))]
         # How often it is computed is read from memory, so that it is computed once, and then known.
         _, lines = jax.lax.while_loop(
-            lambda state: state[0] > 0, lambda state: (state[0] - 1, numbers(begin, parts, norm)), (rounds[0], empty)
+            lambda state: state[0] > 0, lambda state: (state[0] - 1, numbers(begin, parts, norm)), (given[0], empty)
         )
         if layout.metric is not None:
             measured = lines.pop()
@@ -188,8 +221,8 @@ def _kernel(
 
     empty = [jnp.zeros((held, piece), jnp.float32)] * pieces
     start = [empty] * count, [jnp.zeros(held, jnp.float32)] * (layout.numbers - count)
-    last = jnp.minimum((me + 1) * times, rows.shape[0] // held)
-    sums, others = jax.lax.fori_loop(me * times, last, add, start)
+    last = jnp.minimum(first + times, rows.shape[0] // held)
+    sums, others = jax.lax.fori_loop(first, last, add, start)
     for line, pieces_of_line in enumerate(sums):
         for index, total in enumerate(pieces_of_line):
             totals[me, line, pallas.ds(index * piece, piece)] = jnp.sum(total.astype(jnp.float64), axis=0)
