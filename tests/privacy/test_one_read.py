@@ -22,14 +22,14 @@ METRIC = Metric(np.eye(COLUMNS, 2, dtype=np.float32), np.array([0.1, 0.6], np.fl
 def contribution(record):
     """A vector, a matrix and two numbers, with a score."""
     row, target = record
-    score = row @ jnp.linspace(-1, 1, row.size)
+    score = row @ jnp.linspace(-1, 1, row.size, dtype=jnp.float32)
     matrix = jnp.stack([target**2, jnp.tanh(score)])
-    return {"w": Outer(row, score * target), "m": Outer(row, matrix), "z": target * jnp.ones(2)}
+    return {"w": Outer(row, score * target), "m": Outer(row, matrix), "z": target * jnp.ones(2, jnp.float32)}
 
 
 def in_metric(record):
     row, target = record
-    return {"w": Outer(row, jnp.tanh(row @ jnp.linspace(-1, 1, row.size)) * target).within(METRIC), "z": target}
+    return {"w": Outer(row, jnp.tanh(row @ jnp.linspace(-1, 1, row.size, dtype=jnp.float32)) * target).within(METRIC), "z": target}
 
 
 def data(number=NUMBER, columns=COLUMNS, seed=0):
@@ -139,7 +139,7 @@ def of_other_rows(lines, count, norms, taken, limit):
 
 def without_other_numbers(lines, count, norms, taken, limit):
     scaled = CLIPPED(lines[:count], count, norms, taken, limit)
-    return [*scaled, *lines[count:]]
+    return [*scaled, *(jnp.where(taken, line, 0) for line in lines[count:])]
 
 
 CLIPPED = one_read._clipped
@@ -191,7 +191,7 @@ def equations(jaxpr, name):
     [
         (contribution, 2000),  # rows that are too long
         (lambda record: Outer(record[0], jnp.sort(jnp.stack([record[1], record[0] @ record[0]]))), COLUMNS),
-        (lambda record: Outer(record[0], record[1] * jnp.ones(9)), COLUMNS),  # too many coefficients
+        (lambda record: Outer(record[0], record[1] * jnp.ones(9, jnp.float32)), COLUMNS),  # too many coefficients
     ],
 )
 def test_other_sums_do_without(sums, vector, columns):
