@@ -29,7 +29,10 @@ def contribution(record):
 
 def in_metric(record):
     row, target = record
-    return {"w": Outer(row, jnp.tanh(row @ jnp.linspace(-1, 1, row.size, dtype=jnp.float32)) * target).within(METRIC), "z": target}
+    return {
+        "w": Outer(row, jnp.tanh(row @ jnp.linspace(-1, 1, row.size, dtype=jnp.float32)) * target).within(METRIC),
+        "z": target,
+    }
 
 
 def data(number=NUMBER, columns=COLUMNS, seed=0):

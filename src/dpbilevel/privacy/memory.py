@@ -150,7 +150,8 @@ class Memory(NamedTuple):
         start = total.start(sum(size for size, _ in found.leaves))
         kernel = one_read(found, vector, self.arrays, self.norms)
         if kernel is not None:
-            return kernel.fold(total, start, present)
+            norms = _in_metric(found, kernel.rows, kernel.norms)
+            return kernel._replace(norms=norms).fold(total, start, present)
         if self._is_one_block(found):
             rest = jax.tree.leaves(self.arrays)[0].shape[0] - present.shape[0]
             return add(start, 0, jnp.concatenate([present, jnp.zeros(rest, bool)]))

@@ -94,7 +94,7 @@ class Metric(NamedTuple):
         return (columns - jnp.matmul(self.directions, less[:, None] * along, precision=_HIGHEST)).astype(columns.dtype)
 
     def norms(self, rows: jax.Array, norms: jax.Array) -> jax.Array:
-        """Norms of rows in the metric, or that of one row, in float64, rounded up; at least 1/16 of their norms, given.
+        """Norms of rows in the metric, in float64, rounded up; at least 1/16 of their norms, which are given.
 
         |B a|^2 = |a|^2 - p' Q p with p = U' a and Q = 2 G - G U' U G, G = diag(1 - b). Entries of p, sums of d products
         of float32 in any order, err by at most d 2^-24 |a|. With |Q| <= 1 and eight directions, p' Q p errs by less
@@ -105,8 +105,8 @@ class Metric(NamedTuple):
         less = 1 - sound.factors
         products = jnp.matmul(sound.directions.T, sound.directions, precision=_HIGHEST)
         quadratic = 2 * jnp.diag(less) - less[:, None] * products * less
-        taken = jnp.sum(along * jnp.matmul(along, quadratic, precision=_HIGHEST), axis=-1)
+        taken = jnp.sum(along * jnp.matmul(along, quadratic, precision=_HIGHEST), axis=1)
         # A sum that overflows says nothing about its row; the comparison is false for NaN.
         taken = jnp.where(jnp.abs(taken) < jnp.inf, taken, -jnp.inf)
-        squares = norms**2 * (1 + rows.shape[-1] * _ROUNDING) - taken
+        squares = norms**2 * (1 + rows.shape[1] * _ROUNDING) - taken
         return jnp.sqrt(jnp.maximum(squares, (SHORTEST * norms) ** 2)) * (1 + 2.0**-40)

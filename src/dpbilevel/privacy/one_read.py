@@ -1,15 +1,15 @@
 """The clipped sum of outer products on a GPU, by a kernel that reads every row once.
 
-XLA makes two matrix products of such a sum, one for scores and one for sums, and each reads all rows; a third measures
-rows, where contributions have a metric. The kernel holds a few rows in registers, computes their scores, from these the
-numbers of their records (`entries`), measures, scales and adds them up. `products` has the formulas, and is what is
-summed wherever the kernel does not apply: on processors, in float64, for records whose rows were not measured when they
-were stored, for losses that it cannot compute, and for rows that are very long.
+XLA makes two matrix products of such a sum, one for scores and one for sums, and each reads all rows. The kernel holds
+a few rows in registers, computes their scores, from these the numbers of their records (`entries`), measures, scales
+and adds them up. `products` has the formulas, and sums wherever the kernel does not apply: on processors, in float64, for
+records whose rows were not measured when they were stored, for losses that the kernel cannot compute, and for rows that
+are very long.
 
-**What is measured is what is summed.** A record's numbers leave a loop that runs until a number in memory says so, and
-so does its norm in the metric. No compiler computes such a value a second time, for its last round is known only when
-it has run; whatever follows reads the one value. Rows are read from memory, which does not change, and so are their
-norms. Scales may be computed several times, as in `products`.
+**What is measured is what is summed.** A record's numbers leave a loop that runs until a number in memory says so. No
+compiler computes such a value a second time, for its last round is known only when it has run; whatever follows reads
+the one value. Rows are read from memory, which does not change, and so are their norms, in a metric too. Scales may be
+computed several times, as in `products`.
 
 **Rounding.** A program of the kernel holds a few rows at a time, one in each of at most eight places, and adds up what
 was in a place in float32: 64 rows, or 32 in a metric. These are the chunks of `products`, as long as there or shorter,
@@ -17,9 +17,9 @@ and its bound holds: an entry errs by at most 65 * 2^-24 * sum_i |c_il| |a_ij|, 
 multiply-adds, which is 65 * 2^-24 * 64 C in all; in a metric by 33 * 2^-24 * 32 * 16 C. No format is shorter than
 float32, for nothing here is a matrix product. Which rows are in a chunk depends on their places alone, so that
 neighbours differ in one chunk. From there on sums are in float64: of eight places, then of at most 2^15 programs, with
-2^24 records in all, which err by (2^15 + 8) * 2^-53 * 2^24 C < 2^-13 C; in a metric of 2^13 programs with 2^21 records
-by less than 2^-14 C. Blocks of so many programs are added with compensation, as those of `clipping` are. All of it is
-less than what `products` and `clipping` allow for.
+2^24 records in all, which err by (2^15 + 8) * 2^-53 * 2^24 C < 2^-13 C; in a metric of 2^14 programs with 2^22 records
+by (2^14 + 8) * 2^-53 * 2^22 * 16 C < 2^-12 C. Blocks of so many programs are added with compensation, as those of
+`clipping` are. All of it is less than what `products` and `clipping` allow for.
 """
 
 import functools
@@ -40,8 +40,8 @@ from dpbilevel.privacy.sums import Sum, Tree, Vector
 INTERPRETED = False  # whether the kernel is run by JAX's interpreter, which tests do on processors
 
 _CHUNK, _CHUNK_IN_METRIC = 64, 32  # rows whose products are summed in float32
-_PROGRAMS, _PROGRAMS_IN_METRIC = 2**15, 2**13  # whose totals are added at a time
-# Measured on an H200 for 256 columns: two warps with four rows each took 2.15 ms, other shapes 2.15 to 4.2 ms.
+_PROGRAMS, _PROGRAMS_IN_METRIC = 2**15, 2**14  # whose totals are added at a time
+# Measured on an H200 for 256 columns: two warps with four rows each took 2.11 ms, 32 other shapes 2.13 to 4.2 ms.
 _WARPS = 2
 _PIECES = 8  # of a row, at most: every thread has four numbers of each piece of a row, and of its sums
 _NARROWEST, _WIDEST = 32, 128  # columns of a piece
@@ -53,10 +53,10 @@ class OneRead(NamedTuple):
     """Contributions of all records, not yet computed.
 
     Args:
-        traced: the numbers of a record, and in a metric the norm of its row there.
+        traced: the numbers of a record.
         layout: which number is what.
         leaves: arrays of the records.
-        norms: of rows, rounded up, in float64.
+        norms: at least those of rows, in the metric of the layout if it has one, in float64.
         first: the first of the programs that add up these contributions.
     """
 
@@ -125,14 +125,8 @@ def one_read(found: Layout, vector: Vector, arrays: Tree, norms: Sequence[Any] |
         return None
 
     def numbers(record: Tree, norm: jax.Array) -> list[jax.Array]:
-        row = jax.tree.leaves(record)[place]
-        shaping = norm
-        measured = []
-        if found.metric is not None:
-            measured = [found.metric.norms(row.astype(found.dtype), norm)]
-            shaping = measured[0]
-        with known_norms([(row, shaping.astype(found.dtype))]):
-            return [part.astype(found.dtype) for part in found.numbers_of(vector(record))] + measured
+        with known_norms([(jax.tree.leaves(record)[place], norm.astype(found.dtype))]):
+            return [part.astype(found.dtype) for part in found.numbers_of(vector(record))]
 
     record = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), arrays)
     try:
@@ -204,14 +198,11 @@ def _kernel(
         begin = tile * held
         parts = [_part(rows, begin, held, index * piece, piece) for index in range(pieces)]
         norm = norms[pallas.ds(begin, held)]
-        empty = [jnp.zeros(held, line.dtype) for line in jax.eval_shape(lambda: numbers(begin, parts, norm))]
+        empty = [jnp.zeros(held, jnp.float32)] * layout.numbers
         # How often it is computed is read from memory, so that it is computed once, and then known.
         _, lines = jax.lax.while_loop(
             lambda state: state[0] > 0, lambda state: (state[0] - 1, numbers(begin, parts, norm)), (given[0], empty)
         )
-        if layout.metric is not None:
-            measured = lines.pop()
-            norm = jnp.where(measured <= OVERFLOW, measured, jnp.inf)
         lines = _clipped(lines, count, norm, taken[pallas.ds(begin, held)] != 0, limit[0])
         sums = [
             [total + line[:, None] * part for total, part in zip(totals, parts, strict=True)]
