@@ -170,7 +170,10 @@ class Traced:
         known |= dict(zip(jaxpr.invars, inputs, strict=True))
 
         def read(atom: Any) -> Any:
-            return np.asarray(atom.val, atom.aval.dtype) if isinstance(atom, Literal) else known[atom]
+            if not isinstance(atom, Literal):
+                return known[atom]
+            described: Any = atom.aval
+            return np.asarray(atom.val, described.dtype)
 
         for equation in jaxpr.eqns:
             operands = [read(atom) for atom in equation.invars]

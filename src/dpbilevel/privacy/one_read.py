@@ -2,9 +2,9 @@
 
 XLA makes two matrix products of such a sum, one for scores and one for sums, and each reads all rows. The kernel holds
 a few rows in registers, computes their scores, from these the numbers of their records (`entries`), measures, scales
-and adds them up. `products` has the formulas, and sums wherever the kernel does not apply: on processors, in float64, for
-records whose rows were not measured when they were stored, for losses that the kernel cannot compute, and for rows that
-are very long.
+and adds them up. `products` has the formulas, and sums wherever the kernel does not apply: on processors, in float64,
+for records whose rows were not measured when they were stored, for losses that the kernel cannot compute, and for rows
+that are very long.
 
 **What is measured is what is summed.** A record's numbers leave a loop that runs until a number in memory says so. No
 compiler computes such a value a second time, for its last round is known only when it has run; whatever follows reads
