@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from dpbilevel.privacy.memory import CHUNK
+from dpbilevel.privacy.one_read import OneRead, one_read_total
 from dpbilevel.privacy.products import Products, products_total
 from dpbilevel.privacy.shards import source_of
 from dpbilevel.privacy.sums import Sum, Tree, Vector, compensated
@@ -51,7 +52,9 @@ def clipped_sum(vector: Vector, records: Tree, present: jax.Array, clip: float) 
 def compensated_sum(clip: float) -> Sum:
     """The sum of clipped contributions in float64: chunks in their own precision, blocks with compensation."""
 
-    def block_total(vectors: jax.Array | Products, taken: jax.Array) -> jax.Array:
+    def block_total(vectors: jax.Array | Products | OneRead, taken: jax.Array) -> jax.Array:
+        if isinstance(vectors, OneRead):
+            return one_read_total(vectors, taken, clip)
         if isinstance(vectors, Products):
             return products_total(vectors, taken, clip, min(taken.shape[0], CHUNK))
         block, dimension = vectors.shape

@@ -21,6 +21,7 @@ import numpy.typing as npt
 from dpbilevel.errors import InvalidArgument
 from dpbilevel.privacy.buffer import computed_once, stored_once
 from dpbilevel.privacy.bundles import Packed, as_bundles, contents, unit_shape, units_at, units_from
+from dpbilevel.privacy.one_read import one_read
 from dpbilevel.privacy.outer import Layout, dense, known_norms, layout
 from dpbilevel.privacy.products import OVERFLOW, Products, finite_rows, row_norms
 from dpbilevel.privacy.storage import Storage, copy_in_order
@@ -157,7 +158,7 @@ class Memory(NamedTuple):
             own, norms = part._rows(found)
             if own is not None:
                 norms = _in_metric(found, own, norms)
-            known = None if own is None else norms.astype(own.dtype)
+            known = None if own is None else norms.astype(found.dtype)
             parts = jax.vmap(numbers)(part.arrays, known)
             if own is None:
                 own, norms = finite_rows(stored_once([parts.pop().astype(found.dtype)]), computed=True)
@@ -173,6 +174,10 @@ class Memory(NamedTuple):
             return total.add(carry, Products(stored_once(lines), own, norms, factors, found), taken)
 
         start = total.start(sum(size for size, _ in found.leaves))
+        kernel = one_read(found, vector, self.arrays, self.norms)
+        if kernel is not None:
+            norms = _in_metric(found, kernel.rows, kernel.norms)
+            return kernel._replace(norms=norms).fold(total, start, present)
         if self._is_one_block(found):
             rest = jax.tree.leaves(self.arrays)[0].shape[0] - present.shape[0]
             return add(start, 0, jnp.concatenate([present, jnp.zeros(rest, bool)]))

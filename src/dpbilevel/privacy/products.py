@@ -39,7 +39,7 @@ from dpbilevel.privacy.outer import Layout
 # Numbers beyond this, and products of coefficients and rows, count as infinite, as in `clipping`.
 OVERFLOW = 2.0**100
 # Scaled numbers below this become zero: those that float32 holds with fewer digits could be rounded up by any factor.
-_UNDERFLOW = 2.0**-100
+UNDERFLOW = 2.0**-100
 _LONGEST = 2.0**200  # in float64; an infinite clip is one of this length
 _ROWS_AT_ONCE = 2**10
 _FEW = 16  # lines that are combined one by one
@@ -136,7 +136,7 @@ def _usable(block: Products, taken: jax.Array) -> jax.Array:
     sizes, count = jnp.abs(block.numbers), block.factors
     finite = _along_lines(jnp.logical_and, sizes <= OVERFLOW)
     # An infinite row is not usable with any coefficient, not even with zero.
-    largest = jnp.maximum(_along_lines(jnp.maximum, sizes[:count]), _UNDERFLOW)
+    largest = jnp.maximum(_along_lines(jnp.maximum, sizes[:count]), UNDERFLOW)
     return taken & finite & (block.norms * largest.astype(jnp.float64) < OVERFLOW)
 
 
@@ -147,12 +147,28 @@ def _clipped_numbers(block: Products, usable: jax.Array, clip: float) -> jax.Arr
     norm of the result exceeds the clip by no more than that, as in `clipping.clipped`.
     """
     outer, others = (_added(part, jnp.square) for part in jnp.split(block.numbers, [block.factors]))
-    lengths = jnp.sqrt(outer * block.norms**2 + others) * (1 + (block.numbers.shape[0] + 8) * 2.0**-52)
+    found = scales(outer, others, block.norms, usable, longest(clip), block.numbers.shape[0])
+    return shortened(block.numbers, found.astype(block.numbers.dtype))
+
+
+def longest(clip: float) -> jax.Array:
+    """The clip in float64; an infinite one is that of the longest vector."""
+    return jnp.minimum(jnp.asarray(clip, jnp.float64), _LONGEST)
+
+
+def scales(
+    outer: jax.Array, others: jax.Array, norms: jax.Array, usable: jax.Array, longest: jax.Array, numbers: int
+) -> jax.Array:
+    """Factors in float64, from sums of squares of coefficients and of other numbers, of which there are so many."""
+    lengths = jnp.sqrt(outer * norms**2 + others) * (1 + (numbers + 8) * 2.0**-52)
     # Division comes last, because compilers compute it once: clip/clip for a short record, zero for an unusable one.
-    longest = jnp.minimum(clip, _LONGEST)
-    scales = (longest / jnp.where(usable, jnp.maximum(lengths, longest), jnp.inf)).astype(block.numbers.dtype)
-    scaled = jnp.where(scales >= _UNDERFLOW, block.numbers * scales, 0)
-    return jnp.where(jnp.abs(scaled) >= _UNDERFLOW, scaled, 0)
+    return longest / jnp.where(usable, jnp.maximum(lengths, longest), jnp.inf)
+
+
+def shortened(numbers: jax.Array, scales: jax.Array) -> jax.Array:
+    """Numbers times their scales; zero instead of what their format holds with fewer digits."""
+    scaled = jnp.where(scales >= UNDERFLOW, numbers * scales, 0)
+    return jnp.where(jnp.abs(scaled) >= UNDERFLOW, scaled, 0)
 
 
 def _along_lines(operation: Any, lines: jax.Array) -> jax.Array:
