@@ -212,11 +212,12 @@ def available() -> float:
 
 
 def device_step(rows: int, columns: int, repeats: int = 9) -> dict[str, Any]:
-    """One tracking step on the device that JAX finds, here and now."""
+    """One tracking step and a whole default run on the device that JAX finds, here and now."""
     import jax
-    from speed_sides import private_linear
+    from speed_sides import default_run, held_linear, private_steps
 
-    run = private_linear(rows, columns, STEPS)
+    problem, records = held_linear(rows, columns)
+    run = private_steps(problem, records, STEPS)
     begin = time.perf_counter()
     run()
     first = time.perf_counter() - begin
@@ -226,6 +227,7 @@ def device_step(rows: int, columns: int, repeats: int = 9) -> dict[str, Any]:
         run()
         seconds.append((time.perf_counter() - begin) / STEPS)
     device = jax.devices()[0]
+    whole = [default_run(problem, records) for _ in range(4)]
     return {
         "device": device.device_kind,
         "platform": device.platform,
@@ -235,6 +237,7 @@ def device_step(rows: int, columns: int, repeats: int = 9) -> dict[str, Any]:
         "first": first,
         "milliseconds": [1000 * second for second in seconds],
         "median milliseconds": 1000 * statistics.median(seconds),
+        "default run": {"first": whole[0], "seconds": whole[1:]},
         "peak bytes": (device.memory_stats() or {}).get("peak_bytes_in_use", 0),
     }
 

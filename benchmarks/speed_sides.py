@@ -4,6 +4,7 @@ Rows are standard normal over the root of the number of columns, so that their n
 logistic model.
 """
 
+import time
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -62,12 +63,28 @@ def private_steps(problem: Any, records: Any, chunk: int) -> Run:
     return run
 
 
-def private_linear(number: int, columns: int, chunk: int) -> Run:
-    """Logistic regression with one tuned penalty: the linear path."""
+def held_linear(number: int, columns: int) -> tuple[Any, Any]:
+    """Logistic regression with one penalty, and its records."""
     import dpbilevel as dpb
 
     problem = dpb.applications.regularization(columns=columns, row_norm=1.5)
-    return private_steps(problem, dpb.Records(**parts(number, columns)), chunk)
+    return problem, dpb.Records(**parts(number, columns))
+
+
+def private_linear(number: int, columns: int, chunk: int) -> Run:
+    """Its tracking steps: the linear path."""
+    return private_steps(*held_linear(number, columns), chunk)
+
+
+def default_run(problem: Any, records: Any) -> float:
+    """Seconds of `solve` with all defaults: tracking, and the training of the model."""
+    import dpbilevel as dpb
+
+    begin = time.perf_counter()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        dpb.solve(problem, records, dpb.Budget(1.0, 1e-8), progress=False)
+    return time.perf_counter() - begin
 
 
 def plain_linear(number: int, columns: int, chunk: int) -> Run:
