@@ -126,8 +126,8 @@ class Traced:
         reached = _reached(self._outputs)
         self._inputs = {index: value for index, value in enumerate(inputs) if id(value) in reached}
         self.leaves = tuple(self._inputs)
-        self._held = [value for value in reached.values() if not isinstance(value, Value) and not _is_literal(value)]
-        self.constants = [jnp.ravel(value) for value in self._held]
+        self._arrays = [value for value in reached.values() if not isinstance(value, Value) and not _is_literal(value)]
+        self.constants = [jnp.ravel(value) for value in self._arrays]
         used = [index for index, score in self._scores.items() if id(score) in reached]
         self._used = {index: place for place, index in enumerate(used)}
         self.columns = [self._columns[index] for index in used]
@@ -152,7 +152,7 @@ class Traced:
         known: dict[int, Entries] = {id(self._norm): _entries([norm], ())}
         known |= {id(self._scores[index]): _entries([scores[place]], ()) for index, place in self._used.items()}
         known |= {id(self._inputs[index]): leaf for index, leaf in zip(self.leaves, leaves, strict=True)}
-        for value, numbers in zip(self._held, constants, strict=True):
+        for value, numbers in zip(self._arrays, constants, strict=True):
             known[id(value)] = _entries(list(numbers), jnp.shape(value))
 
         def of(value: Any) -> Entries:

@@ -34,7 +34,7 @@ from jax.experimental.pallas import triton
 
 from dpbilevel.privacy.entries import NotByEntries, Traced
 from dpbilevel.privacy.outer import Layout, known_norms
-from dpbilevel.privacy.products import OVERFLOW, UNDERFLOW, longest, scales, shortened
+from dpbilevel.privacy.products import OVERFLOW, UNDERFLOW, longest, scaled_numbers, scales
 from dpbilevel.privacy.sums import Sum, Tree, Vector
 
 INTERPRETED = False  # whether the kernel is run by JAX's interpreter, which tests do on processors
@@ -249,4 +249,4 @@ def _clipped(lines: list[jax.Array], count: int, norms: jax.Array, taken: jax.Ar
     outer = functools.reduce(jnp.add, squares[:count])
     others = functools.reduce(jnp.add, squares[count:], jnp.zeros_like(outer))
     found = scales(outer, others, norms, usable, limit, len(lines)).astype(lines[0].dtype)
-    return [shortened(line, found) for line in lines]
+    return [scaled_numbers(line, found) for line in lines]

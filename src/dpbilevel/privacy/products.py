@@ -148,7 +148,7 @@ def _clipped_numbers(block: Products, usable: jax.Array, clip: float) -> jax.Arr
     """
     outer, others = (_added(part, jnp.square) for part in jnp.split(block.numbers, [block.factors]))
     found = scales(outer, others, block.norms, usable, longest(clip), block.numbers.shape[0])
-    return shortened(block.numbers, found.astype(block.numbers.dtype))
+    return scaled_numbers(block.numbers, found.astype(block.numbers.dtype))
 
 
 def longest(clip: float) -> jax.Array:
@@ -165,7 +165,7 @@ def scales(
     return longest / jnp.where(usable, jnp.maximum(lengths, longest), jnp.inf)
 
 
-def shortened(numbers: jax.Array, scales: jax.Array) -> jax.Array:
+def scaled_numbers(numbers: jax.Array, scales: jax.Array) -> jax.Array:
     """Numbers times their scales; zero instead of what their format holds with fewer digits."""
     scaled = jnp.where(scales >= UNDERFLOW, numbers * scales, 0)
     return jnp.where(jnp.abs(scaled) >= UNDERFLOW, scaled, 0)
