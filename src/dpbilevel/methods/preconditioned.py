@@ -152,17 +152,20 @@ class Preconditioned:
         """The ridge that balances what noise adds and what shrinkage loses, for rows of typical length."""
         changed = 2.0 if self.replaced else 1.0
         clip = _TYPICAL_OF_TWO_CLASSES if self._is_bounded and self.outputs == 1 else _TYPICAL
-        noise = changed * clip * self._length / (self.records * self.mu * math.sqrt(self._shares_of_releases[TRAINING]))
+        noise = (
+            changed
+            * clip
+            * LENGTH
+            * self.unlike
+            / (self.records * self.mu * math.sqrt(self._shares_of_releases[TRAINING]))
+        )
         of_one_size, explaining_equally = noise, self.columns * noise**2
         return self.bounds.curvature * self.bounds.row_norm**2 * math.sqrt(of_one_size * explaining_equally)
 
     @property
-    def _length(self) -> float:
-        """Typical length of a record's gradient, in units of what its score's derivative times the norm of a row is.
-
-        Of a unit: derivatives of its rows are mostly unlike, so that their mean is shorter by the root of their number.
-        """
-        return LENGTH / math.sqrt(self.mean_rows)
+    def unlike(self) -> float:
+        """By which gradients of units are shorter than those of rows: derivatives of the rows of a unit are unlike."""
+        return 1 / math.sqrt(self.mean_rows)
 
     @property
     def noise_to_signal(self) -> float:
@@ -201,7 +204,7 @@ class Preconditioned:
             gradients=gradients,
             ridge=self.ridge,
             row_norm=self.bounds.row_norm,
-            unlike=1 / math.sqrt(self.mean_rows),
+            unlike=self.unlike,
             surplus=self.rows_per_unit / (self.mean_rows * self.moments_clip),
             curvature=self.bounds.curvature,
             derivative=self.bounds.derivative if self._is_bounded else None,
