@@ -199,3 +199,30 @@ def equations(jaxpr, name):
 )
 def test_other_sums_do_without(sums, vector, columns):
     assert sums(vector, data(256, columns), np.ones(256, bool)) is None
+
+
+class Device:
+    def __init__(self, version):
+        self.compute_capability = version
+
+
+@pytest.mark.parametrize(("version", "supported"), [("9.0", True), ("8.6", True), ("7.5", False), ("gfx90a", False)])
+def test_other_devices_do_without_the_kernel(monkeypatch, version, supported):
+    """What Triton cannot compile would fail after the charge."""
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    monkeypatch.setattr(jax, "devices", lambda: [Device(version)])
+    assert one_read._is_supported() == supported
+
+
+def test_shards_do_without_the_kernel(monkeypatch):
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    mesh, found = jax.sharding.Mesh(np.array(jax.devices()[:1]), ("records",)), []
+    spec = jax.sharding.PartitionSpec("records")
+    monkeypatch.setattr(jax, "devices", lambda: [Device("9.0")])
+
+    def part(rows):
+        found.append(one_read._is_supported())
+        return rows
+
+    jax.eval_shape(jax.shard_map(part, mesh=mesh, in_specs=spec, out_specs=spec), np.zeros(2))
+    assert set(found) == {False}

@@ -28,6 +28,7 @@ from support.killed_runs import (
     _entries,
     _faults_of_resumed,
     _released,
+    faults_of_files,
     inspected,
     prepare,
 )
@@ -180,14 +181,7 @@ def faults(kill: dict[str, Any]) -> list[str]:
     found = []
     if max(kill["seconds"], kill.get("resumed", kill)["seconds"]) > GRACE + LAST + SLACK:
         found.append("hang")
-    if kill["charged"] is None:
-        found.append("unreadable ledger")
-    elif kill["charged"] not in (0, 1):
-        found.append("charged more than once")
-    elif not kill["charged"] and (kill["touched"] or kill["state"] == "finished"):
-        found.append("under-counted budget")
-    if kill["state"] == "half a file":
-        found.append("half a file")
+    found += faults_of_files(kill)
     if (kill["status"] == 0) != (kill["state"] == "finished") and -signal.SIGKILL not in kill["codes"]:
         found.append(f"ended with {kill['status']} and {kill['state']}")
     if kill["status"] == 2 and kill["charged"]:

@@ -236,8 +236,8 @@ def inspected(folder: Path, number: int, before: int) -> dict[str, Any]:
     return {"charged": charged, "touched": touched, "state": state}
 
 
-def faults(kill: dict[str, Any]) -> list[str]:
-    """What is wrong with what a kill left behind."""
+def faults_of_files(kill: dict[str, Any]) -> list[str]:
+    """What is wrong with the ledger and the files that a kill left behind."""
     found = []
     if kill["charged"] is None:
         found.append("unreadable ledger")
@@ -247,6 +247,12 @@ def faults(kill: dict[str, Any]) -> list[str]:
         found.append("under-counted budget")
     if kill["state"] == "half a file":
         found.append("half a file")
+    return found
+
+
+def faults(kill: dict[str, Any]) -> list[str]:
+    """What is wrong with what a kill left behind."""
+    found = faults_of_files(kill)
     if kill["status"] not in (0, -signal.SIGKILL):
         found.append(f"ended with {kill['status']}")
     if "resumed" in kill:

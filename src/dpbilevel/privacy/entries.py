@@ -26,39 +26,12 @@ Entries = Any  # a NumPy array of objects: numbers, and vectors with an entry fo
 _LARGEST = 64  # entries of a value that is not a row, such as a score of several classes
 _INLINED = {"jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr", "core_call": "call_jaxpr"}
 _INLINED |= {"custom_jvp_call": "call_jaxpr", "custom_vjp_call": "call_jaxpr", "remat2": "jaxpr", "checkpoint": "jaxpr"}
-_BY_ENTRY = {"abs", "add", "add_any", "and", "atan", "atan2", "ceil", "clamp", "convert_element_type", "cos", "cosh"}
-_BY_ENTRY |= {
-    "div",
-    "eq",
-    "exp",
-    "exp2",
-    "expm1",
-    "floor",
-    "ge",
-    "gt",
-    "integer_pow",
-    "is_finite",
-    "le",
-    "log",
-    "log1p",
-}
-_BY_ENTRY |= {
-    "logistic",
-    "lt",
-    "max",
-    "min",
-    "mul",
-    "ne",
-    "neg",
-    "not",
-    "or",
-    "pow",
-    "rem",
-    "rsqrt",
-    "select_n",
-    "sign",
-}
-_BY_ENTRY |= {"sin", "sinh", "sqrt", "square", "sub", "tan", "tanh", "xor"}
+_NAMES = (
+    "abs add add_any and atan atan2 ceil clamp convert_element_type cos cosh div eq exp exp2 expm1 floor ge gt "
+    "integer_pow is_finite le log log1p logistic lt max min mul ne neg not or pow rem rsqrt select_n sign sin sinh "
+    "sqrt square sub tan tanh xor"
+)
+_BY_ENTRY = frozenset(_NAMES.split())  # primitives that are computed entry by entry
 _REDUCTIONS = {
     "reduce_sum": jax.lax.add,
     "reduce_max": jax.lax.max,

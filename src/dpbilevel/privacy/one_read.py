@@ -46,6 +46,7 @@ _WARPS = 2
 _PIECES = 8  # of a row, at most: every thread has four numbers of each piece of a row, and of its sums
 _NARROWEST, _WIDEST = 32, 128  # columns of a piece
 _COEFFICIENTS = 4  # of a record, at most: their sums are in registers, too
+_OLDEST = 8  # compute capability that Triton supports
 _RECORDS = 128  # the length of arrays is a multiple of it
 
 
@@ -116,7 +117,7 @@ def one_read(found: Layout, vector: Vector, arrays: Tree, norms: Sequence[Any] |
     """The contributions of these records, if the kernel can sum them; by public shapes and by what a loss does."""
     leaves = tuple(jax.tree.leaves(arrays))
     place = found.record_leaf
-    if norms is None or place is None or not (INTERPRETED or jax.default_backend() == "gpu"):
+    if norms is None or place is None or not (INTERPRETED or _is_supported()):
         return None
     rows = leaves[place]
     few = found.coefficients <= _COEFFICIENTS and found.numbers - found.coefficients <= rows.shape[1]
@@ -134,6 +135,18 @@ def one_read(found: Layout, vector: Vector, arrays: Tree, norms: Sequence[Any] |
     except NotByEntries:
         return None
     return OneRead(traced, found, leaves, norms[place])
+
+
+def _is_supported() -> bool:
+    """Whether the device has what the kernel was tried on: what fails to compile would fail after the charge.
+
+    That is one NVIDIA GPU that Triton supports; shards of several have not been tried.
+    """
+    if jax.default_backend() != "gpu" or not jax.sharding.get_abstract_mesh().empty:
+        return False
+    version = str(getattr(jax.devices()[0], "compute_capability", ""))
+    major = version.partition(".")[0]
+    return major.isdecimal() and int(major) >= _OLDEST
 
 
 def one_read_total(block: OneRead, taken: jax.Array, clip: float) -> jax.Array:
